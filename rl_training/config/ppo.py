@@ -1,0 +1,73 @@
+"""Settings of PPO."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, PositiveInt, model_validator
+
+from rl_training.config.settings import Settings, TrainConfig
+
+
+class NetworkConfig(Settings):
+    """Shape of the policy and value networks."""
+
+    hidden: tuple[PositiveInt, ...] = (64, 64)
+    """Widths of the hidden layers of each MLP (after the convolutions, for images)."""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """Activation of the hidden layers."""
+    initial_log_std: float = 0.0
+    """Start of the state-independent log standard deviation of continuous actions."""
+
+
+class PPOConfig(TrainConfig):
+    """Proximal Policy Optimisation (Schulman et al. 2017), with the details of Huang et al. 2022."""
+
+    algo: Literal["ppo"] = "ppo"
+    """The algorithm."""
+    num_envs: PositiveInt = 8
+    """Training environments that are stepped together."""
+    rollout_steps: PositiveInt = 128
+    """Steps that each environment takes between two updates (T)."""
+    batch_size: PositiveInt = 256
+    """Transitions in a minibatch; at most num_envs * rollout_steps."""
+    epochs: PositiveInt = 4
+    """Passes over a rollout in each update."""
+    learning_rate: float = Field(default=3e-4, gt=0)
+    """Adam's step size (at the start, where it is annealed)."""
+    learning_rate_schedule: Literal["constant", "linear"] = "constant"
+    """`linear` decays to 0 over total_timesteps."""
+    clip_range: float = Field(default=0.2, gt=0)
+    """Clip of the probability ratio (at the start, where it is annealed)."""
+    clip_range_schedule: Literal["constant", "linear"] = "constant"
+    """`linear` decays to 0 over total_timesteps."""
+    value_clip: float | None = Field(default=None, gt=0)
+    """Clip of the value's change from the rollout's; None leaves values unclipped."""
+    gamma: float = Field(default=0.99, gt=0, le=1)
+    """Discount."""
+    gae_lambda: float = Field(default=0.95, ge=0, le=1)
+    """Lambda of generalised advantage estimation."""
+    entropy_coef: float = Field(default=0.0, ge=0)
+    """Weight of the entropy bonus."""
+    value_coef: float = Field(default=0.5, ge=0)
+    """Weight of the value loss, which is the plain mean squared error (no factor of one half)."""
+    max_grad_norm: float = Field(default=0.5, gt=0)
+    """Bound on the norm of the gradient over all parameters jointly."""
+    normalize_advantage: bool = True
+    """Normalise advantages in each minibatch."""
+    target_kl: float | None = Field(default=None, gt=0)
+    """An update stops when a minibatch's approximate KL passes 1.5 times this."""
+    adam_epsilon: float = Field(default=1e-5, gt=0)
+    """Adam's epsilon."""
+    network: NetworkConfig = NetworkConfig()
+    """Policy and value networks."""
+
+    @model_validator(mode="after")
+    def _minibatch_fits_rollout(self) -> Self:
+        rollout = self.num_envs * self.rollout_steps
+        if self.batch_size > rollout:
+            raise ValueError(
+                f"batch_size {self.batch_size} is larger than a rollout of num_envs * rollout_steps = {rollout}; "
+                f"lower batch_size or raise rollout_steps"
+            )
+        return self

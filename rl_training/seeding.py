@@ -1,0 +1,83 @@
+"""One seed, and an independent random stream for each consumer of randomness.
+
+Streams are children of one `numpy.random.SeedSequence`, so that drawing more from one (evaluating more often, say)
+never changes what another draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+STREAMS = ("init", "action", "replay", "permutation", "envs", "evaluation", "held_out")
+"""The consumers, by spawn index. Append only: an index is part of what makes a run repeatable."""
+
+ENV_SEED_BITS = 31
+"""Seeds handed to `env.reset(seed=...)` stay below 2**31, which every simulator takes."""
+
+
+def stream(seed: int, name: str) -> np.random.SeedSequence:
+    """Returns the seed sequence of one consumer.
+
+    Args:
+        seed: The run's seed.
+        name: One of `STREAMS`.
+
+    Raises:
+        ValueError: `name` is no stream.
+    """
+    return np.random.SeedSequence(seed, spawn_key=(STREAMS.index(name),))
+
+
+def generator(seed: int, name: str) -> np.random.Generator:
+    """Returns a fresh generator at the start of the stream `name`."""
+    return np.random.Generator(np.random.PCG64(stream(seed, name)))
+
+
+def env_seeds(seed: int, num_envs: int) -> list[int]:
+    """Returns the reset seed of each training environment, all different."""
+    return _reset_seeds(stream(seed, "envs"), num_envs)
+
+
+def episode_seeds(seed: int, name: str, episodes: int) -> list[int]:
+    """Returns the reset seeds of a fixed list of episodes.
+
+    Args:
+        seed: `evaluation.seed`, or a number derived from a promotion's decision id.
+        name: The stream: `evaluation` for periodic evaluations, `held_out` for the final one.
+        episodes: How many.
+    """
+    return _reset_seeds(stream(seed, name), episodes)
+
+
+def _reset_seeds(sequence: np.random.SeedSequence, count: int) -> list[int]:
+    seeds: dict[int, None] = {}
+    for child in sequence.spawn(2 * count + 8):
+        seeds[int(child.generate_state(1, np.uint64)[0]) >> (64 - ENV_SEED_BITS)] = None
+    return list(seeds)[:count]
+
+
+def generator_state(rng: np.random.Generator) -> dict[str, Any]:
+    """Returns a generator's state as strings and small numbers, fit for a checkpoint."""
+    state = rng.bit_generator.state
+    return {
+        "bit_generator": state["bit_generator"],
+        "state": hex(state["state"]["state"]),
+        "inc": hex(state["state"]["inc"]),
+        "has_uint32": int(state["has_uint32"]),
+        "uinteger": int(state["uinteger"]),
+    }
+
+
+def restore_generator(state: Mapping[str, Any]) -> np.random.Generator:
+    """Returns a generator that goes on where `generator_state` was taken."""
+    bits = np.random.PCG64()
+    bits.state = {
+        "bit_generator": state["bit_generator"],
+        "state": {"state": int(state["state"], 16), "inc": int(state["inc"], 16)},
+        "has_uint32": state["has_uint32"],
+        "uinteger": state["uinteger"],
+    }
+    return np.random.Generator(bits)
