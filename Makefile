@@ -1,0 +1,59 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup train test check services-test bench-learning bench-overhead clean
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+CONFIG ?= configs/ppo/cartpole.yaml
+SEEDS ?= 5
+
+help:
+	@echo "rl_training: start with 'make train', which sets up and teaches PPO CartPole, then 'make test'."
+	@echo ""
+	@echo "  make setup            make .venv with everything (once; the others do it for you)"
+	@echo "  make train            run the train flow on CONFIG ($(CONFIG))"
+	@echo "  make test             run the tests"
+	@echo "  make check            format, lint, types and import directions"
+	@echo "  make services-test    run the tests that start real servers"
+	@echo "  make bench-learning   train SEEDS ($(SEEDS)) seeds of CONFIG and judge the final policies"
+	@echo "  make bench-overhead   measure what the flow and tracking cost"
+	@echo "  make clean            remove .venv and caches; never runs or their records"
+
+setup: $(READY)
+
+# Made again when the versions or the dependencies change, and only then.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "rl_training needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1); name another: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
+	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing into $(VENV) (minutes the first time)"
+	@$(PIP) install --quiet --constraint constraints.txt torch
+	@$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+train: $(READY)
+	@$(BIN)/rl-training flow train --config $(CONFIG)
+
+test: $(READY)
+	@$(BIN)/python -m pytest -q
+
+check: $(READY)
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+services-test: $(READY)
+	@$(BIN)/python -m pytest -q tests/services
+
+bench-learning: $(READY)
+	@$(BIN)/python benchmarks/learning.py --config $(CONFIG) --seeds $(SEEDS)
+
+bench-overhead: $(READY)
+	@$(BIN)/python benchmarks/overhead.py --config $(CONFIG)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
