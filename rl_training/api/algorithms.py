@@ -1,0 +1,57 @@
+"""The few functions and types that a user calls from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rl_training.config.ppo import PPOConfig
+from rl_training.config.settings import TrainConfig
+from rl_training.envs.validation import validate_env
+from rl_training.experiment.default_manager import DefaultExperimentManager
+from rl_training.experiment.loading import load_config
+from rl_training.experiment.registry import AlgorithmSpec, get_algorithm, list_algorithms, register_algorithm
+from rl_training.runtime.callbacks import Callback, TrainerState
+from rl_training.runtime.evaluation import EvaluationResult
+from rl_training.runtime.ppo_trainer import train_ppo
+from rl_training.runtime.trainer import TrainResult
+from rl_training.runtime.workflows import evaluate_checkpoint, load_policy
+
+__all__ = [
+    "AlgorithmSpec",
+    "Callback",
+    "DefaultExperimentManager",
+    "EvaluationResult",
+    "PPOConfig",
+    "TrainConfig",
+    "TrainResult",
+    "TrainerState",
+    "evaluate_checkpoint",
+    "get_algorithm",
+    "list_algorithms",
+    "load_config",
+    "load_policy",
+    "register_algorithm",
+    "resume",
+    "train_ppo",
+    "validate_env",
+]
+
+
+def resume(checkpoint: str | Path, callbacks: Iterable[Callback] = (), **overrides: Any) -> TrainResult:
+    """Trains on from a checkpoint, as if training had never stopped.
+
+    Args:
+        checkpoint: A checkpoint's directory, or a run's directory, of which the newest good checkpoint is taken.
+        callbacks: What sees the run go on, in the order given.
+        **overrides: Settings that change, `total_timesteps` for one; some must stay as they were.
+
+    Returns:
+        What came out of the whole run.
+
+    Raises:
+        CheckpointError: There is no good checkpoint there.
+        ConfigError: A setting that must stay equal was changed.
+    """
+    return DefaultExperimentManager().resume(checkpoint, callbacks, **overrides).train()

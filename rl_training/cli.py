@@ -1,0 +1,202 @@
+"""The command line `rl-training`: each command is a few lines around what the library offers.
+
+Nothing heavy is imported before a command needs it, so that `--help` is quick. Exit codes: 0 done, 1 a run failed,
+2 something the user can put right, 75 stopped by a signal and resumable.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn, TextIO
+
+from cyclopts import App, CycloptsError, Parameter
+
+from rl_training import __version__
+from rl_training.cli_output import evaluation_lines, log_to_stderr, result_stream, write_result
+from rl_training.errors import RLTrainingError, UserError
+
+if TYPE_CHECKING:
+    from rl_training.api.training import RunSummary
+
+EXIT_FAILED, EXIT_USER_ERROR, EXIT_STOPPED, EXIT_INTERRUPTED = 1, 2, 75, 130
+
+DEEP_VALIDATION = {"validation": {"episodes": 20, "max_steps": 100_000}}
+
+app = App(
+    name="rl-training",
+    help="Training runs of reinforcement-learning agents: validate, train, evaluate, promote, resume.",
+    version=__version__,
+    default_parameter=Parameter(negative=(), show_default=False),
+)
+flow = App(name="flow", help="The same as a Prefect flow, with promotion and a report.")
+app.command(flow)
+
+Config = Annotated[str, Parameter(help="A YAML file, or the name of a shipped config such as ppo/cartpole.")]
+Source = Annotated[
+    str, Parameter(help="Directory of a run or checkpoint, MLflow run id, runs:/ID or models:/NAME@ALIAS.")
+]
+Set = Annotated[tuple[str, ...], Parameter(name="--set", help="Override a setting: dotted.key=value; repeatable.")]
+EnvId = Annotated[str | None, Parameter(help="A Gymnasium id, with its plug-in module: module:Env-v0.")]
+Algo = Annotated[str, Parameter(help="The algorithm that shall train on it, where an id is given.")]
+Episodes = Annotated[int | None, Parameter(help="By default the config's evaluation.final_episodes.")]
+Seed = Annotated[int | None, Parameter(help="Of the list of episode seeds; by default the config's evaluation.seed.")]
+RunDir = Annotated[Path, Parameter(help="The run's directory.")]
+Json = Annotated[bool, Parameter(name="--json", help="Print the result as one line of JSON.")]
+NoTrack = Annotated[bool, Parameter(help="Keep the run out of MLflow; its directory has everything.")]
+Offline = Annotated[bool, Parameter(help="Start although MLflow is away; send later with sync.")]
+Deep = Annotated[bool, Parameter(help="Play 20 episodes of up to 100,000 steps each.")]
+NewRun = Annotated[bool, Parameter(help="Make a new MLflow run where the old one was deleted.")]
+
+
+@app.command
+def train(
+    *, config: Config, set_: Set = (), no_track: NoTrack = False, offline: Offline = False, json: Json = False
+) -> int:
+    """Validate the environment, train, and judge the final policy on held-out episodes."""
+    with result_stream() as out:
+        from rl_training.api.training import run_training
+        from rl_training.cli_progress import make_progress
+        from rl_training.experiment.loading import load_config
+
+        settings = load_config(config, set_)
+        return _finish(run_training(settings, [make_progress()], track=not no_track, offline=offline), out, json)
+
+
+@app.command
+def resume(
+    source: Source, *, set_: Set = (), no_track: NoTrack = False, offline: Offline = False, json: Json = False
+) -> int:
+    """Train on from a run's newest good checkpoint, or from the checkpoint given."""
+    with result_stream() as out:
+        from rl_training.api.training import resume_training
+        from rl_training.cli_progress import make_progress
+
+        summary = resume_training(source, set_, [make_progress()], track=not no_track, offline=offline)
+        return _finish(summary, out, json)
+
+
+@app.command
+def evaluate(source: Source, *, episodes: Episodes = None, seed: Seed = None, json: Json = False) -> int:
+    """Play held-out episodes with a checkpoint's greedy policy."""
+    with result_stream() as out:
+        from rl_training.api.training import find_checkpoint
+        from rl_training.runtime.workflows import evaluate_checkpoint
+
+        checkpoint = find_checkpoint(source)
+        evaluation = evaluate_checkpoint(checkpoint, episodes=episodes, seed=seed).to_dict()
+        result = {
+            "checkpoint": str(checkpoint.path),
+            "run_uid": checkpoint.run_uid,
+            "num_timesteps": checkpoint.num_timesteps,
+            "policy_sha256": checkpoint.policy_sha256,
+            "evaluation": evaluation,
+        }
+        write_result(out, result, [*evaluation_lines(evaluation), f"checkpoint {checkpoint.path}"], as_json=json)
+        return 0
+
+
+@app.command(name="validate-env")
+def validate_env(
+    env_id: EnvId = None,
+    *,
+    config: Config | None = None,
+    set_: Set = (),
+    algo: Algo = "ppo",
+    deep: Deep = False,
+    json: Json = False,
+) -> int:
+    """Check that an environment keeps Gymnasium's contract and can be trained on."""
+    if (env_id is None) == (config is None):
+        raise UserError("validate-env takes an environment's id or --config FILE, one of the two")
+    with result_stream() as out:
+        from rl_training.envs.validation import validate_env as run_validation
+        from rl_training.experiment.loading import config_from_mapping, load_config
+        from rl_training.experiment.registry import get_algorithm
+
+        if config is not None:
+            settings = load_config(config, set_)
+        else:
+            settings = config_from_mapping({"algo": algo, "env_id": env_id, "total_timesteps": 10_000}, set_)
+        bounds = DEEP_VALIDATION if deep else {}
+        report = run_validation(settings, get_algorithm(settings.algo).check_spaces, **bounds)
+        write_result(out, report.to_dict(), report.lines(), as_json=json)
+        return 0 if report.ok else EXIT_USER_ERROR
+
+
+@app.command
+def algorithms(*, json: Json = False) -> int:
+    """List the algorithms that a config may name."""
+    with result_stream() as out:
+        from rl_training.experiment.registry import list_algorithms
+
+        names = list_algorithms()
+        write_result(out, {"algorithms": names}, names, as_json=json)
+        return 0
+
+
+@app.command
+def sync(run_dir: RunDir, *, new_run: NewRun = False) -> int:
+    """Send to MLflow what of a run is not there yet."""
+    from rl_training.tracking.shipper import sync_run
+
+    with result_stream() as out:
+        print(sync_run(run_dir, new_run=new_run).message, file=out)
+        return 0
+
+
+@flow.command(name="train")
+def flow_train(*, config: Config, set_: Set = (), json: Json = False) -> int:
+    """Run train-flow: validate, train, evaluate, promote, report."""
+    with result_stream() as out:
+        from flows.run import run_train_flow
+
+        return _finish(run_train_flow(config, set_), out, json)
+
+
+@flow.command(name="resume")
+def flow_resume(source: Source, *, set_: Set = (), json: Json = False) -> int:
+    """Run resume-flow: train on from a checkpoint, then evaluate, promote, report."""
+    with result_stream() as out:
+        from flows.run import run_resume_flow
+
+        return _finish(run_resume_flow(source, set_), out, json)
+
+
+def _finish(summary: RunSummary, out: TextIO, as_json: bool) -> int:
+    write_result(out, summary.to_dict(), summary.lines(), as_json=as_json)
+    return EXIT_STOPPED if summary.stop_reason == "signal" else 0
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command.
+
+    Args:
+        arguments: The words after `rl-training`.
+
+    Returns:
+        The exit code.
+    """
+    log_to_stderr()
+    try:
+        code = app(arguments, result_action="return_value", exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        return _fail(error, EXIT_USER_ERROR)
+    except UserError as error:
+        return _fail(error, EXIT_USER_ERROR)
+    except RLTrainingError as error:
+        return _fail(error, EXIT_FAILED)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def _fail(error: Exception, code: int) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return code
+
+
+def main() -> NoReturn:
+    """The console script."""
+    sys.exit(run(sys.argv[1:]))
