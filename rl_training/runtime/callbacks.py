@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rl_training.config.settings import TrainConfig
+from rl_training.errors import RunFailed
 from rl_training.runtime.stopping import StopFlag
 
 if TYPE_CHECKING:
@@ -58,6 +59,10 @@ class TrainerState:
         self.stop.request("callback")
 
 
+class CallbackError(RunFailed):
+    """A callback raised; its own error is the cause."""
+
+
 class Callback:
     """Base of callbacks: every event does nothing unless overridden; returning nothing means go on."""
 
@@ -94,9 +99,22 @@ class CallbackList:
         self.callbacks: Sequence[Callback] = tuple(callbacks)
 
     def call(self, event: Event, state: TrainerState) -> None:
-        """Calls `event` on every callback."""
+        """Calls `event` on every callback, also after one has raised.
+
+        Raises:
+            CallbackError: From the first error that a callback raised.
+        """
+        first_error: CallbackError | None = None
         for callback in self.callbacks:
-            getattr(callback, event)(state)
+            try:
+                getattr(callback, event)(state)
+            except Exception as error:
+                if first_error is None:
+                    where = f"{type(callback).__qualname__}.{event}"
+                    first_error = CallbackError(f"callback {where} raised {type(error).__name__}: {error}")
+                    first_error.__cause__ = error
+        if first_error is not None:
+            raise first_error
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the callbacks' states by position and class name."""
