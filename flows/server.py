@@ -1,0 +1,213 @@
+"""The embedded Prefect server: a watched child process on a free loopback port, where no server was set up.
+
+Prefect's own temporary server gives up after 20 seconds, which a cold machine needs for its first migration, dies with
+Ctrl-C before the flow that needs it, and is orphaned by SIGKILL of its parent. This one does none of that.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from socket import AF_INET, SOCK_STREAM, socket
+
+from rl_training.config import paths
+from rl_training.errors import UserError
+
+START_SECONDS = 300.0
+"""How long a start may take; the first one makes the database, about a minute on a slow machine."""
+STOP_SECONDS = 6.0
+"""How long the server gets to end; a little more than it gives itself."""
+
+LOG_BYTES = 1_000_000
+"""A log that has grown larger is begun anew."""
+DRAIN_SECONDS = 5.0
+"""How long Prefect's last events and log lines may take on their way to the server."""
+
+SERVER_SETTINGS = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+    "PREFECT_LOGGING_SERVER_LEVEL": "ERROR",
+    "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
+    # No deployments, schedules or automations live here, so nothing polls the database for them.
+    "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_CANCELLATION_CLEANUP_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_FOREMAN_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_REPOSSESSOR_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
+    "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_FLUSH_INTERVAL": "1",
+}
+
+
+class EmbeddedServer:
+    """A Prefect server of this process's own; it ends when `stop` is called or this process is gone."""
+
+    def __init__(self) -> None:
+        self.home = paths.home() / "prefect"
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.log_file = self.home / "server.log"
+        self.first_start = not self._database.exists()
+        # The socket is bound here and handed over, so that no other program can take the port in between.
+        with socket(AF_INET, SOCK_STREAM) as listener:
+            listener.bind(("127.0.0.1", 0))
+            listener.listen(128)
+            self.port: int = listener.getsockname()[1]
+            self._process = self._start(listener)
+
+    @property
+    def url(self) -> str:
+        """The address of the server, where its pages are."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def api_url(self) -> str:
+        """What `PREFECT_API_URL` must be to use this server."""
+        return f"{self.url}/api"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the server."""
+        return self._process.pid
+
+    @property
+    def _database(self) -> Path:
+        return self.home / "prefect.db"
+
+    def _start(self, listener: socket) -> subprocess.Popen[bytes]:
+        # The user's own Prefect settings are for the user's own server; none of them shall reach this one.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+        environment |= SERVER_SETTINGS
+        environment["PREFECT_HOME"] = str(self.home)
+        environment["PREFECT_API_URL"] = self.api_url
+        environment["PREFECT_UI_STATIC_DIRECTORY"] = str(self.home / "pages")
+        environment["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = f"sqlite+aiosqlite:///{self._database}"
+        child = Path(__file__).with_name("server_child.py")
+        arguments = ["--socket", str(listener.fileno()), "--database", str(self._database)]
+        if self.log_file.exists() and self.log_file.stat().st_size > LOG_BYTES:
+            self.log_file.unlink()
+        with self.log_file.open("ab") as log:
+            return subprocess.Popen(
+                # -P: the folder of the script stays off the path, where flows/server.py would hide other modules.
+                [sys.executable, "-P", str(child), *arguments],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                pass_fds=[listener.fileno()],
+                start_new_session=True,
+            )
+
+    def wait_until_ready(self, seconds: float = START_SECONDS) -> None:
+        """Returns when the server answers.
+
+        Raises:
+            UserError: It ended or did not come up in time; the message has the end of its log.
+        """
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + seconds
+        while not select.select([self._process.stdout], [], [], 1.0)[0]:
+            if time.monotonic() > deadline:
+                raise UserError(f"the embedded Prefect server did not start within {seconds:.0f} s{self._log_tail()}")
+        if self._process.stdout.readline().strip() != b"ready":
+            code = self._process.wait()
+            raise UserError(f"the embedded Prefect server ended at its start with code {code}{self._log_tail()}")
+
+    def _log_tail(self) -> str:
+        lines = [line for line in self.log_file.read_text(errors="replace").splitlines() if line.strip()]
+        return "; ".join([f"; see {self.log_file}", *lines[-1:]])
+
+    def stop(self) -> None:
+        """Lets the server end in order, and ends it if it does not."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+
+@contextmanager
+def embedded_server(while_starting: Callable[[], object] = lambda: None) -> Iterator[str]:
+    """Gives flows in the block a Prefect server, and yields the URL of its API.
+
+    Where the user has set `PREFECT_API_URL` (in the environment or a Prefect profile), that server is used and none is
+    started. `while_starting` is called between start and first use, for imports that take their time too.
+
+    Raises:
+        UserError: The server did not start, or the user's own does not answer.
+    """
+    from prefect.settings import PREFECT_API_URL
+
+    theirs = PREFECT_API_URL.value()
+    if theirs is not None:
+        while_starting()
+        _require_answer(theirs)
+        yield theirs
+        return
+
+    with ExitStack() as stack:
+        server = EmbeddedServer()
+        stack.callback(server.stop)
+        if server.first_start:
+            print("preparing the local databases, the first time takes about a minute", file=sys.stderr, flush=True)
+        while_starting()
+        server.wait_until_ready()
+        stack.enter_context(_prefect_at(server))
+        yield server.api_url
+
+
+@contextmanager
+def _prefect_at(server: EmbeddedServer) -> Iterator[None]:
+    """Points Prefect at `server`, here and in child processes, and sends what it has still to say before it leaves."""
+    from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, PREFECT_HOME, temporary_settings
+
+    ours = {"PREFECT_API_URL": server.api_url, "PREFECT_HOME": str(server.home)}
+    # A proxy of the user's is for other machines.
+    for name in ("NO_PROXY", "no_proxy"):
+        ours[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1"]))
+    before = {name: os.environ.get(name) for name in ours}
+    os.environ.update(ours)
+    try:
+        # This server is gone when the flow is: a heartbeat would tell nobody, and costs a second at each flow's end.
+        settings = {PREFECT_API_URL: server.api_url, PREFECT_HOME: str(server.home)}
+        with temporary_settings(updates={**settings, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
+            try:
+                yield
+            finally:
+                _drain()
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _drain() -> None:
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    EventsWorker.drain_all(timeout=DRAIN_SECONDS)
+    APILogWorker.drain_all(timeout=DRAIN_SECONDS)
+
+
+def _require_answer(api_url: str) -> None:
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        problem = client.api_healthcheck()
+    if problem is not None:
+        raise UserError(
+            f"the Prefect server at {api_url} does not answer ({problem}); start it, or unset PREFECT_API_URL "
+            f"(see `prefect config view`) to use an embedded one"
+        )
