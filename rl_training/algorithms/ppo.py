@@ -1,0 +1,301 @@
+"""Proximal Policy Optimisation (Schulman et al. 2017), with the implementation details of Huang et al. 2022.
+
+Shapes: T steps, N environments, B batch, O observation dims, A action dims, K outputs of the policy head.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Protocol
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.config.ppo import PPOConfig
+from rl_training.data.rollout_buffer import Minibatch, RolloutBuffer
+from rl_training.errors import CheckpointError, NumericError
+from rl_training.networks.actor_critic import Actor, ActorCritic
+from rl_training.networks.adam import FlatAdam
+from rl_training.networks.bodies import ObservationLayout, to_tensors
+from rl_training.networks.distributions import make_distribution
+from rl_training.networks.flat import FlatParameters
+from rl_training.seeding import generator, generator_state, restore_generator
+
+KL_TOLERANCE = 1.5
+"""An update stops when a minibatch's approximate KL passes this many times `target_kl`."""
+
+
+class ActionLayout(Protocol):
+    """What PPO needs to know of the actions."""
+
+    @property
+    def space(self) -> gym.Space[Any]:
+        """The environment's action space."""
+
+
+@dataclass
+class Measurements:
+    """What a minibatch measures, or sums of it."""
+
+    policy_loss: float = 0.0
+    value_loss: float = 0.0
+    entropy: float = 0.0
+    approx_kl: float = 0.0
+    clip_fraction: float = 0.0
+    gradient_norm: float = 0.0
+
+
+@dataclass
+class UpdateCursor:
+    """How far an update has come, so that an interrupted one can go on."""
+
+    epoch: int = 0
+    """Passes over the rollout that are complete."""
+    position: int = 0
+    """Transitions of this pass that are learnt from."""
+    order: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The permutation of this pass, [T * N]; empty before it is drawn."""
+    sums: dict[str, float] = field(default_factory=lambda: asdict(Measurements()))
+    """Measurements, summed over transitions."""
+    transitions: int = 0
+    """Transitions in the sums."""
+
+    def add(self, measured: Measurements, transitions: int) -> None:
+        """Adds a minibatch to the sums."""
+        for name, value in vars(measured).items():
+            self.sums[name] += transitions * value
+        self.transitions += transitions
+
+
+@dataclass
+class PPOState:
+    """All that training changes besides the weights: exactly what a checkpoint must hold."""
+
+    optimizer: FlatAdam
+    """Adam's running means."""
+    action_rng: np.random.Generator
+    """Draws actions."""
+    permutation_rng: np.random.Generator
+    """Draws the order of minibatches."""
+    cursor: UpdateCursor | None = None
+    """The update under way, where one is."""
+
+
+class PPO:
+    """Acts, and learns from rollouts; knows no environment, file or logger."""
+
+    def __init__(
+        self, config: PPOConfig, encoder: ObservationLayout, codec: ActionLayout, device: torch.device
+    ) -> None:
+        """Makes the networks, with weights drawn from the seed's `init` stream.
+
+        Args:
+            config: The settings.
+            encoder: Kind, shape and dtype of one observation.
+            codec: The action space.
+            device: Where the networks live.
+        """
+        network, rng = config.network, generator(config.seed, "init")
+        self.config, self.device = config, device
+        self.distribution = make_distribution(codec.space, network.initial_log_std)
+        self.network = ActorCritic(encoder, self.distribution, network.hidden, network.activation, rng)
+        self.parameters = FlatParameters(self.network, device)
+        self.actor = Actor(self.network, device)
+        self.state = PPOState(
+            optimizer=FlatAdam(self.parameters.vector, config.adam_epsilon),
+            action_rng=generator(config.seed, "action"),
+            permutation_rng=generator(config.seed, "permutation"),
+        )
+
+    def act(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Draws an action in each environment.
+
+        Args:
+            observation: [N, *O].
+
+        Returns:
+            Actions [N, *A] (unclipped), their log-probabilities float32 [N], and V(observation) float32 [N].
+        """
+        outputs_NK, values_N = self.actor(observation)
+        actions, logprobs_N = self.distribution.sample(outputs_NK, self.state.action_rng)
+        return actions, logprobs_N, values_N
+
+    def act_greedy(self, observation: np.ndarray) -> np.ndarray:
+        """Returns the most probable action in each environment, [N, *A]."""
+        return self.distribution.mode(self.actor(observation)[0])
+
+    def value(self, observation: np.ndarray) -> np.ndarray:
+        """Returns V(observation), float32 [N]."""
+        return self.actor(observation)[1]
+
+    def update(self, buffer: RolloutBuffer, progress: float, poll: Callable[[], None]) -> dict[str, float]:
+        """Learns from a rollout whose advantages are computed.
+
+        Args:
+            buffer: The rollout.
+            progress: The fraction of all timesteps that came before this rollout, in [0, 1).
+            poll: Called before each minibatch. What it raises leaves the update where it is: a later call, also of
+                another object that has loaded this one's weights and state, goes on there.
+
+        Returns:
+            Metrics by their tracked names, means over all transitions learnt from.
+
+        Raises:
+            NumericError: A loss, gradient or weight is NaN or infinite.
+        """
+        config, state = self.config, self.state
+        learning_rate = annealed(config.learning_rate, config.learning_rate_schedule, progress)
+        clip_range = annealed(config.clip_range, config.clip_range_schedule, progress)
+        cursor = state.cursor = state.cursor or UpdateCursor()
+        for minibatch in self._minibatches(buffer, cursor):
+            poll()
+            measured = self._gradient(minibatch, clip_range)
+            cursor.add(measured, len(minibatch))
+            if config.target_kl is not None and measured.approx_kl > KL_TOLERANCE * config.target_kl:
+                break
+            self.parameters.clip_gradient(measured.gradient_norm, config.max_grad_norm)
+            state.optimizer.step(self.parameters.vector, self.parameters.gradient, learning_rate)
+        state.cursor = None
+        if (name := self.parameters.non_finite_parameter()) is not None:
+            raise NumericError(f"weight {name} is NaN or infinite after an update; a lower learning_rate may help")
+        metrics = {name: total / cursor.transitions for name, total in cursor.sums.items()}
+        metrics |= {"learning_rate": learning_rate, "clip_range": clip_range, **self.distribution.metrics()}
+        metrics |= explained_variance(buffer)
+        return {f"train/{name}": value for name, value in metrics.items()}
+
+    def _minibatches(self, buffer: RolloutBuffer, cursor: UpdateCursor) -> Iterator[Minibatch]:
+        """Yields what is left of the update; a minibatch counts as done when the next one is asked for."""
+        total = buffer.num_transitions
+        while cursor.epoch < self.config.epochs:
+            if len(cursor.order) == 0:
+                cursor.order = self.state.permutation_rng.permutation(total)
+            if len(cursor.order) != total:
+                raise CheckpointError(
+                    f"an update of {len(cursor.order)} transitions is under way, the rollout has {total}"
+                )
+            for minibatch in buffer.iter_minibatches(self.config.batch_size, cursor.order[cursor.position :]):
+                yield minibatch
+                cursor.position += len(minibatch)
+            cursor.epoch, cursor.position, cursor.order = cursor.epoch + 1, 0, cursor.order[:0]
+
+    def _gradient(self, minibatch: Minibatch, clip_range: float) -> Measurements:
+        """Fills the gradient with that of the loss on a minibatch."""
+        config = self.config
+        advantages_B, returns_B = minibatch.advantages, self._tensor(minibatch.returns)
+        if config.normalize_advantage:
+            advantages_B = normalized(advantages_B)
+        outputs_BK, values_B = self.network(to_tensors(minibatch.obs, self.device))
+        logprobs_B, entropies_B = self.distribution.log_prob_and_entropy(outputs_BK, self._tensor(minibatch.actions))
+        log_ratios_B = logprobs_B - self._tensor(minibatch.logprobs)
+        ratios_B = log_ratios_B.exp()
+
+        policy_loss = clipped_surrogate_loss(ratios_B, self._tensor(advantages_B), clip_range)
+        value_loss = clipped_value_loss(values_B, self._tensor(minibatch.values), returns_B, config.value_clip)
+        entropy = entropies_B.mean()
+        loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
+        self.parameters.zero_gradient()
+        loss.backward()  # type: ignore[no-untyped-call]
+
+        with torch.no_grad():
+            approx_kl = (ratios_B - 1.0 - log_ratios_B).mean()
+            clip_fraction = ((ratios_B - 1.0).abs() > clip_range).float().mean()
+            gradient_norm = self.parameters.gradient.norm()
+            measured = [policy_loss, value_loss, entropy, approx_kl, clip_fraction, gradient_norm]
+            measurements = Measurements(*torch.stack(measured).tolist())
+        self._require_finite(measurements)
+        return measurements
+
+    def _require_finite(self, measured: Measurements) -> None:
+        for name in ("policy_loss", "value_loss", "entropy", "gradient_norm"):
+            value = getattr(measured, name)
+            if not math.isfinite(value):
+                what = f"gradient of {self.parameters.non_finite_gradient()}" if name == "gradient_norm" else name
+                raise NumericError(f"{what} is not finite ({name} {value}); a lower learning_rate may help")
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def policy_state(self) -> dict[str, Tensor]:
+        """Returns copies of the weights by name."""
+        return self.parameters.state_dict()
+
+    def load_policy_state(self, state: Mapping[str, Tensor]) -> None:
+        """Takes weights over.
+
+        Raises:
+            CheckpointError: They are those of another network.
+        """
+        self.parameters.load_state_dict(state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all of training but the weights: optimiser, random streams, and the update under way."""
+        state = self.state
+        plain: dict[str, Any] = {
+            "optimizer": state.optimizer.state_dict(),
+            "action_rng": generator_state(state.action_rng),
+            "permutation_rng": generator_state(state.permutation_rng),
+        }
+        if state.cursor is not None:
+            plain["cursor"] = asdict(state.cursor) | {"order": torch.from_numpy(state.cursor.order.copy())}
+        return plain
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict` was taken."""
+        self.state.optimizer.load_state_dict(state["optimizer"])
+        self.state.action_rng = restore_generator(state["action_rng"])
+        self.state.permutation_rng = restore_generator(state["permutation_rng"])
+        self.state.cursor = None
+        if "cursor" in state:
+            plain = state["cursor"]
+            self.state.cursor = UpdateCursor(**plain | {"order": plain["order"].numpy(), "sums": dict(plain["sums"])})
+
+
+def annealed(start: float, schedule: Literal["constant", "linear"], progress: float) -> float:
+    """Returns a scheduled value: `start`, or linearly from `start` to 0 as progress goes from 0 to 1."""
+    return start * (1.0 - progress) if schedule == "linear" else start
+
+
+def clipped_surrogate_loss(ratios_B: Tensor, advantages_B: Tensor, clip_range: float) -> Tensor:
+    """Returns minus the mean of the pessimistic surrogate (Schulman et al. 2017, equation 7)."""
+    clipped_B = ratios_B.clamp(1.0 - clip_range, 1.0 + clip_range)
+    return -torch.min(ratios_B * advantages_B, clipped_B * advantages_B).mean()
+
+
+def clipped_value_loss(values_B: Tensor, old_B: Tensor, returns_B: Tensor, value_clip: float | None) -> Tensor:
+    """Returns the mean squared error, without a factor of one half.
+
+    With `value_clip`, the larger of it and that of the value kept within `value_clip` of the rollout's, in each place.
+    """
+    errors_B = (values_B - returns_B).square()
+    if value_clip is not None:
+        kept_B = old_B + (values_B - old_B).clamp(-value_clip, value_clip)
+        errors_B = torch.max(errors_B, (kept_B - returns_B).square())
+    return errors_B.mean()
+
+
+def normalized(advantages_B: np.ndarray) -> np.ndarray:
+    """Returns advantages with mean 0 and deviation 1; a single one, which has no deviation, as it is.
+
+    In float64, in which equal advantages have an exact mean and become zeros: in float32 their rounding errors would be
+    blown up to the size of a real signal.
+    """
+    if len(advantages_B) < 2:
+        return advantages_B
+    wide_B = advantages_B.astype(np.float64)
+    normalized_B: np.ndarray = (wide_B - wide_B.mean()) / (wide_B.std(ddof=1) + 1e-8)
+    return normalized_B.astype(np.float32)
+
+
+def explained_variance(buffer: RolloutBuffer) -> dict[str, float]:
+    """Returns 1 - Var(returns - values) / Var(returns) by its name; nothing where the returns are constant."""
+    returns_TN = buffer.returns[: buffer.position].astype(np.float64)
+    variance = float(returns_TN.var())
+    # Below this the returns differ by the rounding of float32 alone.
+    if math.sqrt(variance) <= 1e-6 * float(np.abs(returns_TN).max()):
+        return {}
+    errors_TN = returns_TN - buffer.values[: buffer.position]
+    return {"explained_variance": 1.0 - float(errors_TN.var()) / variance}

@@ -1,0 +1,189 @@
+"""The transitions of one rollout, and their advantages.
+
+Shapes: T steps, N environments, B batch, O observation dims, A action dims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True)
+class Minibatch:
+    """Transitions to learn from, in the order drawn, with step and environment flattened."""
+
+    obs: np.ndarray
+    """[B, *O]."""
+    actions: np.ndarray
+    """[B, *A]."""
+    logprobs: np.ndarray
+    """float32 [B], of the policy that acted."""
+    values: np.ndarray
+    """float32 [B], of the value function then."""
+    advantages: np.ndarray
+    """float32 [B]."""
+    returns: np.ndarray
+    """float32 [B], the value function's target."""
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+
+class RolloutBuffer:
+    """T steps of N environments, preallocated.
+
+    Attributes:
+        obs: Observations that were acted on, [T, N, *O].
+        actions: What the policy drew, unclipped, [T, N, *A].
+        rewards: float32 [T, N].
+        dones: Terminated or truncated after the step, bool [T, N].
+        terminated: bool [T, N].
+        values: V(obs), float32 [T, N].
+        logprobs: Of the actions, float32 [T, N].
+        final_values: V(final observation) where an episode was truncated and not terminated, else 0, float32 [T, N].
+        advantages: float32 [T, N], after `compute_returns_and_advantages`.
+        returns: advantages + values, float32 [T, N], likewise.
+        position: Steps filled.
+        steps: Steps that make this rollout full.
+    """
+
+    def __init__(
+        self,
+        rollout_steps: int,
+        num_envs: int,
+        observation_shape: tuple[int, ...],
+        observation_dtype: np.dtype[Any],
+        action_shape: tuple[int, ...],
+        action_dtype: np.dtype[Any],
+    ) -> None:
+        size = (rollout_steps, num_envs)
+        self.rollout_steps, self.num_envs = size
+        self.obs = np.zeros((*size, *observation_shape), observation_dtype)
+        self.actions = np.zeros((*size, *action_shape), action_dtype)
+        self.dones, self.terminated = np.zeros(size, bool), np.zeros(size, bool)
+        self.rewards, self.values, self.logprobs, self.final_values, self.advantages, self.returns = (
+            np.zeros(size, np.float32) for _ in range(6)
+        )
+        self.position, self.steps = 0, rollout_steps
+
+    @property
+    def full(self) -> bool:
+        """Whether the rollout is complete."""
+        return self.position == self.steps
+
+    @property
+    def num_transitions(self) -> int:
+        """Transitions stored so far."""
+        return self.position * self.num_envs
+
+    def reset(self, steps: int | None = None) -> None:
+        """Begins a new rollout.
+
+        Args:
+            steps: Its length, at most T; T by default. The last rollout of a run may be shorter.
+        """
+        steps = self.rollout_steps if steps is None else steps
+        if not 1 <= steps <= self.rollout_steps:
+            raise ValueError(f"a rollout of {steps} steps does not fit a buffer of {self.rollout_steps}")
+        self.position, self.steps = 0, steps
+
+    def add(
+        self,
+        obs: np.ndarray,
+        actions: np.ndarray,
+        rewards: np.ndarray,
+        terminated: np.ndarray,
+        truncated: np.ndarray,
+        values: np.ndarray,
+        logprobs: np.ndarray,
+        final_values: np.ndarray,
+    ) -> None:
+        """Stores a copy of one step of all environments.
+
+        Args:
+            obs: What was acted on, [N, *O].
+            actions: [N, *A].
+            rewards: [N].
+            terminated: The step ended the episode, bool [N].
+            truncated: The step cut the episode, bool [N].
+            values: V(obs), [N].
+            logprobs: [N].
+            final_values: V(the episode's final observation), [N]; read only where truncated and not terminated.
+        """
+        if self.full:
+            raise ValueError(f"the rollout is full with {self.steps} steps; reset the buffer first")
+        t = self.position
+        self.obs[t], self.actions[t], self.rewards[t] = obs, actions, rewards
+        self.values[t], self.logprobs[t] = values, logprobs
+        self.terminated[t], self.dones[t] = terminated, terminated | truncated
+        self.final_values[t] = np.where(truncated & ~terminated, final_values, 0.0)
+        self.position += 1
+
+    def compute_returns_and_advantages(self, last_values: np.ndarray, gamma: float, gae_lambda: float) -> None:
+        """Computes advantages by GAE, and returns.
+
+        The next state's value counts unless the episode terminated: at a truncation it is that of the final
+        observation, at the rollout's end `last_values`. The recursion is cut wherever an episode ended, either way.
+
+        Args:
+            last_values: V(observation after the last step), [N]; not read where the last step ended an episode.
+            gamma: Discount.
+            gae_lambda: Lambda.
+
+        Source: Schulman et al. 2016 (GAE), equation 16; Pardo et al. 2018, section 3 (truncation).
+        """
+        t_end = self.position
+        values_TN, dones_TN = self.values[:t_end], self.dones[:t_end]
+        next_values_TN = np.concatenate([values_TN[1:], np.asarray(last_values, np.float32)[None]])
+        next_values_TN = np.where(dones_TN, self.final_values[:t_end], next_values_TN)
+        deltas_TN = self.rewards[:t_end] + np.float32(gamma) * next_values_TN - values_TN
+        decay_TN = np.float32(gamma * gae_lambda) * ~dones_TN
+        advantage_N = np.zeros(self.num_envs, np.float32)
+        for t in reversed(range(t_end)):
+            advantage_N = deltas_TN[t] + decay_TN[t] * advantage_N
+            self.advantages[t] = advantage_N
+        np.add(self.advantages[:t_end], values_TN, out=self.returns[:t_end])
+
+    def iter_minibatches(self, batch_size: int, order: np.ndarray) -> Iterator[Minibatch]:
+        """Yields copies of the transitions in a given order, `batch_size` at a time; the last may be smaller.
+
+        Args:
+            batch_size: Transitions a minibatch.
+            order: Indices of transitions, step * N + environment: a permutation, or what is left of one.
+        """
+        fields = (self.obs, self.actions, self.logprobs, self.values, self.advantages, self.returns)
+        flat = [self._flat(field) for field in fields]
+        for start in range(0, len(order), batch_size):
+            index = order[start : start + batch_size]
+            yield Minibatch(*(field[index] for field in flat))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns copies of the filled part, as tensors; records (mixed observations) as their bytes."""
+        filled = {name: _plain(array[: self.position]) for name, array in self._arrays().items()}
+        tensors = {name: torch.from_numpy(array.copy()) for name, array in filled.items()}
+        return {"position": self.position, "steps": self.steps, **tensors}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict` was taken, in a buffer of the same shape."""
+        self.reset(state["steps"])
+        self.position = state["position"]
+        for name, array in self._arrays().items():
+            _plain(array)[: self.position] = state[name].numpy()
+
+    def _flat(self, field: np.ndarray) -> np.ndarray:
+        return field[: self.position].reshape(self.num_transitions, *field.shape[2:])
+
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+
+
+def _plain(array: np.ndarray) -> np.ndarray:
+    """Returns a view that torch can hold: records as bytes, [..., bytes of a record]."""
+    if array.dtype.names is None:
+        return array
+    return array.view(np.uint8).reshape(*array.shape, array.dtype.itemsize)

@@ -1,0 +1,97 @@
+"""All parameters of a network in one vector, and all of their gradients in another.
+
+Clipping is then one norm, an optimiser step a few operations on one array, Polyak averaging one more, and the memory
+can be read by numpy. Each parameter starts at a multiple of 64 bytes (a cache line, and the widest vector register);
+the gaps hold zeros, have no gradient, and stay zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from rl_training.errors import CheckpointError
+
+ALIGNMENT_BYTES = 64
+
+
+class FlatParameters:
+    """Moves the parameters of a module into one vector, of which they are views from then on.
+
+    The module's `nn.Parameter` objects stay the same, each with a `grad` that is a view of `gradient`: zero it with
+    `zero_gradient`, never by setting `grad` to None. Moving or casting the module afterwards, or copying it, breaks the
+    bond; a second network (a target, say) is constructed, and its vector copied.
+
+    Attributes:
+        vector: The parameters, [P].
+        gradient: The gradients, [P].
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device) -> None:
+        module.to(device)
+        self._parameters = dict(module.named_parameters())
+        first = next(iter(self._parameters.values()))
+        lane = ALIGNMENT_BYTES // first.element_size()
+        starts, total = [], 0
+        for parameter in self._parameters.values():
+            starts.append(total)
+            total += math.ceil(parameter.numel() / lane) * lane
+        self.vector = torch.zeros(total, dtype=first.dtype, device=device)
+        self.gradient = torch.zeros_like(self.vector)
+        for start, parameter in zip(starts, self._parameters.values(), strict=True):
+            place = slice(start, start + parameter.numel())
+            view = self.vector[place].view(parameter.shape)
+            view.copy_(parameter.detach())
+            parameter.data = view
+            parameter.grad = self.gradient[place].view(parameter.shape)
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        raise TypeError("a copy would lose the shared memory; construct a second network and copy its vector")
+
+    def zero_gradient(self) -> None:
+        """Sets every gradient to zero."""
+        self.gradient.zero_()
+
+    def clip_gradient(self, norm: float, max_norm: float) -> None:
+        """Scales the gradient, whose norm is `norm`, so that it is at most `max_norm`."""
+        if norm > max_norm:
+            self.gradient.mul_(max_norm / norm)
+
+    def non_finite_parameter(self) -> str | None:
+        """Returns the name of the first parameter with a NaN or infinity, or None."""
+        return self._first_non_finite(self._parameters.items())
+
+    def non_finite_gradient(self) -> str | None:
+        """Returns the name of the first parameter whose gradient has a NaN or infinity, or None."""
+        return self._first_non_finite((name, p.grad) for name, p in self._parameters.items() if p.grad is not None)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Returns a copy of each parameter by name, on the CPU and with memory of its own."""
+        return {name: parameter.detach().cpu().clone() for name, parameter in self._parameters.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Copies parameters in.
+
+        Raises:
+            CheckpointError: A name or shape is not this network's.
+        """
+        expected = {name: tuple(parameter.shape) for name, parameter in self._parameters.items()}
+        got = {name: tuple(tensor.shape) for name, tensor in state.items()}
+        if got != expected:
+            differing = sorted(name for name in expected.keys() | got.keys() if expected.get(name) != got.get(name))
+            faults = "; ".join(f"{n}: got {got.get(n, 'none')}, expected {expected.get(n, 'none')}" for n in differing)
+            raise CheckpointError(f"weights do not fit the network of these settings: {faults}")
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                parameter.copy_(state[name])
+
+    @staticmethod
+    def _first_non_finite(named: Iterable[tuple[str, Tensor]]) -> str | None:
+        for name, tensor in named:
+            if not bool(torch.isfinite(tensor).all()):
+                return name
+        return None
