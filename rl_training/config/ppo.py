@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Iterator
+from typing import Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt
 
-from rl_training.config.settings import Settings, TrainConfig
+from rl_training.config.settings import Combination, Settings, TrainConfig
 
 
 class NetworkConfig(Settings):
     """Shape of the policy and value networks."""
 
-    hidden: tuple[PositiveInt, ...] = (64, 64)
+    hidden: tuple[PositiveInt, ...] = Field(default=(64, 64), strict=False)
     """Widths of the hidden layers of each MLP (after the convolutions, for images)."""
     activation: Literal["tanh", "relu"] = "tanh"
     """Activation of the hidden layers."""
@@ -62,12 +63,18 @@ class PPOConfig(TrainConfig):
     network: NetworkConfig = NetworkConfig()
     """Policy and value networks."""
 
-    @model_validator(mode="after")
-    def _minibatch_fits_rollout(self) -> Self:
+    def combinations(self) -> Iterator[Combination]:
+        """Yields each combination of these settings that can't work."""
+        yield from super().combinations()
         rollout = self.num_envs * self.rollout_steps
         if self.batch_size > rollout:
-            raise ValueError(
-                f"batch_size {self.batch_size} is larger than a rollout of num_envs * rollout_steps = {rollout}; "
-                f"lower batch_size or raise rollout_steps"
+            yield Combination(
+                ("batch_size", "rollout_steps", "num_envs"),
+                f"got {self.batch_size}, expected at most num_envs * rollout_steps = {self.num_envs} * "
+                f"{self.rollout_steps} = {rollout}; lower batch_size or raise rollout_steps",
             )
-        return self
+        if self.normalize_advantage and self.batch_size == 1:
+            yield Combination(
+                ("batch_size", "normalize_advantage"),
+                "got 1, expected at least 2, since normalize_advantage divides by the deviation within a minibatch",
+            )

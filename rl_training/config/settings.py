@@ -6,24 +6,99 @@ before anything is made. Each algorithm adds its own fields in a subclass of `Tr
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 
 class Settings(BaseModel):
     """Base of every settings type: frozen, no unknown keys, no silent NaN, descriptions from the field docstrings."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True, validate_default=True
+        frozen=True,
+        strict=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        validate_default=True,
     )
+
+    bare_field: ClassVar[str | None] = None
+    """The field that a bare text stands for, where one may be written in place of a mapping."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare_text(cls, data: Any) -> Any:
+        return {cls.bare_field: data} if cls.bare_field and isinstance(data, str) else data
+
+
+class Combination(NamedTuple):
+    """Settings that are each in order and can't work together."""
+
+    keys: tuple[str, ...]
+    """The dotted keys concerned, the one to change first."""
+    message: str
+    """What was got, and what to do."""
+
+
+def _matching(pattern: str, expected: str) -> AfterValidator:
+    """Returns a check that text matches `pattern` from end to end; `expected` says so in words."""
+    compiled = re.compile(pattern)
+
+    def check(text: str) -> str:
+        if not compiled.fullmatch(text):
+            raise ValueError(f"expected {expected}")
+        return text
+
+    return AfterValidator(check)
+
+
+_NAME = r"(?=\S)[^\x00-\x1f\x7f]{1,250}(?<=\S)"
+
+EnvId = Annotated[
+    str,
+    _matching(
+        r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:)?([\w-]+/)?[\w.-]+",
+        "an id such as CartPole-v1, namespace/Env-v0 or module:Env-v0",
+    ),
+]
+WrapperName = Annotated[
+    str,
+    _matching(r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:)?[A-Za-z_]\w*", "a class of gymnasium.wrappers, or module:Class"),
+]
+Device = Annotated[str, _matching(r"auto|cpu|cuda(:\d+)?", "auto, cpu, cuda or cuda:N")]
+Name = Annotated[str, _matching(_NAME, "1 to 250 characters, on one line, with no space at either end")]
+TagName = Annotated[
+    str,
+    _matching(
+        r"(?![./])(?!.*(//|/\.{0,2}(/|$)))[/\w.\- :]{1,250}", "a word of letters, digits and _ - . : / or spaces"
+    ),
+]
+ModelName = Annotated[
+    str,
+    _matching(r"(?!\.)[\w.\- ]{1,200}(?<=\S)", "letters, digits and _ - . (MLflow takes no / or : in a model's name)"),
+]
 
 
 class WrapperConfig(Settings):
-    """An environment wrapper, applied in the order given, innermost first."""
+    """An environment wrapper, applied in the order given, innermost first; a bare text is its name."""
 
-    name: str
+    bare_field = "name"
+
+    name: WrapperName
     """A wrapper of `gymnasium.wrappers` by its class name, or `module:Class`."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the wrapper."""
@@ -78,7 +153,7 @@ class PromotionConfig(Settings):
 
     enabled: bool = True
     """Whether the train flow offers the run's best checkpoint for promotion."""
-    model: str | None = None
+    model: ModelName | None = None
     """Name of the registered model; by default derived from the environment's id."""
     floor: float | None = None
     """The lower confidence bound of the candidate's mean return must reach this; None asks for no floor."""
@@ -104,11 +179,11 @@ class TrainConfig(Settings):
 
     algo: str
     """Name of a registered algorithm."""
-    env_id: str
+    env_id: EnvId
     """A Gymnasium id, with its plug-in module where it has one: `module:Env-v0`."""
     env_kwargs: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of the environment."""
-    wrappers: tuple[WrapperConfig, ...] = ()
+    wrappers: tuple[WrapperConfig, ...] = Field(default=(), strict=False)
     """Wrappers around each environment, innermost first; a bare name stands for a wrapper without arguments."""
     max_episode_steps: PositiveInt | None = None
     """Cuts (truncates) episodes at this length in place of the environment's registered limit."""
@@ -122,19 +197,19 @@ class TrainConfig(Settings):
     """The one seed of all randomness in training."""
     total_timesteps: PositiveInt
     """Environment transitions to train for, summed over all environments."""
-    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    device: Device = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
     threads: PositiveInt = 1
     """Threads of torch; part of the run, since sums differ between thread counts."""
-    run_dir: Path | None = None
-    """The run's own directory; by default a new one under the home of rl_training."""
-    run_name: str | None = None
+    run_dir: Path | None = Field(default=None, strict=False)
+    """The run's own directory (`~` is the user's home; kept as an absolute path); by default a new one under the home of rl_training."""
+    run_name: Name | None = None
     """Shown in MLflow; by default made of environment, algorithm and seed."""
-    tags: dict[str, str] = Field(default_factory=dict)
+    tags: dict[TagName, Annotated[str, Field(max_length=5_000)]] = Field(default_factory=dict)
     """Words to words, put on the MLflow run; a list of words is taken as words with empty values."""
-    experiment: str = "rl_training"
+    experiment: Name = "rl_training"
     """Name of the MLflow experiment."""
-    job: str | None = None
+    job: Name | None = None
     """A job trains once at a time: runs that name the same job exclude each other."""
     logging: LoggingConfig = LoggingConfig()
     """Cadence of training metrics."""
@@ -146,3 +221,29 @@ class TrainConfig(Settings):
     """The gate to the champion alias."""
     validation: ValidationConfig = ValidationConfig()
     """Depth of environment validation."""
+
+    @field_validator("tags", mode="before")
+    @classmethod
+    def _words_to_mapping(cls, value: Any) -> Any:
+        listed = isinstance(value, list | tuple) and all(isinstance(word, str) for word in value)
+        return dict.fromkeys(value, "") if listed else value
+
+    @field_validator("run_dir")
+    @classmethod
+    def _absolute(cls, value: Path | None) -> Path | None:
+        try:
+            return None if value is None else value.expanduser().absolute()
+        except RuntimeError as error:
+            raise ValueError(f"expected a path; {error}") from None
+
+    def combinations(self) -> Iterator[Combination]:
+        """Yields each combination of these settings that can't work; algorithms add theirs."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _combinations_work(self) -> Self:
+        found = list(self.combinations())
+        if found:
+            text = "; ".join(combination.message for combination in found)
+            raise PydanticCustomError("combination", "{text}", {"text": text, "faults": found})
+        return self

@@ -1,0 +1,86 @@
+"""Overrides: `--set a.b=1e-3` and the mappings of flows, merged into a document and checked as a part of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rl_training.config.document import MapNode, Node, Place, from_python
+from rl_training.config.reader import read_value
+from rl_training.errors import ConfigError
+
+Overrides = Mapping[str, Any] | Sequence[str]
+"""Nested mappings, dotted keys or both; or texts such as `a.b=1e-3`."""
+
+SOURCE = "overrides"
+
+
+def read_overrides(overrides: Overrides) -> MapNode:
+    """Returns overrides as one document.
+
+    Raises:
+        ConfigError: One can't be read, or a key is given twice.
+    """
+    if isinstance(overrides, str):
+        overrides = _json_mapping(overrides)
+    if isinstance(overrides, Mapping):
+        node = from_python(overrides, SOURCE)
+        assert isinstance(node, MapNode)
+        given = [(key, item) for key, item in node.entries.items()]
+    else:
+        given = [_assignment(text) for text in overrides]
+    root = MapNode({}, Place(SOURCE))
+    for key, item in given:
+        root = _combine(root, _nested(key.split("."), item))
+    return root
+
+
+def merge(base: MapNode, over: MapNode) -> MapNode:
+    """Returns `base` with the values of `over` in place of its own; sections are merged key by key."""
+    entries = dict(base.entries)
+    for key, item in over.entries.items():
+        old = entries.get(key)
+        both = isinstance(old, MapNode) and isinstance(item, MapNode)
+        entries[key] = merge(old, item) if both else item  # type: ignore[arg-type]
+    return MapNode(entries, base.place)
+
+
+def _json_mapping(text: str) -> Mapping[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise ConfigError(f'{SOURCE}: got a text, expected a mapping such as {{"learning_rate": 0.001}}')
+    return value
+
+
+def _assignment(text: str) -> tuple[str, Node]:
+    key, separator, value = text.partition("=")
+    key = key.strip()
+    if not separator or not all(part.strip() for part in key.split(".")):
+        shown = key if separator else text.split("=")[0]
+        raise ConfigError(f"--set {shown}: expected key=value, with dots between levels: --set evaluation.every=5000")
+    return key, read_value(value, f"--set {key}")
+
+
+def _nested(keys: list[str], node: Node) -> MapNode:
+    for key in reversed(keys):
+        node = MapNode({key: node}, node.place)
+    assert isinstance(node, MapNode)
+    return node
+
+
+def _combine(first: MapNode, second: MapNode, path: str = "") -> MapNode:
+    """Returns both together, refusing what both give."""
+    entries = dict(first.entries)
+    for key, item in second.entries.items():
+        old, here = entries.get(key), f"{path}{key}"
+        if old is None:
+            entries[key] = item
+        elif isinstance(old, MapNode) and isinstance(item, MapNode):
+            entries[key] = _combine(old, item, f"{here}.")
+        else:
+            raise ConfigError(f"{item.place}: {here}: given twice; keep one")
+    return MapNode(entries, first.place)

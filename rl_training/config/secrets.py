@@ -1,0 +1,137 @@
+"""Secrets: hidden wherever settings are written, and references to them that are resolved at the last moment.
+
+A value may be a reference, `${env:NAME}` (an environment variable) or `${prefect:BLOCK}` (a Prefect secret block), in
+`env_kwargs` and the `kwargs` of wrappers. References are safe to write, log and commit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from rl_training.errors import ConfigError
+
+REDACTED = "***"
+"""What stands in place of a secret."""
+
+REFERENCE = re.compile(r"\$\{([A-Za-z]+):([^${}]+)\}")
+KINDS = ("env", "prefect")
+
+SecretResolver = Callable[[str, str], str]
+"""Called with a reference's kind (one of `KINDS`) and name; returns the secret."""
+
+_T = TypeVar("_T")
+
+_SECRET_WORDS = frozenset(
+    "token password passwd passphrase pwd secret credential apikey auth authorization bearer webhook cookie".split()
+)
+_SECRET_PAIRS = ("api_key", "access_key", "private_key", "secret_key", "account_key", "encryption_key", "ssh_key")
+_URL_LOGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<login>[^\s/@]+)@")
+_URL_QUERY = re.compile(r"(?P<name>[?&;](?P<key>[^=&;\s]+)=)(?P<value>[^&;#\s]+)")
+
+
+def is_secret_name(key: str) -> bool:
+    """Tells whether a key's name says that its value is a secret."""
+    return _secret_name(key) is not None
+
+
+def _secret_name(key: str) -> str | None:
+    """Returns "one" or "many" for a secret's name (`token`, `tokens`), None for any other."""
+    words = re.findall(r"[a-z]+|[0-9]+", re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", key).lower())
+    joined = "_" + "_".join(words) + "_"
+    singular = any(word in _SECRET_WORDS for word in words) or any(f"_{pair}_" in joined for pair in _SECRET_PAIRS)
+    if singular:
+        return "one"
+    plural = any(word[:-1] in _SECRET_WORDS for word in words if word.endswith("s"))
+    return "many" if plural or any(f"_{pair}s_" in joined for pair in _SECRET_PAIRS) else None
+
+
+def redact(value: _T, *, references: bool = False) -> _T:
+    """Returns a copy of settings (mappings, lists and values) with every secret hidden.
+
+    A value is a secret where its key, or one above it, says so, and so is the login in an address. Truth values and
+    None are none, nor is a number under a plural (`max_tokens: 100`).
+
+    Args:
+        value: What is about to be written.
+        references: Whether references to secrets are hidden too; they are kept otherwise.
+    """
+    return _redact(value, None, references)  # type: ignore[no-any-return]
+
+
+def _redact(value: Any, secret: str | None, references: bool) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _redact(item, secret or _secret_name(str(key)), references) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_redact(item, secret, references) for item in value]
+    if value is None or isinstance(value, bool) or value == "":
+        return value
+    if secret and not (secret == "many" and not isinstance(value, str)):
+        whole = isinstance(value, str) and REFERENCE.fullmatch(value)
+        return value if whole and not references else REDACTED
+    return redact_text(value) if isinstance(value, str) else value
+
+
+def redact_text(text: str) -> str:
+    """Returns text (an address, a message) with the logins and secret parameters of its addresses hidden."""
+
+    def login(match: re.Match[str]) -> str:
+        user, separator, password = match["login"].partition(":")
+        if separator and not REFERENCE.fullmatch(password):
+            password = REDACTED
+        return f"{match['scheme']}{user}{separator}{password}@"
+
+    def parameter(match: re.Match[str]) -> str:
+        hidden = is_secret_name(match["key"]) and not REFERENCE.fullmatch(match["value"])
+        return match["name"] + (REDACTED if hidden else match["value"])
+
+    return _URL_QUERY.sub(parameter, _URL_LOGIN.sub(login, text))
+
+
+def environment_resolver(kind: str, name: str) -> str:
+    """Returns the environment variable `name`.
+
+    Raises:
+        ConfigError: It is not set, or the reference is of a kind that only a flow can resolve.
+    """
+    if kind != "env":
+        raise ConfigError(f"${{{kind}:{name}}} is resolved inside a Prefect flow only; here use ${{env:NAME}}")
+    if name not in os.environ:
+        raise ConfigError(f"${{env:{name}}}: the environment variable {name} is not set")
+    return os.environ[name]
+
+
+def resolve_secrets(
+    mapping: Mapping[str, Any], resolver: SecretResolver = environment_resolver, *, path: str = "env_kwargs"
+) -> dict[str, Any]:
+    """Returns a copy of `mapping` with every reference replaced by its secret. Never write the result anywhere.
+
+    Args:
+        mapping: Keyword arguments from the settings.
+        resolver: Finds a secret.
+        path: The mapping's key in the settings, for messages.
+
+    Raises:
+        ConfigError: A secret is not to be found, or was hidden when these settings were written.
+    """
+    return {key: _resolve(item, resolver, f"{path}.{key}") for key, item in mapping.items()}
+
+
+def _resolve(value: Any, resolver: SecretResolver, path: str) -> Any:
+    if isinstance(value, Mapping):
+        return resolve_secrets(value, resolver, path=path)
+    if isinstance(value, list | tuple):
+        return [_resolve(item, resolver, f"{path}.{i}") for i, item in enumerate(value)]
+    if not isinstance(value, str):
+        return value
+    if value == REDACTED or f":{REDACTED}@" in value or f"={REDACTED}" in value:
+        raise ConfigError(
+            f"{path}: the secret was hidden when these settings were written; give it anew as a reference, "
+            f"for example --set '{path}=${{env:NAME}}'"
+        )
+    try:
+        return REFERENCE.sub(lambda match: resolver(match[1], match[2]), value)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None

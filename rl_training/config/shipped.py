@@ -1,0 +1,44 @@
+"""The configurations that come with the package, addressed as `ppo/cartpole`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rl_training.config.suggestions import nearest_word
+from rl_training.errors import ConfigError
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+def shipped_root() -> Path:
+    """Returns the folder of shipped configurations: inside the installed package, or beside it in the repository."""
+    inside = _PACKAGE / "configs"
+    return inside if inside.is_dir() else _PACKAGE.parent / "configs"
+
+
+def shipped_names() -> list[str]:
+    """Returns the names of all shipped configurations, sorted."""
+    root = shipped_root()
+    return sorted(file.relative_to(root).with_suffix("").as_posix() for file in root.glob("*/*.yaml"))
+
+
+def find_config(path: str | Path) -> Path:
+    """Returns the file that `path` means: itself, or a shipped configuration of that name.
+
+    Raises:
+        ConfigError: There is neither.
+    """
+    file = Path(path).expanduser()
+    if file.is_file():
+        return file
+    name = file.as_posix().removesuffix(".yaml")
+    known = shipped_names()
+    if name in known:
+        return shipped_root() / f"{name}.yaml"
+    if file.is_dir():
+        raise ConfigError(f"{path}: is a folder, expected a YAML file or a shipped name: {', '.join(known)}")
+    close = nearest_word(name, known)
+    hint = f" (did you mean {close}?)" if close else ""
+    raise ConfigError(
+        f"{path}: no such file, and no shipped configuration of this name{hint}; shipped: {', '.join(known)}"
+    )

@@ -1,0 +1,117 @@
+"""What an unknown key was probably meant to be: a typo, another level's key, or another tool's name for ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+SYNONYMS: Mapping[str, str] = {
+    "algorithm": "algo",
+    "env": "env_id",
+    "environment": "env_id",
+    "env_args": "env_kwargs",
+    "n_envs": "num_envs",
+    "timesteps": "total_timesteps",
+    "steps": "total_timesteps",
+    "num_timesteps": "total_timesteps",
+    "n_timesteps": "total_timesteps",
+    "total_steps": "total_timesteps",
+    "lr": "learning_rate",
+    "anneal_lr": "learning_rate_schedule",
+    "n_steps": "rollout_steps",
+    "num_steps": "rollout_steps",
+    "n_epochs": "epochs",
+    "update_epochs": "epochs",
+    "minibatch_size": "batch_size",
+    "ent_coef": "entropy_coef",
+    "vf_coef": "value_coef",
+    "clip_coef": "clip_range",
+    "clip_range_vf": "value_clip",
+    "net_arch": "network.hidden",
+    "policy_kwargs": "network",
+    "normalize": "normalization",
+    "eval": "evaluation",
+    "eval_freq": "evaluation.every",
+    "n_eval_episodes": "evaluation.episodes",
+    "save_freq": "checkpoint.every",
+    "success": "promotion",
+    "min_mean_return": "promotion.floor",
+    "registered_model": "promotion.model",
+    "experiment_name": "experiment",
+    "name": "run_name",
+    "output_dir": "run_dir",
+}
+"""Names that other tools use, and ours for the same."""
+
+
+def suggestion(
+    key: str, path: tuple[str | int, ...], model: type[BaseModel], root: type[BaseModel]
+) -> tuple[str, type[BaseModel] | None]:
+    """Says what the unknown `key` was probably meant to be.
+
+    Args:
+        key: The key as written.
+        path: The level at which it stands.
+        model: The settings of that level.
+        root: The settings of the top level.
+
+    Returns:
+        A few words of advice, and the settings type of the section that was meant, where it was one.
+    """
+    here, everywhere = list(model.model_fields), dict(_keys(root))
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower().replace("-", "_").replace(" ", "_")
+    if name in here:
+        return f"did you mean {name}?", section_type(model, name)
+    joined = {dotted.replace(".", "_"): dotted for dotted in everywhere}
+    target = name if name in everywhere and "." in name else None
+    target = target or SYNONYMS.get(name) or joined.get(name) or joined.get(name.replace("eval_", "evaluation_"))
+    if target in everywhere:
+        return _at_level(target, path), everywhere[target]
+    levels = [dotted.rpartition(".")[0] for dotted in everywhere if dotted.split(".")[-1] == name]
+    if levels:
+        return f"it belongs {_levels(levels)}", None
+    close = nearest_word(name, here)
+    if close:
+        return f"did you mean {close}?", section_type(model, close)
+    close = nearest_word(name, [*(key for key, ours in SYNONYMS.items() if ours in everywhere), *joined])
+    if close:
+        target = SYNONYMS.get(close) or joined[close]
+        return _at_level(target, path), everywhere[target]
+    return f"known here: {', '.join(here)}", None
+
+
+def nearest_word(word: str, words: Iterable[str]) -> str | None:
+    """Returns the word nearest to `word`, or None where none is near."""
+    return next(iter(get_close_matches(word, list(words), n=1, cutoff=0.7)), None)
+
+
+def section_type(model: type[BaseModel], key: str) -> type[BaseModel] | None:
+    """Returns the settings type of the section `key` of `model`, or None where it is a plain value."""
+    annotation: Any = model.model_fields[key].annotation
+    kinds = (annotation, *get_args(annotation))
+    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+
+
+def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel] | None]]:
+    """Yields every key by its dotted path, the upper levels first, with its settings type where it is a section."""
+    sections = {key: section_type(model, key) for key in model.model_fields}
+    yield from ((prefix + key, section) for key, section in sections.items())
+    for key, section in sections.items():
+        if section is not None and not get_args(model.model_fields[key].annotation):
+            yield from _keys(section, f"{prefix}{key}.")
+
+
+def _at_level(target: str, path: tuple[str | int, ...]) -> str:
+    level, _, leaf = target.rpartition(".")
+    if level == ".".join(map(str, path)):
+        return f"did you mean {leaf}?"
+    return f"did you mean {leaf} {_levels([level])}?"
+
+
+def _levels(levels: list[str]) -> str:
+    named = ["at the top level" if not level else f"in {level}" for level in levels]
+    return named[0] if len(named) == 1 else f"{named[0]} (there is one {' and '.join(named[1:])} too)"
