@@ -1,0 +1,45 @@
+"""Checkpoints: directories that are whole or not there, verified by hash, with nothing in them that can run.
+
+`write_checkpoint` writes one, `open_checkpoint` verifies one, `newest_good` finds the one to go on from, and `prune`
+removes the old ones. `docs/checkpoints.md` describes the format.
+"""
+
+from rl_training.runtime.checkpoint_reading import (
+    CHECKPOINTS,
+    Checkpoint,
+    best_path,
+    checkpoint_name,
+    find_checkpoint,
+    list_checkpoints,
+    load_policy_state,
+    load_trainer_state,
+    newest_good,
+    open_checkpoint,
+    read_best,
+)
+from rl_training.runtime.checkpoint_writing import prune, write_best, write_checkpoint
+from rl_training.runtime.manifest import CONFIG, FORMAT_VERSION, Manifest
+from rl_training.runtime.plain_state import from_plain, policy_sha256, to_plain
+
+__all__ = [
+    "CHECKPOINTS",
+    "CONFIG",
+    "FORMAT_VERSION",
+    "Checkpoint",
+    "Manifest",
+    "best_path",
+    "checkpoint_name",
+    "find_checkpoint",
+    "from_plain",
+    "list_checkpoints",
+    "load_policy_state",
+    "load_trainer_state",
+    "newest_good",
+    "open_checkpoint",
+    "policy_sha256",
+    "prune",
+    "read_best",
+    "to_plain",
+    "write_best",
+    "write_checkpoint",
+]

@@ -1,0 +1,267 @@
+"""Reading checkpoints: each is verified by hash before use, and nothing in one is ever run."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rl_training.errors import CheckpointError
+from rl_training.runtime import checkpoint_files as files
+from rl_training.runtime.manifest import (
+    CONFIG,
+    MANIFEST,
+    POLICY,
+    TRAINER,
+    Manifest,
+    check_open_file,
+    one_line,
+    open_plain_file,
+    read_manifest,
+    verify_files,
+)
+from rl_training.runtime.plain_state import first_non_finite, from_plain, policy_sha256
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINTS = "checkpoints"
+"""The folder of a run's directory that holds its checkpoints."""
+
+BEST = "best.json"
+"""Beside the checkpoints: which of them has the best periodic evaluation."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was whole when it was written or opened."""
+
+    path: Path
+    """Its directory."""
+    manifest: Manifest
+
+    @property
+    def num_timesteps(self) -> int:
+        """Environment transitions until it was taken."""
+        return self.manifest.num_timesteps
+
+    @property
+    def algorithm(self) -> str:
+        """Name of the registered algorithm that it belongs to."""
+        return self.manifest.algorithm
+
+    @property
+    def run_uid(self) -> str:
+        """The run that wrote it."""
+        return self.manifest.run_uid
+
+    @property
+    def policy_sha256(self) -> str:
+        """Identity of its policy."""
+        return self.manifest.policy_sha256
+
+    def config_text(self) -> str:
+        """Returns its `config.yaml`.
+
+        Raises:
+            CheckpointError: The file is damaged.
+        """
+        with _verified_file(self, CONFIG) as file:
+            return str(file.read(), "utf-8")
+
+
+def checkpoint_name(num_timesteps: int) -> str:
+    """Returns the name of a checkpoint's directory."""
+    return f"step_{num_timesteps:012d}"
+
+
+def open_checkpoint(path: str | Path, *, policy_only: bool = False) -> Checkpoint:
+    """Verifies a checkpoint: its manifest, and the size and hash of each file.
+
+    Args:
+        path: Its directory.
+        policy_only: Only `config.yaml` and `policy.pt` need be there, as in a registered model; training can't go on
+            from it.
+
+    Raises:
+        CheckpointError: It is damaged, partial, foreign or of a newer format. One line, which names the file and, where
+            there is one beside it, the newest good checkpoint.
+    """
+    path = Path(path)
+    try:
+        return verified(path, policy_only=policy_only)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}{newest_good_hint(path.parent)}") from error
+
+
+def load_policy_state(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Returns what `write_checkpoint` was given as `policy`.
+
+    Raises:
+        CheckpointError: The file is damaged, holds more than tensors, numbers and strings (nothing of it is run), is
+            not the policy that the manifest names, or has a NaN or infinity.
+    """
+    state = _load(checkpoint, POLICY)
+    path = checkpoint.path / POLICY
+    if (where := first_non_finite(state)) is not None:
+        raise CheckpointError(f"{path} is refused: its tensor {where} is NaN or infinite")
+    if policy_sha256(state) != checkpoint.policy_sha256:
+        raise CheckpointError(f"{path} is refused: its policy is not the one that the manifest names")
+    return _from_plain(state, path)
+
+
+def load_trainer_state(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Returns what `write_checkpoint` was given as `trainer`.
+
+    Raises:
+        CheckpointError: The file is damaged, or holds more than tensors, numbers and strings (nothing of it is run).
+    """
+    return _from_plain(_load(checkpoint, TRAINER), checkpoint.path / TRAINER)
+
+
+def list_checkpoints(root: Path) -> tuple[list[Checkpoint], list[str]]:
+    """Reads the manifests of a run's checkpoints; their other files are not verified.
+
+    Returns:
+        The checkpoints, newest step first (by the manifest, not by name or file time), and one line for each directory
+        that was skipped. What is set aside as damaged is left out.
+    """
+    found, skipped = [], []
+    for path in sorted(root.iterdir()) if root.is_dir() else []:
+        if path.name.startswith(files.STAGING) and path.is_dir():
+            skipped.append(f"{path}: a save that did not end")
+        elif path.is_dir() and not path.name.startswith((files.DAMAGED, ".")):
+            try:
+                found.append(Checkpoint(path, read_manifest(path)))
+            except CheckpointError as error:
+                skipped.append(str(error))
+    found.sort(key=lambda c: (c.num_timesteps, not c.path.name.startswith(files.SUPERSEDED)), reverse=True)
+    return found, skipped
+
+
+def newest_good(root: Path) -> tuple[Checkpoint | None, list[str]]:
+    """Finds the newest checkpoint that is whole.
+
+    Args:
+        root: A run's `checkpoints` directory.
+
+    Returns:
+        The checkpoint with the largest step in its manifest whose files all verify, or None; and one line for each that
+        was skipped on the way.
+    """
+    found, skipped = list_checkpoints(root)
+    for checkpoint in found:
+        try:
+            return verified(checkpoint.path), skipped
+        except CheckpointError as error:
+            skipped.append(str(error))
+    return None, skipped
+
+
+def find_checkpoint(source: str | Path) -> Checkpoint:
+    """Returns the verified checkpoint that a path stands for.
+
+    Args:
+        source: A checkpoint's directory; or a run's directory (or the `checkpoints` in it), which stands for its newest
+            good checkpoint. What is skipped on the way is logged.
+
+    Raises:
+        CheckpointError: There is no good checkpoint.
+    """
+    path = Path(source)
+    if not path.is_dir() or (path / MANIFEST).exists() or path.name.startswith("step_"):
+        return open_checkpoint(path)
+    root = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
+    checkpoint, skipped = newest_good(root)
+    if checkpoint is None:
+        raise CheckpointError(f"{path} has no good checkpoint" + "".join(f"; {line}" for line in skipped))
+    for line in skipped:
+        logger.warning("skipped: %s", line)
+    return checkpoint
+
+
+def best_path(root: Path) -> tuple[Path, float] | None:
+    """Returns where the best checkpoint is, unverified, and its mean return; None where none is recorded.
+
+    Raises:
+        CheckpointError: The record is damaged.
+    """
+    path = root / BEST
+    if not path.exists():
+        return None
+    try:
+        with open_plain_file(path) as file:
+            best = json.loads(file.read(65536))
+        name, return_mean = best["checkpoint"], float(best["return_mean"])
+        if name != checkpoint_name(best["num_timesteps"]):
+            raise ValueError(f"checkpoint {name!r} is no name of a checkpoint")
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged: {one_line(error)}; remove it to go on without") from error
+    return root / name, return_mean
+
+
+def read_best(root: Path) -> tuple[Checkpoint, float] | None:
+    """Returns the checkpoint with the best periodic evaluation, verified, and its mean return; None if there is none.
+
+    Raises:
+        CheckpointError: The record or the checkpoint is damaged.
+    """
+    best = best_path(root)
+    return None if best is None else (open_checkpoint(best[0]), best[1])
+
+
+def verified(path: Path, *, policy_only: bool = False) -> Checkpoint:
+    """Does the work of `open_checkpoint`, whose errors also say where the newest good checkpoint is."""
+    manifest = read_manifest(path)
+    needed = {name: manifest.files[name] for name in (CONFIG, POLICY)} if policy_only else manifest.files
+    verify_files(path, needed)
+    return Checkpoint(path, manifest)
+
+
+def _load(checkpoint: Checkpoint, name: str) -> Any:
+    with _verified_file(checkpoint, name) as file:
+        try:
+            return torch.load(file, map_location="cpu", weights_only=True)
+        except Exception as error:  # what torch's parser raises on bytes that are not its own is any of many types
+            raise CheckpointError(
+                f"{checkpoint.path / name} is refused: it holds more than tensors, numbers and strings, or is no such "
+                f"file at all ({type(error).__name__}); nothing in it was run"
+            ) from error
+
+
+def _from_plain(state: Any, path: Path) -> dict[str, Any]:
+    try:
+        loaded = from_plain(state, path.stem)
+    except (TypeError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{path} is refused: {one_line(error)}") from error
+    if not isinstance(loaded, dict):
+        raise CheckpointError(f"{path} is refused: it holds a {type(loaded).__name__}, and a mapping is expected")
+    return loaded
+
+
+@contextmanager
+def _verified_file(checkpoint: Checkpoint, name: str) -> Iterator[Any]:
+    """Opens a file and checks it through the same handle that it is then read by."""
+    path = checkpoint.path / name
+    try:
+        with open_plain_file(path) as file:
+            check_open_file(path, file, checkpoint.manifest.files[name])
+            yield file
+    except OSError as error:
+        raise CheckpointError(f"{path} can't be read: {one_line(error)}") from error
+
+
+def newest_good_hint(root: Path) -> str:
+    """Returns the end of an error's line: where the newest good checkpoint is; empty where `root` is no run's."""
+    try:
+        if not any(root.glob("step_*")):
+            return ""
+        newest, _ = newest_good(root)
+    except OSError:
+        return ""
+    return f"; the newest good checkpoint is {newest.path}" if newest else "; there is no good checkpoint beside it"

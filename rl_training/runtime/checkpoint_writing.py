@@ -1,0 +1,155 @@
+"""Writing checkpoints: staged beside their target, synced, hashed, renamed; the old ones go only afterwards."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rl_training.config.reader import config_hash, dump_config
+from rl_training.config.settings import TrainConfig
+from rl_training.errors import CheckpointError, NumericError
+from rl_training.runtime import checkpoint_files as files
+from rl_training.runtime.checkpoint_reading import (
+    BEST,
+    Checkpoint,
+    checkpoint_name,
+    list_checkpoints,
+    newest_good_hint,
+    verified,
+)
+from rl_training.runtime.manifest import CONFIG, MANIFEST, POLICY, TRAINER, Manifest, one_line
+from rl_training.runtime.plain_state import first_non_finite, policy_sha256, to_plain
+from rl_training.runtime.versions import versions
+
+logger = logging.getLogger(__name__)
+
+
+def write_checkpoint(
+    root: Path,
+    *,
+    config: TrainConfig,
+    run_uid: str,
+    algorithm: str,
+    num_timesteps: int,
+    policy: Mapping[str, Any],
+    trainer: Mapping[str, Any],
+    extra: Mapping[str, Any] | None = None,
+) -> Checkpoint:
+    """Writes a checkpoint that is whole on disk when this returns, and that was never there half.
+
+    A good checkpoint of the same step and policy is kept and returned. One of the same step with another policy was
+    taken in the middle of the step's update; it goes once the new one is in place. A damaged one is set aside.
+
+    Args:
+        root: The run's `checkpoints` directory; made where it is missing.
+        config: The settings; `config.yaml` holds them.
+        run_uid: The run's identity.
+        algorithm: Name of the registered algorithm.
+        num_timesteps: Environment transitions so far.
+        policy: All that evaluation and serving need: tensors, numpy arrays, numbers, strings, lists and mappings.
+        trainer: All else that training needs to go on; likewise.
+        extra: Kept in the manifest as JSON.
+
+    Raises:
+        NumericError: The policy has a NaN or infinity; nothing is written.
+        CheckpointError: The disk is full, read-only, or the like; what was there before stays, and no stub is left.
+    """
+    policy, trainer = to_plain(policy, "policy"), to_plain(trainer, "trainer")
+    if (where := first_non_finite(policy)) is not None:
+        raise NumericError(f"policy tensor {where} is NaN or infinite at step {num_timesteps}; it is not saved")
+    identity = policy_sha256(policy)
+    target = root / checkpoint_name(num_timesteps)
+    with _write_errors(root, target):
+        root.mkdir(parents=True, exist_ok=True)
+        files.sweep(root)
+        existing = _existing(target)
+        if existing is not None and existing.policy_sha256 == identity:
+            return existing
+        staged = files.stage(root, target.name)
+        try:
+            entries = {
+                CONFIG: files.write_file(staged / CONFIG, lambda file: file.write(dump_config(config).encode())),
+                POLICY: files.write_file(staged / POLICY, lambda file: torch.save(policy, file)),
+                TRAINER: files.write_file(staged / TRAINER, lambda file: torch.save(trainer, file)),
+            }
+            manifest = Manifest(
+                algorithm=algorithm,
+                num_timesteps=num_timesteps,
+                run_uid=run_uid,
+                created=datetime.now(UTC).isoformat(timespec="seconds"),
+                versions=versions(),
+                config_hash=config_hash(config),
+                policy_sha256=identity,
+                files=entries,
+                extra=dict(extra or {}),
+            )
+            files.write_file(staged / MANIFEST, lambda file: file.write(manifest.to_json().encode()))
+            files.publish(staged, target)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+    return Checkpoint(target, manifest)
+
+
+def prune(root: Path, keep_last: int, keep: Collection[Path] = ()) -> list[Path]:
+    """Removes all but the newest checkpoints.
+
+    Args:
+        root: A run's `checkpoints` directory.
+        keep_last: How many of the newest stay.
+        keep: What stays besides.
+
+    Returns:
+        What was removed.
+
+    Raises:
+        CheckpointError: The directory can't be written.
+    """
+    found, _ = list_checkpoints(root)
+    doomed = [checkpoint.path for checkpoint in found[keep_last:] if checkpoint.path not in keep]
+    with _write_errors(root, root):
+        for path in doomed:
+            files.remove(path)
+    return doomed
+
+
+def write_best(root: Path, checkpoint: Checkpoint, return_mean: float) -> None:
+    """Records the checkpoint with the best periodic evaluation so far.
+
+    Raises:
+        CheckpointError: The directory can't be written.
+    """
+    best = {
+        "checkpoint": checkpoint.path.name,
+        "return_mean": float(return_mean),
+        "num_timesteps": checkpoint.num_timesteps,
+    }
+    with _write_errors(root, root / BEST):
+        files.replace_file(root / BEST, json.dumps(best, allow_nan=False) + "\n")
+
+
+def _existing(target: Path) -> Checkpoint | None:
+    if not target.exists():
+        return None
+    try:
+        return verified(target)
+    except CheckpointError as error:
+        logger.warning("%s; set aside as %s", error, files.set_aside(target))
+        return None
+
+
+@contextmanager
+def _write_errors(root: Path, target: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{target} can't be written: {one_line(error.strerror or error)}{newest_good_hint(root)}"
+        ) from error

@@ -1,0 +1,172 @@
+"""A checkpoint's manifest: what it is, and the size and hash of each of its files.
+
+It is written last and read first. Nothing in a checkpoint's directory is opened unless the manifest names it, by a
+plain file name, and no file is used before its size and hash are those that the manifest states.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping
+from io import BufferedReader
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
+
+from rl_training.errors import CheckpointError
+
+FORMAT: Literal["rl_training.checkpoint"] = "rl_training.checkpoint"
+FORMAT_VERSION: Literal[1] = 1
+"""The format that this version writes, and the newest that it reads."""
+
+MANIFEST = "manifest.json"
+CONFIG, POLICY, TRAINER = "config.yaml", "policy.pt", "trainer.pt"
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+_PLAIN_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,199}$")
+_MANIFEST_BYTES = 16 * 2**20
+
+
+class FileEntry(BaseModel):
+    """One file of a checkpoint."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    size: NonNegativeInt
+    """Bytes."""
+    sha256: Sha256
+
+
+class Manifest(BaseModel):
+    """What `manifest.json` says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    format: Literal["rl_training.checkpoint"] = FORMAT
+    format_version: Literal[1] = FORMAT_VERSION
+    algorithm: str
+    """Name of the registered algorithm."""
+    num_timesteps: NonNegativeInt
+    """The step: environment transitions so far. Order among checkpoints is by this number alone."""
+    run_uid: str
+    """The run that wrote it."""
+    created: str
+    """UTC, ISO 8601."""
+    versions: dict[str, str]
+    """Versions of Python and of the packages that the numbers depend on."""
+    config_hash: Sha256
+    """Hash of the settings that define the run."""
+    policy_sha256: Sha256
+    """Identity of the policy: over names, dtypes, shapes and bytes."""
+    files: dict[str, FileEntry]
+    """Every file but the manifest itself."""
+    extra: dict[str, Any] = {}
+    """What the writer adds, JSON."""
+
+    def to_json(self) -> str:
+        """Returns the text of `manifest.json`, which ends with a hash of all that is before it."""
+        body = self.model_dump(mode="json")
+        return json.dumps({**body, "manifest_sha256": _body_sha256(body)}, indent=2, allow_nan=False) + "\n"
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Reads and checks `manifest.json` alone; the other files are not opened.
+
+    Raises:
+        CheckpointError: It is missing, damaged, foreign, or of a newer format.
+    """
+    path = directory / MANIFEST
+    if not directory.is_dir():
+        what = "is a file, and a checkpoint is a directory" if directory.exists() else "does not exist"
+        raise CheckpointError(f"{directory} {what}")
+    try:
+        with open_plain_file(path) as file:
+            data = json.loads(file.read(_MANIFEST_BYTES))
+    except FileNotFoundError:
+        raise CheckpointError(f"{directory} has no {MANIFEST}: it is no checkpoint, or its save never ended") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} can't be read: {one_line(error)}") from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is not a manifest of rl_training (its format is not {FORMAT!r})")
+    version = data.get("format_version")
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path} is of the newer format {version}; this rl_training reads up to {FORMAT_VERSION}: update it"
+        )
+    stated = data.pop("manifest_sha256", None)
+    try:
+        manifest = Manifest.model_validate(data)
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise CheckpointError(f"{path} is damaged: {one_line(faults)}") from error
+    if stated != _body_sha256(data):
+        raise CheckpointError(f"{path} is damaged: its own hash does not match")
+    _check_names(path, manifest.files)
+    return manifest
+
+
+def verify_files(directory: Path, files: Mapping[str, FileEntry]) -> None:
+    """Checks the size and hash of each file.
+
+    Raises:
+        CheckpointError: A file is missing, is a link, or differs; the message names it.
+    """
+    for name, entry in files.items():
+        path = directory / name
+        try:
+            with open_plain_file(path) as file:
+                check_open_file(path, file, entry)
+        except FileNotFoundError:
+            raise CheckpointError(f"{path} is missing") from None
+        except OSError as error:
+            raise CheckpointError(f"{path} can't be read: {one_line(error)}") from error
+
+
+def check_open_file(path: Path, file: BufferedReader, entry: FileEntry) -> None:
+    """Checks an open file against its entry and winds it back to its start.
+
+    Raises:
+        CheckpointError: Its size or hash differs.
+    """
+    size = os.fstat(file.fileno()).st_size
+    if size != entry.size:
+        raise CheckpointError(f"{path} is damaged: it has {size} bytes, the manifest says {entry.size}")
+    if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
+        raise CheckpointError(f"{path} is damaged: its sha256 is not the manifest's")
+    file.seek(0)
+
+
+def open_plain_file(path: Path) -> BufferedReader:
+    """Opens a regular file for reading; a link, pipe or device is refused, not followed.
+
+    Raises:
+        OSError: It is missing or no regular file.
+    """
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise OSError(f"{path.name} is a link or no regular file")
+    return path.open("rb")
+
+
+def one_line(error: object) -> str:
+    """Returns an error's text on one line, of bounded length."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def _check_names(path: Path, files: Mapping[str, FileEntry]) -> None:
+    for name in files:
+        if not _PLAIN_NAME.match(name) or name == MANIFEST:
+            raise CheckpointError(f"{path} names the file {name!r}: file names of a checkpoint stay in its directory")
+    for name in (CONFIG, POLICY, TRAINER):
+        if name not in files:
+            raise CheckpointError(f"{path} does not list {name}, which every checkpoint has")
+
+
+def _body_sha256(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,0 +1,157 @@
+"""State as tensors, numbers and strings alone, so that it can be stored and loaded without running anything.
+
+`to_plain` turns numpy arrays into tagged tensors and `from_plain` turns them back; a structured array, which torch has
+no dtype for, travels as its bytes and its dtype's description.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+ARRAY_KEY = "__ndarray__"
+"""A mapping with this key is a numpy array."""
+
+
+def to_plain(state: Any, name: str = "state") -> Any:
+    """Returns `state` with numpy arrays as tagged tensors, and tensors detached, on the CPU, and with their own memory.
+
+    A plain state comes back as it is.
+
+    Args:
+        state: Tensors, numpy arrays, numbers, strings, booleans, None, and lists, tuples and string- or int-keyed
+            mappings of them.
+        name: What errors call it.
+
+    Raises:
+        TypeError: Something else is in it; the message names where.
+    """
+    if isinstance(state, np.generic):  # before float and str, which some numpy scalars are as well
+        return to_plain(state.item(), name)
+    if state is None or type(state) in (bool, int, float, str):
+        return state
+    if isinstance(state, str):  # of a type of its own: an enum's member, say
+        return str.__str__(state)
+    if isinstance(state, (int, float)):
+        return int(state) if isinstance(state, int) else float(state)
+    if isinstance(state, torch.Tensor):
+        return _own_memory(state)
+    if isinstance(state, np.ndarray):
+        return _array_to_plain(state, name)
+    if isinstance(state, Mapping):
+        for key in state:
+            if not isinstance(key, (str, int)):
+                raise TypeError(f"{name} has the key {key!r}; keys are words or whole numbers")
+        return {to_plain(key): to_plain(value, f"{name}/{key}") for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        items = [to_plain(value, f"{name}/{i}") for i, value in enumerate(state)]
+        return tuple(items) if isinstance(state, tuple) else items
+    raise TypeError(
+        f"{name} is a {type(state).__qualname__}; a checkpoint holds tensors, numpy arrays, numbers, strings, and "
+        f"lists and mappings of them"
+    )
+
+
+def from_plain(state: Any, name: str = "state") -> Any:
+    """Returns what `to_plain` was given, numpy arrays as arrays again.
+
+    Raises:
+        TypeError: There is something in it that `to_plain` never writes.
+    """
+    if state is None or type(state) in (bool, int, float, str, torch.Tensor):
+        return state
+    if type(state) is dict:
+        if ARRAY_KEY in state:
+            return _array_from_plain(state, name)
+        return {key: from_plain(value, f"{name}/{key}") for key, value in state.items()}
+    if type(state) in (list, tuple):
+        return type(state)(from_plain(value, f"{name}/{i}") for i, value in enumerate(state))
+    raise TypeError(f"{name} is a {type(state).__qualname__}, which no checkpoint of ours holds")
+
+
+def leaves(state: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields each tensor, number and string of a plain state with its name, `weights/body/0` for one."""
+    if isinstance(state, dict):
+        for key, value in state.items():
+            yield from leaves(value, name if key == ARRAY_KEY else f"{name}/{key}" if name else str(key))
+    elif isinstance(state, (list, tuple)):
+        for i, value in enumerate(state):
+            yield from leaves(value, f"{name}/{i}" if name else str(i))
+    else:
+        yield name, state
+
+
+def first_non_finite(state: Any) -> str | None:
+    """Returns where the first NaN or infinity in a tensor of a plain state is, `weights/pi[3]` for one, or None."""
+    for name, leaf in leaves(state):
+        if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and not torch.isfinite(leaf).all():
+            index = (~torch.isfinite(leaf)).nonzero()[0].tolist()
+            return f"{name}[{', '.join(map(str, index))}]"
+    return None
+
+
+def policy_sha256(state: Mapping[str, Any]) -> str:
+    """Returns the identity of a policy: a hash over sorted names, dtypes, shapes and bytes, not over a file.
+
+    Tensors and arrays of the same numbers count as the same, wherever they live.
+    """
+    digest = hashlib.sha256()
+    for name, leaf in sorted(leaves(to_plain(state, "policy")), key=lambda item: item[0]):
+        dtype, shape, data = _identity(leaf)
+        digest.update(f"{name}\0{dtype}\0{shape}\0{len(data)}\0".encode())
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def _identity(leaf: Any) -> tuple[str, list[int], bytes]:
+    if isinstance(leaf, torch.Tensor):
+        data = leaf.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return str(leaf.dtype).removeprefix("torch."), list(leaf.shape), data
+    return type(leaf).__name__, [], repr(leaf).encode()
+
+
+def _own_memory(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach().to("cpu")
+    if tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size():
+        return tensor
+    return tensor.clone(memory_format=torch.contiguous_format)  # saving one view would save the whole vector
+
+
+def _array_to_plain(array: np.ndarray[Any, Any], name: str) -> dict[str, Any]:
+    if array.dtype.hasobject:
+        raise TypeError(f"{name} is an array of Python objects; a checkpoint holds numbers and strings")
+    if array.dtype.kind in "biuf" and array.dtype.isnative and array.dtype != np.longdouble:
+        return {ARRAY_KEY: torch.from_numpy(np.array(array, order="C"))}
+    description = _describe(array.dtype)
+    data = np.frombuffer(array.astype(_undescribe(description)).tobytes(), np.uint8)
+    return {ARRAY_KEY: torch.from_numpy(data.copy()), "dtype": description, "shape": list(array.shape)}
+
+
+def _array_from_plain(state: dict[Any, Any], name: str) -> np.ndarray[Any, Any]:
+    tensor = state[ARRAY_KEY]
+    if type(tensor) is not torch.Tensor:
+        raise TypeError(f"{name} is a {type(tensor).__qualname__} where an array's tensor was expected")
+    if "dtype" not in state:
+        return np.array(tensor.numpy())
+    dtype = _undescribe(state["dtype"])
+    if dtype.hasobject:
+        raise TypeError(f"{name} claims to be an array of Python objects")
+    return np.frombuffer(tensor.numpy().tobytes(), dtype).reshape(state["shape"]).copy()
+
+
+def _describe(dtype: np.dtype[Any]) -> Any:
+    """Returns a dtype as strings and lists: `"<U4"`, or `[name, description, shape]` a field (without padding)."""
+    if dtype.fields is None:
+        return dtype.str
+    fields = [(name, dtype.fields[name][0]) for name in dtype.names or ()]
+    return [[name, _describe(field.base), list(field.shape)] for name, field in fields]
+
+
+def _undescribe(description: Any) -> np.dtype[Any]:
+    if isinstance(description, str):
+        return np.dtype(description)
+    return np.dtype([(name, _undescribe(base), tuple(shape)) for name, base, shape in description])

@@ -1,0 +1,208 @@
+"""A run's directory: made once, described by its files, and filled with checkpoints."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import re
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rl_training.config.paths import runs_root
+from rl_training.config.reader import config_hash, dump_config
+from rl_training.config.secrets import REDACTED, is_secret_name, redact, redact_text
+from rl_training.config.settings import TrainConfig
+from rl_training.errors import ConfigError, UserError
+from rl_training.runtime.checkpoint import CHECKPOINTS, Checkpoint, best_path, prune, write_checkpoint
+from rl_training.runtime.versions import versions
+
+logger = logging.getLogger(__name__)
+
+CONFIG = "config.yaml"
+METADATA = "metadata.json"
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """A run and where it is kept."""
+
+    run_dir: Path
+    """Absolute."""
+    run_uid: str
+    """The run's identity, its own from its first line on."""
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of its checkpoints."""
+        return self.run_dir / CHECKPOINTS
+
+
+def resolve_device(name: str, *, images: bool = False) -> torch.device:
+    """Chooses the device, by rule.
+
+    Args:
+        name: `auto`, `cpu`, `cuda` or `cuda:N`. `auto` is a GPU for images where there is one, and the CPU otherwise:
+            small networks on vectors wait longer for a GPU's launches than they compute.
+        images: Whether the observations have images.
+
+    Raises:
+        ConfigError: A GPU is asked for that is not there.
+    """
+    available = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        device = torch.device("cuda:0" if images and available else "cpu")
+        reason = "images" if images else "small networks on vectors are faster without a GPU"
+        logger.info("device: %s (auto: %s, %d GPUs)", device, reason, available)
+        return device
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= available:
+        raise ConfigError(f"device: got {name}, and torch sees {available} GPUs; use auto or cpu")
+    return device
+
+
+def serialize_train_config(config: TrainConfig) -> dict[str, Any]:
+    """Returns the settings as JSON-able values: paths as text, tags as a mapping of words to words, secrets hidden."""
+    return redact(config.model_dump(mode="json"))
+
+
+def create_training_run(config: TrainConfig) -> TrainingRun:
+    """Makes a new run: its directory, its identity, `config.yaml` and `metadata.json`.
+
+    Args:
+        config: The settings; `run_dir` says where, or the run gets a readable directory of its own under the home of
+            rl_training.
+
+    Raises:
+        UserError: The directory holds a run already, or can't be written.
+    """
+    started, run_uid = datetime.now().astimezone(), uuid.uuid4().hex
+    run_dir = (config.run_dir or runs_root() / _directory_name(config, started, run_uid)).expanduser().absolute()
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        if any((run_dir / name).exists() for name in (CONFIG, METADATA, CHECKPOINTS)):
+            raise FileExistsError
+        with (run_dir / CONFIG).open("x", encoding="utf-8") as file:  # of two at the same time, one gets it
+            file.write(dump_config(config))
+        with (run_dir / METADATA).open("x", encoding="utf-8") as file:
+            file.write(json.dumps(_metadata(config, started, run_uid), indent=2, allow_nan=False) + "\n")
+    except FileExistsError:
+        raise UserError(
+            f"{run_dir} holds a run already; go on with it by `rl-training resume {run_dir}`, or choose another run_dir"
+        ) from None
+    except OSError as error:
+        raise UserError(f"run_dir {run_dir} can't be written: {error.strerror or error}") from error
+    return TrainingRun(run_dir, run_uid)
+
+
+def open_training_run(run_dir: str | Path) -> TrainingRun:
+    """Returns the run that a directory holds.
+
+    Raises:
+        UserError: It holds none.
+    """
+    run_dir = Path(run_dir).absolute()
+    try:
+        run_uid = json.loads((run_dir / METADATA).read_text(encoding="utf-8"))["run_uid"]
+        if not isinstance(run_uid, str):
+            raise TypeError("run_uid is not text")
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(
+            f"{run_dir} holds no run: {METADATA} can't be read ({type(error).__name__}: {error})"
+        ) from error
+    return TrainingRun(run_dir, run_uid)
+
+
+def save_training_checkpoint(
+    run: TrainingRun,
+    config: TrainConfig,
+    *,
+    num_timesteps: int,
+    policy: Mapping[str, Any],
+    trainer: Mapping[str, Any],
+    extra: Mapping[str, Any] | None = None,
+) -> Checkpoint:
+    """Writes a checkpoint of a run and then removes the ones that `checkpoint.keep_last` does not keep.
+
+    The best by periodic evaluation is kept besides. See `write_checkpoint` for the arguments.
+
+    Raises:
+        NumericError: The policy has a NaN or infinity.
+        CheckpointError: The checkpoint can't be written; the ones that are there stay.
+    """
+    checkpoint = write_checkpoint(
+        run.checkpoints,
+        config=config,
+        run_uid=run.run_uid,
+        algorithm=config.algo,
+        num_timesteps=num_timesteps,
+        policy=policy,
+        trainer=trainer,
+        extra=extra,
+    )
+    best = best_path(run.checkpoints)
+    prune(run.checkpoints, config.checkpoint.keep_last, {checkpoint.path, *([best[0]] if best else [])})
+    return checkpoint
+
+
+def redact_command(arguments: Sequence[str]) -> list[str]:
+    """Returns a command line with the values of `key=value` and `--key value` hidden where the key names a secret."""
+    hidden: list[str] = []
+    for i, argument in enumerate(arguments):
+        key, separator, _ = argument.partition("=")
+        after_secret_option = i > 0 and arguments[i - 1].startswith("--") and is_secret_name(arguments[i - 1])
+        if separator and is_secret_name(key):
+            hidden.append(f"{key}={REDACTED}")
+        elif after_secret_option and not separator:
+            hidden.append(REDACTED)
+        else:
+            hidden.append(redact_text(argument))
+    return hidden
+
+
+def _directory_name(config: TrainConfig, started: datetime, run_uid: str) -> str:
+    env = re.sub(r"[^A-Za-z0-9._-]+", "-", config.env_id.rpartition(":")[2])
+    return f"{env}-{config.algo}-s{config.seed}-{started:%Y%m%d-%H%M%S}-{run_uid[:8]}"
+
+
+def _metadata(config: TrainConfig, started: datetime, run_uid: str) -> dict[str, Any]:
+    return {
+        "run_uid": run_uid,
+        "started": started.isoformat(timespec="seconds"),
+        "algo": config.algo,
+        "env_id": config.env_id,
+        "seed": config.seed,
+        "device": config.device,
+        "threads": config.threads,
+        "config_hash": config_hash(config),
+        "command": redact_command(sys.argv),
+        "versions": versions(),
+        "platform": platform.platform(),
+        "git": _git(),
+        "hostname": socket.gethostname(),
+        "pid": os.getpid(),
+    }
+
+
+def _git() -> dict[str, Any] | None:
+    """Returns the commit of the repository that the command runs in, and whether files differ from it."""
+    try:
+        commit = _git_output("rev-parse", "HEAD")
+        return {"commit": commit, "dirty": bool(_git_output("status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError):  # no git, no repository, or one without a commit
+        return None
+
+
+def _git_output(*arguments: str) -> str:
+    command = ["git", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

@@ -1,0 +1,82 @@
+"""What one does with a checkpoint besides training on: load its policy, and evaluate it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rl_training.config.settings import TrainConfig
+from rl_training.experiment.loading import config_from_text
+from rl_training.experiment.registry import get_algorithm
+from rl_training.runtime.checkpoint import CONFIG, Checkpoint, find_checkpoint
+from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
+from rl_training.runtime.policy import Policy
+from rl_training.runtime.stopping import StopFlag
+from rl_training.seeding import episode_seeds
+
+
+def resolve_local_checkpoint(source: str | Path | Checkpoint) -> Checkpoint:
+    """Returns the checkpoint that `source` stands for, verified: a checkpoint, its directory, or a run's directory.
+
+    Raises:
+        CheckpointError: There is no good checkpoint.
+    """
+    return source if isinstance(source, Checkpoint) else find_checkpoint(source)
+
+
+def load_checkpoint_config(checkpoint: Checkpoint, overrides: Mapping[str, Any] | Sequence[str] = ()) -> TrainConfig:
+    """Returns the settings that a checkpoint was written with, with overrides.
+
+    Raises:
+        CheckpointError: Its `config.yaml` is damaged.
+        ConfigError: The settings or an override are not valid.
+    """
+    return config_from_text(checkpoint.config_text(), overrides, source=str(checkpoint.path / CONFIG))
+
+
+def load_policy(checkpoint: str | Path | Checkpoint) -> Policy:
+    """Returns the greedy policy of a checkpoint, whatever its algorithm.
+
+    Args:
+        checkpoint: A checkpoint, its directory, or a run's directory, of which the newest good one is taken.
+
+    Raises:
+        CheckpointError: There is no good checkpoint.
+        UserError: Its algorithm is not known here.
+    """
+    checkpoint = resolve_local_checkpoint(checkpoint)
+    return get_algorithm(checkpoint.algorithm).load_policy(checkpoint)
+
+
+def evaluate_checkpoint(
+    checkpoint: str | Path | Checkpoint,
+    *,
+    episodes: int | None = None,
+    seed: int | None = None,
+    seeds: Sequence[int] | None = None,
+    config_overrides: Mapping[str, Any] | Sequence[str] | None = None,
+    stop: StopFlag | None = None,
+) -> EvaluationResult:
+    """Plays held-out episodes with a checkpoint's policy, greedily, in environments of its own.
+
+    Args:
+        checkpoint: A checkpoint, its directory, or a run's directory, of which the newest good one is taken.
+        episodes: How many; by default `evaluation.final_episodes` of its settings.
+        seed: Seed of the list of episode seeds; by default `evaluation.seed`. No periodic evaluation uses these seeds.
+        seeds: The episode seeds themselves, in place of both.
+        config_overrides: Settings that differ from the checkpoint's, `{"env_kwargs.render": True}` for one.
+        stop: Polled between steps.
+
+    Raises:
+        CheckpointError: There is no good checkpoint.
+        ConfigError: An override is not valid.
+        EnvironmentFault: An environment broke its contract.
+        StopTraining: `stop` was set.
+    """
+    checkpoint = resolve_local_checkpoint(checkpoint)
+    config = load_checkpoint_config(checkpoint, config_overrides or ())
+    if seeds is None:
+        count = config.evaluation.final_episodes if episodes is None else episodes
+        seeds = episode_seeds(config.evaluation.seed if seed is None else seed, "held_out", count)
+    return evaluate_policy(load_policy(checkpoint), config, seeds, stop=stop)
