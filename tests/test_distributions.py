@@ -1,0 +1,178 @@
+"""Action distributions: against torch's, against closed forms, and the frequencies of what is drawn."""
+
+import math
+from itertools import product
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from rl_training.networks.distributions import (
+    Bernoulli,
+    Categorical,
+    DiagGaussian,
+    Distribution,
+    MultiCategorical,
+    make_distribution,
+)
+
+RNG = np.random.default_rng(0)
+LOGITS = RNG.normal(0, 2, (40, 5)).astype(np.float32)
+
+
+def torch_twin(distribution: Distribution, outputs: torch.Tensor) -> list[torch.distributions.Distribution]:
+    """The same in torch.distributions, one for each column of actions."""
+    match distribution:
+        case Categorical():
+            return [torch.distributions.Categorical(logits=outputs)]
+        case MultiCategorical():
+            return [torch.distributions.Categorical(logits=part) for part in outputs.split([2, 3], dim=1)]
+        case Bernoulli():
+            return [torch.distributions.Bernoulli(logits=column) for column in outputs.unbind(1)]
+        case DiagGaussian():
+            std = distribution.log_std.exp()
+            return [torch.distributions.Normal(column, std[a]) for a, column in enumerate(outputs.unbind(1))]
+    raise AssertionError
+
+
+def gaussian() -> DiagGaussian:
+    distribution = DiagGaussian(5, 0.0)
+    with torch.no_grad():
+        distribution.log_std.copy_(torch.linspace(-1.5, 0.5, 5))
+    return distribution
+
+
+FAMILIES = {
+    "categorical": (lambda: Categorical(5), np.int64, (40,)),
+    "multi_categorical": (lambda: MultiCategorical([2, 3]), np.int64, (40, 2)),
+    "bernoulli": (lambda: Bernoulli(5), np.int8, (40, 5)),
+    "gaussian": (gaussian, np.float32, (40, 5)),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_log_prob_and_entropy_equal_torch(family: str) -> None:
+    make, dtype, shape = FAMILIES[family]
+    distribution, outputs = make(), torch.from_numpy(LOGITS)
+    actions, drawn_log_prob = distribution.sample(LOGITS, np.random.default_rng(1))
+    assert (actions.dtype, actions.shape, drawn_log_prob.dtype) == (dtype, shape, np.float32)
+
+    log_prob, entropy = distribution.log_prob_and_entropy(outputs, torch.from_numpy(actions))
+    columns = torch.from_numpy(actions).reshape(40, -1).unbind(1)
+    twins = torch_twin(distribution, outputs)
+    expected = sum(twin.log_prob(c.float()) for twin, c in zip(twins, columns, strict=True))
+    torch.testing.assert_close(log_prob, expected, rtol=0, atol=2e-5)
+    torch.testing.assert_close(entropy, sum(twin.entropy() for twin in twins), rtol=0, atol=2e-5)
+    np.testing.assert_allclose(drawn_log_prob, expected.detach().numpy(), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_mode_is_the_most_probable_action(family: str) -> None:
+    make, dtype, shape = FAMILIES[family]
+    distribution = make()
+    mode = distribution.mode(LOGITS)
+    assert (mode.dtype, mode.shape) == (dtype, shape)
+    best, _ = distribution.log_prob_and_entropy(torch.from_numpy(LOGITS), torch.from_numpy(mode))
+    for seed in range(20):
+        _, drawn = distribution.sample(LOGITS, np.random.default_rng(seed))
+        assert (drawn <= best.detach().numpy() + 1e-5).all()
+
+
+def test_closed_forms() -> None:
+    uniform = torch.zeros(1, 4)
+    log_prob, entropy = Categorical(4).log_prob_and_entropy(uniform, torch.tensor([2]))
+    assert log_prob.item() == pytest.approx(-math.log(4))
+    assert entropy.item() == pytest.approx(math.log(4))
+    log_prob, entropy = MultiCategorical([2, 2]).log_prob_and_entropy(uniform, torch.tensor([[0, 1]]))
+    assert (log_prob.item(), entropy.item()) == pytest.approx((-math.log(4), math.log(4)))
+    log_prob, entropy = Bernoulli(4).log_prob_and_entropy(uniform, torch.tensor([[0, 1, 1, 0]]))
+    assert (log_prob.item(), entropy.item()) == pytest.approx((-4 * math.log(2), 4 * math.log(2)))
+    # two dims, deviation 2, each one deviation from its mean
+    log_prob, entropy = DiagGaussian(2, math.log(2.0)).log_prob_and_entropy(torch.zeros(1, 2), torch.full((1, 2), 2.0))
+    assert log_prob.item() == pytest.approx(2 * (-0.5 - math.log(2) - 0.5 * math.log(2 * math.pi)))
+    assert entropy.item() == pytest.approx(2 * (0.5 * math.log(2 * math.pi * math.e) + math.log(2)))
+
+
+def test_the_entropy_is_the_mean_of_minus_the_log_probability() -> None:
+    logits = torch.tensor([[0.3, -1.0, 2.0, 0.7]])
+    for distribution, choices in ((MultiCategorical([2, 2]), [2, 2]), (Bernoulli(4), [2] * 4), (Categorical(4), [4])):
+        actions = torch.tensor(list(product(*(range(n) for n in choices)))).squeeze(1)
+        log_prob, entropy = distribution.log_prob_and_entropy(logits.expand(len(actions), -1), actions)
+        assert log_prob.exp().sum().item() == pytest.approx(1.0, abs=1e-6)
+        assert -(log_prob.exp() * log_prob).sum().item() == pytest.approx(entropy[0].item(), abs=1e-6)
+
+
+def chi_square_p(counts: np.ndarray, probabilities: np.ndarray) -> float:
+    return float(stats.chisquare(counts, probabilities * counts.sum()).pvalue)
+
+
+def test_categorical_frequencies() -> None:
+    logits = np.array([0.0, 1.0, -2.0, 0.5], np.float32)
+    actions, _ = Categorical(4).sample(np.tile(logits, (40_000, 1)), np.random.default_rng(5))
+    assert chi_square_p(np.bincount(actions, minlength=4), np.exp(logits) / np.exp(logits).sum()) > 1e-4
+
+
+def test_multi_categorical_frequencies_are_joint_products() -> None:
+    logits = np.array([0.0, 1.0, -1.0, 0.5, 0.2], np.float32)
+    first, second = (np.exp(part) / np.exp(part).sum() for part in (logits[:2], logits[2:]))
+    actions, _ = MultiCategorical([2, 3]).sample(np.tile(logits, (40_000, 1)), np.random.default_rng(6))
+    assert (
+        chi_square_p(np.bincount(actions[:, 0] * 3 + actions[:, 1], minlength=6), np.outer(first, second).ravel())
+        > 1e-4
+    )
+
+
+def test_bernoulli_frequencies_are_joint_products() -> None:
+    logits = np.array([1.2, -0.4], np.float32)
+    p, q = 1 / (1 + np.exp(-logits))
+    actions, _ = Bernoulli(2).sample(np.tile(logits, (40_000, 1)), np.random.default_rng(7))
+    joint = np.array([(1 - p) * (1 - q), (1 - p) * q, p * (1 - q), p * q])
+    assert chi_square_p(np.bincount(2 * actions[:, 0] + actions[:, 1], minlength=4), joint) > 1e-4
+
+
+def test_gaussian_draws_have_the_mean_and_deviation() -> None:
+    distribution = DiagGaussian(2, math.log(0.5))
+    actions, _ = distribution.sample(np.tile(np.float32([3.0, -1.0]), (20_000, 1)), np.random.default_rng(8))
+    for column, mean in zip(actions.T, (3.0, -1.0), strict=True):
+        assert stats.kstest(column, "norm", args=(mean, 0.5)).pvalue > 1e-4
+    assert abs(np.corrcoef(actions.T)[0, 1]) < 0.03
+
+
+def test_extreme_logits_stay_finite_and_impossible_actions_are_not_drawn() -> None:
+    logits = np.array([[500.0, -500.0, -500.0, 400.0]], np.float32)
+    for distribution in (Categorical(4), MultiCategorical([2, 2]), Bernoulli(4)):
+        actions, log_prob = distribution.sample(np.repeat(logits, 1000, axis=0), np.random.default_rng(2))
+        assert len(np.unique(actions, axis=0)) == 1
+        assert log_prob.tolist() == [0.0] * 1000
+        again, entropy = distribution.log_prob_and_entropy(torch.from_numpy(logits), torch.from_numpy(actions[:1]))
+        assert (again.item(), entropy.item()) == pytest.approx((0.0, 0.0), abs=1e-30)
+
+
+def test_the_same_stream_draws_the_same_actions() -> None:
+    for make, _, _ in FAMILIES.values():
+        first, second = (make().sample(LOGITS, np.random.default_rng(11))[0] for _ in range(2))
+        np.testing.assert_array_equal(first, second)
+
+
+@pytest.mark.parametrize(
+    ("space", "kind", "outputs"),
+    [
+        (gym.spaces.Discrete(3, start=-1), Categorical, 3),
+        (gym.spaces.MultiDiscrete([[2, 3], [4, 5]]), MultiCategorical, 14),
+        (gym.spaces.MultiBinary((2, 3)), Bernoulli, 6),
+        (gym.spaces.Box(-1, 1, (2, 2)), DiagGaussian, 4),
+    ],
+)
+def test_each_action_space_has_its_distribution(space: gym.Space, kind: type, outputs: int) -> None:
+    distribution = make_distribution(space, initial_log_std=-0.5)
+    assert type(distribution) is kind
+    assert distribution.outputs == outputs
+    if isinstance(distribution, DiagGaussian):
+        assert distribution.metrics() == {"std": pytest.approx(math.exp(-0.5))}
+
+
+def test_a_space_without_a_distribution_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"no distribution over Text.*expected Discrete"):
+        make_distribution(gym.spaces.Text(4), initial_log_std=0.0)

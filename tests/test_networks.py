@@ -1,0 +1,372 @@
+"""The flat parameter vector, its optimiser, the written-out MLP and the bodies."""
+
+import copy
+import io
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rl_training.errors import CheckpointError
+from rl_training.networks.actor_critic import Actor, ActorCritic
+from rl_training.networks.adam import FlatAdam
+from rl_training.networks.bodies import ImageBody, MixedBody, make_body, to_tensors
+from rl_training.networks.distributions import Categorical, DiagGaussian
+from rl_training.networks.flat import FlatParameters
+from rl_training.networks.initialization import orthogonal_
+from rl_training.networks.mlp import NumpyMLP, StackedMLP
+
+CPU = torch.device("cpu")
+MIXED = np.dtype([("vector", np.float32, (3,)), ("camera", np.uint8, (1, 5, 5)), ("map", np.uint8, (2, 36, 36))])
+
+
+def make_stack(hidden: tuple[int, ...] = (8, 6), activation: str = "tanh", seed: int = 0) -> StackedMLP:
+    return StackedMLP(5, hidden, (3, 1), activation, (0.01, 1.0), np.random.default_rng(seed))
+
+
+def make_network(kind: str, shape: tuple[int, ...], dtype: type, seed: int = 0) -> ActorCritic:
+    layout = SimpleNamespace(kind=kind, shape=shape, dtype=np.dtype(dtype))
+    return ActorCritic(layout, Categorical(3), (16, 8), "tanh", np.random.default_rng(seed))
+
+
+def reference(stack: StackedMLP, x: torch.Tensor, activation: str) -> list[torch.Tensor]:
+    """The same networks, one after the other, by autograd."""
+    outputs = []
+    for s in range(stack.networks):
+        h = x
+        for weight, bias in zip(stack.weights, stack.biases, strict=True):
+            h = getattr(torch, activation)(h @ weight[s] + bias[s])
+        outputs.append(h @ stack.head_weights[s] + stack.head_biases[s])
+    return outputs
+
+
+# The flat vector.
+
+
+def test_parameters_and_gradients_are_aligned_views_of_two_vectors() -> None:
+    stack = make_stack()
+    before = {name: p.detach().clone() for name, p in stack.named_parameters()}
+    flat = FlatParameters(stack, CPU)
+    for name, parameter in stack.named_parameters():
+        torch.testing.assert_close(parameter.detach(), before[name], rtol=0, atol=0)
+        for tensor, vector in ((parameter, flat.vector), (parameter.grad, flat.gradient)):
+            assert tensor.data_ptr() % 64 == 0
+            assert tensor.untyped_storage().data_ptr() == vector.untyped_storage().data_ptr()
+    flat.vector.fill_(2.0)
+    assert all(bool((p == 2.0).all()) for p in stack.parameters())
+
+
+def test_backward_fills_the_flat_gradient_and_the_gaps_stay_zero() -> None:
+    stack = make_stack()
+    flat = FlatParameters(stack, CPU)
+    adam = FlatAdam(flat.vector)
+    x = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
+    for _ in range(3):
+        flat.zero_gradient()
+        sum(output.square().sum() for output in stack(x)).backward()
+        adam.step(flat.vector, flat.gradient, 0.1)
+    used = sum(p.numel() for p in stack.parameters())
+    assert int((flat.vector != 0).sum()) == int((flat.gradient != 0).sum()) == used < len(flat.vector)
+    norms = [float(p.grad.norm()) for p in stack.parameters()]
+    assert float(flat.gradient.norm()) == pytest.approx(math.hypot(*norms), rel=1e-6)
+
+
+def test_clipping_scales_all_gradients_by_one_factor_and_only_down() -> None:
+    stack = make_stack()
+    flat = FlatParameters(stack, CPU)
+    flat.gradient.fill_(3.0)
+    norm = float(flat.gradient.norm())
+    flat.clip_gradient(norm, max_norm=norm * 2)
+    assert float(flat.gradient.norm()) == pytest.approx(norm)
+    flat.clip_gradient(norm, max_norm=0.5)
+    assert float(flat.gradient.norm()) == pytest.approx(0.5, rel=1e-6)
+    assert float(flat.gradient.min()) == float(flat.gradient.max())
+
+
+def test_saved_weights_are_independent_and_load_back() -> None:
+    stack, other = make_stack(seed=0), make_stack(seed=1)
+    flat, other_flat = FlatParameters(stack, CPU), FlatParameters(other, CPU)
+    state = flat.state_dict()
+    file = io.BytesIO()
+    torch.save({"one": state["weights.0"]}, file)
+    assert len(file.getvalue()) < 4_000  # not the whole vector
+    kept = flat.vector.clone()
+    other_flat.load_state_dict(state)
+    torch.testing.assert_close(other_flat.vector, kept, rtol=0, atol=0)
+    flat.vector.zero_()
+    assert bool((state["weights.0"] != 0).all())
+
+
+def test_weights_of_another_network_are_refused_by_name() -> None:
+    flat, other = FlatParameters(make_stack((8, 6)), CPU), FlatParameters(make_stack((8, 7)), CPU)
+    kept = flat.vector.clone()
+    with pytest.raises(CheckpointError, match=r"weights.1: got \(2, 8, 7\), expected \(2, 8, 6\)"):
+        flat.load_state_dict(other.state_dict())
+    with pytest.raises(CheckpointError, match=r"weights.1: got none, expected \(2, 8, 6\)"):
+        flat.load_state_dict(FlatParameters(make_stack((8,)), CPU).state_dict())
+    torch.testing.assert_close(flat.vector, kept, rtol=0, atol=0)
+
+
+def test_a_copy_that_would_lose_the_shared_memory_is_refused() -> None:
+    with pytest.raises(TypeError, match="construct a second network"):
+        copy.deepcopy(FlatParameters(make_stack(), CPU))
+
+
+def test_the_non_finite_tensor_is_named() -> None:
+    stack = make_stack()
+    flat = FlatParameters(stack, CPU)
+    assert flat.non_finite_parameter() is flat.non_finite_gradient() is None
+    stack.biases[1].grad[0, 0, 2] = math.inf
+    assert flat.non_finite_gradient() == "biases.1"
+    with torch.no_grad():
+        stack.head_weights[1][0, 0] = math.nan
+    assert flat.non_finite_parameter() == "head_weights.1"
+
+
+# Adam.
+
+
+def test_adam_equals_torch_over_many_steps() -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(50, generator=generator)
+    ours, theirs = start.clone(), nn.Parameter(start.clone())
+    adam, reference_adam = FlatAdam(ours, epsilon=1e-5), torch.optim.Adam([theirs], eps=1e-5)
+    for step in range(500):
+        gradient = torch.randn(50, generator=generator) * 10.0 ** ((step % 7) - 4)
+        rate = 1e-2 * (1 - step / 500)
+        adam.step(ours, gradient, rate)
+        reference_adam.param_groups[0]["lr"] = rate
+        theirs.grad = gradient
+        reference_adam.step()
+    torch.testing.assert_close(ours, theirs.detach(), rtol=1e-6, atol=1e-6)
+    assert float((ours - start).abs().max()) > 0.1
+
+
+def test_adam_moves_by_the_learning_rate_on_its_first_step() -> None:
+    vector = torch.zeros(2)
+    FlatAdam(vector).step(vector, torch.tensor([1e-3, -7.0]), 0.25)
+    torch.testing.assert_close(vector, torch.tensor([-0.25, 0.25]), rtol=1e-4, atol=0)
+
+
+def test_adam_goes_on_exactly_from_its_saved_state() -> None:
+    gradients = torch.randn(6, 9, generator=torch.Generator().manual_seed(2))
+    whole, parts = torch.zeros(9), torch.zeros(9)
+    first, second, uncut = FlatAdam(parts), FlatAdam(parts), FlatAdam(whole)
+    for i in range(6):
+        uncut.step(whole, gradients[i], 0.1)
+        if i == 3:
+            second.load_state_dict(first.state_dict())
+        (first if i < 3 else second).step(parts, gradients[i], 0.1)
+    assert torch.equal(whole, parts)
+
+
+# Initial weights.
+
+
+@pytest.mark.parametrize("shape", [(4, 64), (64, 64), (64, 2), (32, 3, 8, 8)])
+def test_initial_weights_are_orthogonal_with_their_gain(shape: tuple[int, ...]) -> None:
+    weight = torch.empty(shape, dtype=torch.float64)
+    orthogonal_(weight, 1.7, np.random.default_rng(0))
+    matrix = weight.flatten(1)
+    gram = matrix @ matrix.T if matrix.shape[0] <= matrix.shape[1] else matrix.T @ matrix
+    torch.testing.assert_close(gram, 1.7**2 * torch.eye(len(gram), dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_gains_are_sqrt2_in_hidden_layers_and_as_asked_in_heads_and_biases_are_zero() -> None:
+    stack = make_stack((64, 64))
+    for weight in stack.weights:
+        for network in weight:
+            singular = torch.linalg.svdvals(network.detach())
+            torch.testing.assert_close(singular, torch.full_like(singular, math.sqrt(2)), rtol=1e-5, atol=0)
+    for weight, gain in zip(stack.head_weights, (0.01, 1.0), strict=True):
+        singular = torch.linalg.svdvals(weight.detach())
+        torch.testing.assert_close(singular, torch.full_like(singular, gain), rtol=1e-5, atol=0)
+    assert not any(bool(bias.any()) for bias in (*stack.biases, *stack.head_biases))
+
+
+def test_initial_weights_come_from_the_given_stream_alone() -> None:
+    torch.manual_seed(0)
+    random_state = torch.get_rng_state()
+    states = [FlatParameters(make_network("image", (1, 6, 6), np.uint8, seed), CPU).vector for seed in (3, 3, 4)]
+    assert torch.equal(states[0], states[1])
+    assert not torch.equal(states[0], states[2])
+    assert torch.equal(torch.get_rng_state(), random_state)
+
+
+# The written-out MLP.
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("hidden", [(), (8,), (8, 6), (8, 6, 7)])
+def test_written_out_gradients_equal_autograd(hidden: tuple[int, ...], activation: str) -> None:
+    stack = make_stack(hidden, activation).double()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in stack.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    x = torch.randn(11, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+    wanted = [x, *stack.parameters()]
+
+    def loss(outputs: list[torch.Tensor]) -> torch.Tensor:
+        policy, value = outputs
+        return (policy.softmax(1)[:, 0] * value.squeeze(1)).sum() + value.square().mean() + policy.pow(3).mean()
+
+    expected = torch.autograd.grad(loss(reference(stack, x, activation)), wanted)
+    for _ in range(2):  # buffers are used again
+        for got, want in zip(torch.autograd.grad(loss(stack(x)), wanted), expected, strict=True):
+            assert float((got - want).norm()) <= 1e-10 * float(want.norm())
+
+
+def test_an_output_that_the_loss_leaves_out_has_zero_gradient() -> None:
+    stack = make_stack()
+    policy, _ = stack(torch.ones(2, 5))
+    policy.sum().backward()
+    assert stack.head_weights[1].grad is not None
+    assert not stack.head_weights[1].grad.any()
+    assert not stack.weights[0].grad[1].any()
+    assert stack.weights[0].grad[0].any()
+
+
+def test_a_backward_pass_after_the_buffers_were_used_again_is_refused() -> None:
+    stack = make_stack()
+    first, _ = stack(torch.ones(3, 5))
+    stack(torch.zeros(4, 5))
+    first.sum().backward(retain_graph=True)
+    stack(torch.zeros(3, 5))
+    with pytest.raises(RuntimeError, match="used again before this backward pass"):
+        first.sum().backward()
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("hidden", [(), (64,), (64, 64)])
+def test_numpy_gives_what_torch_gives_and_sees_every_change(hidden: tuple[int, ...], activation: str) -> None:
+    stack = make_stack(hidden, activation)
+    flat = FlatParameters(stack, CPU)
+    numpy_mlp = NumpyMLP(stack)
+    rng = np.random.default_rng(0)
+    for batch in (8, 1, 8):
+        flat.vector += 0.05
+        x = rng.normal(0, 2, (batch, 5)).astype(np.float32)
+        with torch.no_grad():
+            expected = stack(torch.from_numpy(x))
+        for got, want in zip(numpy_mlp(x), expected, strict=True):
+            assert got.dtype == np.float32
+            np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)
+
+
+# Bodies.
+
+
+@pytest.mark.parametrize(
+    ("shape", "features"),
+    [
+        ((4, 84, 84), 64 * 7 * 7),  # Nature: 84 -> 20 -> 9 -> 7
+        ((1, 36, 40), 64 * 1 * 1),  # 36 -> 8 -> 3 -> 1, 40 -> 9 -> 3 -> 1
+        ((3, 35, 90), 64 * 9 * 23),  # small: 35 -> 35 -> 18 -> 9
+        ((3, 7, 7), 64 * 2 * 2),
+        ((1, 1, 1), 64),
+    ],
+)
+def test_image_features_by_size(shape: tuple[int, ...], features: int) -> None:
+    body = ImageBody(shape, np.random.default_rng(0))
+    assert body.features == features
+    assert body(torch.zeros(2, *shape, dtype=torch.uint8)).shape == (2, features)
+
+
+def test_images_are_scaled_to_one() -> None:
+    body = ImageBody((1, 1, 1), np.random.default_rng(0))
+    weight = body.weights[0][:, 0, 1, 1]
+    first = torch.relu(weight)  # a pixel of 255 is 1.0
+    second = torch.relu(body.weights[1][:, :, 1, 1] @ first)
+    third = torch.relu(body.weights[2][:, :, 1, 1] @ second)
+    torch.testing.assert_close(body(torch.full((1, 1, 1, 1), 255, dtype=torch.uint8))[0], third, rtol=1e-4, atol=1e-6)
+
+
+def test_mixed_features_are_those_of_each_image_and_the_vector() -> None:
+    layout = SimpleNamespace(kind="mixed", shape=(), dtype=MIXED)
+    body = make_body(layout, np.random.default_rng(0))
+    assert isinstance(body, MixedBody)
+    assert body.features == 64 * 2 * 2 + 64 * 1 * 1 + 3
+    observations = np.zeros(4, MIXED)
+    observations["vector"] = np.arange(12).reshape(4, 3)
+    observations["camera"][1] = 255
+    tensors = to_tensors(observations, CPU)
+    features = body(tensors)
+    assert features.shape == (4, body.features)
+    np.testing.assert_array_equal(features[:, -3:].numpy(force=True), observations["vector"])
+    assert torch.equal(features[2, :-3], features[3, :-3])
+    assert not torch.equal(features[1, :-3], features[2, :-3])
+
+
+def test_a_mixed_observation_may_have_no_vector() -> None:
+    dtype = np.dtype([("camera", np.uint8, (1, 5, 5))])
+    body = make_body(SimpleNamespace(kind="mixed", shape=(), dtype=dtype), np.random.default_rng(0))
+    assert body(to_tensors(np.zeros(2, dtype), CPU)).shape == (2, body.features) == (2, 256)
+
+
+# Policy and value.
+
+
+def test_vectors_share_nothing_and_images_share_their_convolutions() -> None:
+    vector = make_network("vector", (4,), np.float32)
+    _, values = vector(torch.ones(2, 4))
+    values.sum().backward()
+    assert not vector.mlps.weights[0].grad[0].any()
+    image = make_network("image", (1, 6, 6), np.uint8)
+    for output in (0, 1):
+        image.zero_grad()
+        image(torch.full((2, 1, 6, 6), 9, dtype=torch.uint8))[output].sum().backward()
+        assert image.body.weights[0].grad.any()
+
+
+def test_convolution_gradients_flow_through_the_written_out_mlp() -> None:
+    network = make_network("image", (1, 6, 6), np.uint8).double()
+    images = torch.randint(0, 256, (3, 1, 6, 6), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    parameters = list(network.body.parameters())
+    outputs, values = network(images)
+    got = torch.autograd.grad((outputs[:, 1] * values).sum(), parameters)
+    policy, value = reference(network.mlps, network.body(images), "tanh")
+    expected = torch.autograd.grad((policy[:, 1] * value[:, 0]).sum(), parameters)
+    for g, e in zip(got, expected, strict=True):
+        assert float((g - e).norm()) <= 1e-10 * float(e.norm())
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "dtype"),
+    [("vector", (4,), np.float32), ("image", (2, 6, 6), np.uint8), ("mixed", (), MIXED)],
+)
+def test_acting_gives_what_learning_sees(kind: str, shape: tuple[int, ...], dtype: type) -> None:
+    network = make_network(kind, shape, dtype)
+    FlatParameters(network, CPU)
+    actor = Actor(network, CPU)
+    size = np.dtype(dtype).itemsize * int(np.prod(shape))
+    raw = np.random.default_rng(0).integers(0, 60, (5, size), np.uint8)
+    observations = raw.view(dtype).reshape(5, *shape)
+    outputs, values = actor(observations)
+    expected_outputs, expected_values = network(to_tensors(observations, CPU))
+    np.testing.assert_allclose(outputs, expected_outputs.numpy(force=True), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(values, expected_values.numpy(force=True), rtol=1e-5, atol=1e-5)
+    assert (outputs.shape, values.shape, values.dtype) == ((5, 3), (5,), np.float32)
+
+
+def test_values_stay_when_the_actor_is_used_again() -> None:
+    network = make_network("vector", (4,), np.float32)
+    FlatParameters(network, CPU)
+    actor = Actor(network, CPU)
+    _, values = actor(np.ones((2, 4), np.float32))
+    kept = values.copy()
+    actor(np.full((2, 4), -3, np.float32))
+    np.testing.assert_array_equal(values, kept)
+
+
+def test_the_policys_own_parameters_are_in_the_vector() -> None:
+    layout = SimpleNamespace(kind="vector", shape=(4,), dtype=np.dtype(np.float32))
+    network = ActorCritic(layout, DiagGaussian(2, -0.5), (8,), "tanh", np.random.default_rng(0))
+    flat = FlatParameters(network, CPU)
+    assert flat.state_dict()["distribution.log_std"].tolist() == [-0.5, -0.5]
+    flat.vector.zero_()
+    actions, _ = network.distribution.sample(np.zeros((1, 2), np.float32), np.random.default_rng(0))
+    np.testing.assert_array_equal(actions, np.random.default_rng(0).standard_normal((1, 2), np.float32))
