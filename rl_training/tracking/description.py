@@ -1,0 +1,103 @@
+"""What is said of a run in MLflow: parameters, tags, the environment as a dataset; from its settings and metadata."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import socket
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+
+from rl_training.config.settings import TrainConfig
+from rl_training.errors import TrackingError
+from rl_training.runtime.run_utils import serialize_train_config
+from rl_training.tracking import run_files
+from rl_training.tracking.naming import flatten
+
+
+def describe_run(run_dir: Path, config: TrainConfig, tags: Mapping[str, str]) -> dict[str, Any]:
+    """Returns the content of `tracking.json`: all that the shipper must know, secrets left out.
+
+    Args:
+        run_dir: The run's directory, with its `metadata.json`.
+        config: The resolved settings.
+        tags: The caller's own tags.
+
+    Raises:
+        TrackingError: `run_dir` is no run's directory.
+    """
+    metadata = run_files.read_json(run_dir / "metadata.json")
+    if metadata is None:
+        raise TrackingError(f"{run_dir} is no run's directory: it has no metadata.json")
+    settings = serialize_train_config(config)
+    return {
+        "run_uid": metadata["run_uid"],
+        "experiment": config.experiment,
+        "run_name": config.run_name or f"{config.env_id}-{config.algo}-seed{config.seed}",
+        "total_timesteps": config.total_timesteps,
+        "started": datetime.fromisoformat(metadata["started"]).timestamp(),
+        "process": {"host": socket.gethostname(), "pid": os.getpid(), "created": psutil.Process().create_time()},
+        "params": flatten(settings),
+        "tags": {**_tags(run_dir, config, metadata), **config.tags, **tags},
+        "dataset": _dataset(settings),
+    }
+
+
+def trainer_is_alive(description: Mapping[str, Any]) -> bool:
+    """Whether the process that trains this run is there, on this machine."""
+    process = description["process"]
+    if process["host"] != socket.gethostname():
+        return False
+    try:
+        created = psutil.Process(process["pid"]).create_time()
+    except psutil.NoSuchProcess:
+        return False
+    return bool(abs(created - process["created"]) < 1.0)
+
+
+def _tags(run_dir: Path, config: TrainConfig, metadata: Mapping[str, Any]) -> dict[str, str]:
+    tags = {
+        "run_uid": metadata["run_uid"],
+        "algo": config.algo,
+        "env_id": config.env_id,
+        "seed": str(config.seed),
+        "host": socket.gethostname(),
+        "run_dir": str(run_dir),
+        "mlflow.user": getpass.getuser(),
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.name": " ".join(metadata["command"]),
+        "mlflow.note.content": _note(run_dir, config),
+    }
+    tags |= {f"version.{name}": version for name, version in metadata["versions"].items()}
+    if (git := metadata["git"]) is not None:
+        commit = git["commit"]
+        tags |= {"git_commit": commit, "git_dirty": str(git["dirty"]).lower(), "mlflow.source.git.commit": commit}
+    return tags
+
+
+def _note(run_dir: Path, config: TrainConfig) -> str:
+    """Returns the description on the run's page, Markdown."""
+    return (
+        f"**{config.algo}** on **{config.env_id}**, seed {config.seed}, {config.total_timesteps:,} steps.\n\n"
+        f"Run directory: `{run_dir}`\n\n"
+        f"The settings are in `config.yaml`, the checkpoints under `checkpoints/`, and the learning curve in "
+        f"`learning_curve.png`, all among the artifacts. A stopped run goes on with `rl-training resume {run_dir}`."
+    )
+
+
+def _dataset(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the environment as an MLflow dataset: runs on the same environment have the same digest."""
+    made_of = {key: settings[key] for key in ("env_id", "env_kwargs", "wrappers", "max_episode_steps")}
+    source = json.dumps(made_of, sort_keys=True)
+    return {
+        "name": settings["env_id"],
+        "digest": hashlib.sha256(source.encode()).hexdigest()[:8],
+        "source_type": "gymnasium",
+        "source": source,
+    }

@@ -1,0 +1,133 @@
+"""The callback that records a run's metrics: one line of JSON an event, in `metrics.jsonl` in the run directory.
+
+That file is the truth; another process brings it to MLflow (`shipper.py`). A point's identity is (metric, step): where
+a resumed run makes steps again, their points are compared with the lines that are there and not written a second time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO
+
+from rl_training.runtime.callbacks import Callback, TrainerState
+from rl_training.tracking import run_files
+
+logger = logging.getLogger(__name__)
+
+DIFFERENCE = "difference"
+"""Event of a line that records points which came out differently when they were made again."""
+
+UNCOMPARED = "time/"
+"""Metrics of this prefix differ each time by nature."""
+
+
+class MetricLog(Callback):
+    """Appends metrics to `run_dir/metrics.jsonl` and evaluations to `run_dir/artifacts/evaluations/`.
+
+    Args:
+        run_dir: The run's directory.
+    """
+
+    def __init__(self, run_dir: Path) -> None:
+        self.path = run_dir / run_files.METRICS
+        self.differences: dict[tuple[str, int], tuple[float, float]] = {}
+        """Points that came out differently when they were made again: what the file holds, and what came later."""
+        self._evaluations = run_dir / run_files.ARTIFACTS / "evaluations"
+        self._file: IO[str] | None = None
+        self._known: dict[tuple[str, int], float] = {}
+
+    def on_train_start(self, state: TrainerState) -> None:
+        """Opens the file; lines at or after the current step are those that can be made again."""
+        self._open(state.num_timesteps)
+
+    def on_update_end(self, state: TrainerState) -> None:
+        """Records training metrics, at the cadence at which they come."""
+        if state.metrics:
+            self.log(state.num_timesteps, state.metrics, "update")
+
+    def on_eval_end(self, state: TrainerState) -> None:
+        """Records a periodic evaluation, its episodes included."""
+        self.log(state.num_timesteps, state.metrics, "eval")
+        if state.evaluation is not None:
+            path = self._evaluations / f"step_{state.num_timesteps:012d}.json"
+            run_files.write_json(path, {"num_timesteps": state.num_timesteps, **state.evaluation.to_dict()})
+
+    def on_train_end(self, state: TrainerState) -> None:
+        """Closes the file; what is logged afterwards opens it again."""
+        self.close()
+
+    def log(self, step: int, metrics: Mapping[str, float], event: str) -> None:
+        """Appends one line.
+
+        Args:
+            step: `num_timesteps` of the event.
+            metrics: By their tracked names. NaN and infinity are left out; points that the file holds are compared.
+            event: `update`, `eval`, `heldout`, or a word of the caller's.
+        """
+        if self._file is None:
+            self._open(step)
+        fresh: dict[str, float] = {}
+        differences: dict[str, tuple[float, float]] = {}
+        for key, number in metrics.items():
+            value = float(number)
+            if not math.isfinite(value):
+                continue
+            before = self._known.pop((key, step), None)
+            if before is None:
+                fresh[key] = value
+            elif before != value and not key.startswith(UNCOMPARED):
+                differences[key] = (before, value)
+        if fresh:
+            self._append({"event": event, "step": step, "time": _now(), "metrics": fresh})
+        if differences:
+            self._record(step, differences)
+
+    def close(self) -> None:
+        """Closes the file; closing twice is fine."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _record(self, step: int, differences: Mapping[str, tuple[float, float]]) -> None:
+        if not self.differences:
+            key, (before, after) = next(iter(differences.items()))
+            logger.warning("this resume is not exact: %s at step %d was %r and is now %r", key, step, before, after)
+        self.differences.update({(key, step): pair for key, pair in differences.items()})
+        self._append({"event": DIFFERENCE, "step": step, "time": _now(), "metrics": {}, "differences": differences})
+
+    def _append(self, line: Mapping[str, object]) -> None:
+        assert self._file is not None
+        self._file.write(json.dumps(line, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def _open(self, from_step: int) -> None:
+        self.close()
+        self._known = _points_from(self.path, from_step)
+        self._file = self.path.open("a", encoding="utf-8")
+
+
+def _points_from(path: Path, from_step: int) -> dict[tuple[str, int], float]:
+    """Returns the file's points at or after a step, having cut off a last line that a kill left torn."""
+    known: dict[tuple[str, int], float] = {}
+    if not path.exists():
+        return known
+    with path.open("rb+") as file:
+        whole = 0
+        for raw in file:
+            if not raw.endswith(b"\n"):
+                break
+            whole += len(raw)
+            line = json.loads(raw)
+            if line["step"] >= from_step:
+                known.update({(key, line["step"]): value for key, value in line["metrics"].items()})
+        file.truncate(whole)
+    return known
+
+
+def _now() -> float:
+    return round(time.time(), 3)

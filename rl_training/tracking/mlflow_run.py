@@ -1,0 +1,168 @@
+"""One training run's run in MLflow: found or made by its `run_uid`, described once, its status set at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rl_training.errors import TrackingError
+from rl_training.tracking.naming import MAX_TAG, legal_name, shorten
+from rl_training.tracking.store import get_or_create_experiment, no_resend, ui_hint
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+RUN_UID = "run_uid"
+
+END_TAGS = ("stop_reason", "error")
+"""Tags that say how a run ended; the same names as in `status.json`."""
+
+T = TypeVar("T")
+
+_BATCH = 100
+"""MLflow takes at most this many parameters or tags in a request."""
+
+
+class RunDeleted(TrackingError):
+    """The run was deleted in MLflow."""
+
+
+@dataclass(frozen=True)
+class RunAddress:
+    """Where a run is in MLflow."""
+
+    run_id: str
+    experiment_id: str
+    ui: str
+
+
+def find_or_create(
+    client: MlflowClient, uri: str, description: Mapping[str, Any], known_run_id: str | None, new_run: bool
+) -> RunAddress:
+    """Returns the run with the description's `run_uid`, made where there is none.
+
+    Args:
+        client: MLflow's client.
+        uri: The tracking URI.
+        description: The content of `tracking.json`.
+        known_run_id: The run's id from earlier, where there is one.
+        new_run: Whether to make a new run where the known one was deleted.
+
+    Raises:
+        RunDeleted: The known run was deleted and `new_run` is false.
+        TrackingError: The experiment was deleted.
+    """
+    if known_run_id is not None:
+        experiment_id = experiment_of(client, known_run_id)
+        if experiment_id is not None:
+            return RunAddress(known_run_id, experiment_id, ui_hint(uri, experiment_id, known_run_id))
+        if not new_run:
+            raise RunDeleted(
+                f"run {known_run_id} was deleted in MLflow; restore it there, "
+                f"or `rl-training sync RUN_DIR --new-run` sends everything to a new run"
+            )
+    experiment_id = get_or_create_experiment(client, uri, description["experiment"])
+    run_id = _find(client, experiment_id, description["run_uid"])
+    if run_id is None:
+        run_id = _create(client, experiment_id, description)
+    return RunAddress(run_id, experiment_id, ui_hint(uri, experiment_id, run_id))
+
+
+def experiment_of(client: MlflowClient, run_id: str) -> str | None:
+    """Returns the experiment's id of an active run, or None where the run was deleted."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        info = client.get_run(run_id).info
+    except MlflowException as error:
+        if error.error_code == "RESOURCE_DOES_NOT_EXIST":
+            return None
+        raise
+    return str(info.experiment_id) if info.lifecycle_stage == "active" else None
+
+
+def _create(client: MlflowClient, experiment_id: str, description: Mapping[str, Any]) -> str:
+    """Makes the run; where the reply is lost, the run is found by its tag."""
+    from mlflow.exceptions import MlflowException
+
+    run_uid = description["run_uid"]
+    try:
+        with no_resend():
+            client.create_run(
+                experiment_id,
+                start_time=round(description["started"] * 1000),
+                run_name=description["run_name"],
+                tags={RUN_UID: run_uid},
+            )
+    except MlflowException:
+        run_id = _find(client, experiment_id, run_uid)
+        if run_id is None:
+            raise
+        return run_id
+    run_id = _find(client, experiment_id, run_uid)
+    assert run_id is not None, "MLflow made a run and does not find it by its tag run_uid"
+    return run_id
+
+
+def _find(client: MlflowClient, experiment_id: str, run_uid: str) -> str | None:
+    """Returns the oldest run with the tag; a younger one, which only a lost reply can have made, is deleted."""
+    runs = client.search_runs([experiment_id], f"tags.{RUN_UID} = '{run_uid}'")
+    if not runs:
+        return None
+    first, *others = sorted(runs, key=lambda run: (run.info.start_time, run.info.run_id))
+    for run in others:
+        client.delete_run(run.info.run_id)
+    return str(first.info.run_id)
+
+
+def describe(client: MlflowClient, run_id: str, description: Mapping[str, Any]) -> None:
+    """Puts parameters, tags, and the environment as a dataset on the run; doing it again changes nothing.
+
+    Parameters are write-once in MLflow: one that differs from what the run holds (the run directory, where a run goes
+    on elsewhere) stays as it is there, and a tag says what it is now.
+    """
+    from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
+
+    there = client.get_run(run_id).data.params
+    params = description["params"]
+    tags = dict(description["tags"])
+    changed = {key: value for key, value in params.items() if there.get(key, value) != value}
+    if changed:
+        tags["params_changed"] = json.dumps(changed)
+    new = [Param(key, value) for key, value in params.items() if key not in there]
+    for some in _batches(new):
+        client.log_batch(run_id, params=some)
+    for some_tags in _batches([RunTag(legal_name(k), shorten(v, MAX_TAG)) for k, v in tags.items()]):
+        client.log_batch(run_id, tags=some_tags)
+    dataset = Dataset(**description["dataset"])
+    client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+
+
+def set_status(client: MlflowClient, run_id: str, status: Mapping[str, Any]) -> None:
+    """Ends the run in MLflow as it ended in truth.
+
+    Args:
+        client: MLflow's client.
+        run_id: The run.
+        status: The content of `status.json`.
+    """
+    for tag in END_TAGS:
+        if status.get(tag):
+            client.set_tag(run_id, tag, shorten(status[tag], MAX_TAG))
+    client.set_terminated(run_id, status["status"], end_time=round(status["time"] * 1000))
+
+
+def reopen(client: MlflowClient, run_id: str) -> None:
+    """Sets a run that goes on to RUNNING; what an earlier end left on it goes."""
+    run = client.get_run(run_id)
+    for tag in END_TAGS:
+        if tag in run.data.tags:
+            client.delete_tag(run_id, tag)
+    if run.info.status != "RUNNING":
+        client.update_run(run_id, status="RUNNING")
+
+
+def _batches(items: list[T]) -> Iterable[list[T]]:
+    return (items[i : i + _BATCH] for i in range(0, len(items), _BATCH))

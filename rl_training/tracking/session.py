@@ -1,0 +1,232 @@
+"""Tracking of one training process: the metric log, and the shipper process beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import rl_training
+from rl_training.config.settings import TrainConfig
+from rl_training.errors import TrackingError
+from rl_training.tracking import run_files
+from rl_training.tracking.cursor import count_unsent
+from rl_training.tracking.description import describe_run
+from rl_training.tracking.metric_log import MetricLog
+from rl_training.tracking.shipment import ShipReport
+from rl_training.tracking.store import URI_VARIABLE, is_server, resolve_tracking_uri, without_credentials
+
+RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
+
+SERVER_SECONDS = 30.0
+"""How long a server may take to take the run in, before training begins."""
+
+DATABASE_SECONDS = 180.0
+"""The same for a database that is opened directly, which may have to be made first, in turn with other runs."""
+
+END_SECONDS = 15.0
+"""How long the end of a run waits for what is left to be sent."""
+
+
+class TrackingSession:
+    """Tracks one training process; made by `start_tracking`, ended by `finish` or as a context manager."""
+
+    def __init__(self, run_dir: Path, description: Mapping[str, Any], tracking_uri: str | None) -> None:
+        self.run_dir = run_dir
+        self.run_uid: str = description["run_uid"]
+        self.callback = MetricLog(run_dir)
+        """The callback to hand to the trainer."""
+        self._total_timesteps: int = description["total_timesteps"]
+        self._uri = tracking_uri
+        self._address: Mapping[str, str] | None = None
+        self._report: ShipReport | None = None
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._process = None if tracking_uri is None else self._spawn(tracking_uri)
+        self._deadline = time.monotonic() + (SERVER_SECONDS if is_server(tracking_uri or "") else DATABASE_SECONDS)
+
+    @property
+    def run_id(self) -> str | None:
+        """The MLflow run's id; None where tracking is offline. Waits until the run is there."""
+        address = self.ready()
+        return address["run_id"] if address is not None else None
+
+    @property
+    def ui(self) -> str | None:
+        """Where the run can be seen: an address, or the command that opens the UI; None where tracking is offline."""
+        address = self.ready()
+        return address["ui"] if address is not None else None
+
+    def ready(self) -> Mapping[str, str] | None:
+        """Waits until the run is there in MLflow; to be called before training begins.
+
+        Returns:
+            `run_id`, `experiment_id` and `ui`; None where tracking is offline.
+
+        Raises:
+            TrackingError: MLflow can't be reached, or refuses.
+        """
+        if self._process is None or self._address is not None:
+            return self._address
+        line = self._next_line(self._deadline - time.monotonic())
+        answer = json.loads(line) if line else {"error": self._why_silent()}
+        if "error" in answer:
+            self._process.kill()
+            self._process.wait()
+            raise TrackingError(
+                f"MLflow at {without_credentials(self._uri or '')} can't be used: {answer['error']}\n"
+                f"Start the server or set {URI_VARIABLE}; or train with --offline and send the run later with "
+                f"`rl-training sync {self.run_dir}`"
+            )
+        self._address = answer
+        return self._address
+
+    def log(self, step: int, metrics: Mapping[str, float], event: str) -> None:
+        """Records metrics that no callback sees, such as the held-out evaluation's (event `heldout`)."""
+        self.callback.log(step, metrics, event)
+
+    def log_artifact(self, name: str, content: str | bytes) -> Path:
+        """Writes a file that goes to MLflow as the artifact `name` (with folders, if it has slashes)."""
+        path = self.run_dir / run_files.ARTIFACTS / name
+        run_files.write_bytes(path, content.encode() if isinstance(content, str) else content)
+        return path
+
+    def finish(
+        self,
+        status: RunStatus,
+        *,
+        stop_reason: str | None = None,
+        error: str | None = None,
+        wait: float = END_SECONDS,
+    ) -> ShipReport:
+        """Ends tracking: says how the run ended, and waits for what is left to be sent.
+
+        Args:
+            status: How it ended.
+            stop_reason: Why.
+            error: What went wrong, one line.
+            wait: Seconds to wait; what is sent later is not in the report.
+
+        Returns:
+            What is in MLflow, and what is not. A second call returns the same.
+        """
+        if self._report is not None:
+            return self._report
+        self.callback.close()
+        ended = {"status": status, "stop_reason": stop_reason, "error": error, "time": round(time.time(), 3)}
+        run_files.write_json(self.run_dir / run_files.STATUS, ended)
+        self._report = self._last_report(wait)
+        return self._report
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.finish("FINISHED")
+        elif isinstance(error, Exception):
+            self.finish("FAILED", error=f"{type(error).__name__}: {error}")
+        else:  # KeyboardInterrupt and its like
+            self.finish("KILLED", error=type(error).__name__)
+
+    def _spawn(self, tracking_uri: str) -> subprocess.Popen[str]:
+        root = str(Path(rl_training.__file__).parents[1])
+        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+        with (self.run_dir / run_files.LOG).open("a") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "rl_training.tracking.shipper", str(self.run_dir)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, URI_VARIABLE: tracking_uri, "PYTHONPATH": path},
+                start_new_session=True,  # a signal to training's process group is not for the shipper
+            )
+        threading.Thread(target=self._read_lines, args=(process,), daemon=True).start()
+        return process
+
+    def _read_lines(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            self._lines.put(line)
+        self._lines.put("")
+
+    def _next_line(self, seconds: float) -> str | None:
+        """Returns the shipper's next line; "" where it is gone, None where it says nothing in time."""
+        try:
+            return self._lines.get(timeout=max(0.0, seconds))
+        except queue.Empty:
+            return None
+
+    def _why_silent(self) -> str:
+        assert self._process is not None
+        if self._process.poll() is None:
+            return "no answer in time"
+        return f"its process ended with exit code {self._process.returncode}; see {self.run_dir / run_files.LOG}"
+
+    def _last_report(self, wait: float) -> ShipReport:
+        later = f"`rl-training sync {self.run_dir}` sends the rest"
+        if self._process is None:
+            return self._unreported(f"offline: `rl-training sync {self.run_dir}` sends the run to MLflow")
+        deadline = time.monotonic() + wait
+        assert self._process.stdin is not None
+        self._process.stdin.close()  # the shipper takes this for the end
+        line = self._next_line(wait)
+        if line and self._address is None and "run_id" in json.loads(line) and "sent" not in json.loads(line):
+            self._address = json.loads(line)
+            line = self._next_line(deadline - time.monotonic())
+        if not line:
+            return self._unreported(f"{self._why_silent()}; {later}")
+        self._process.wait()
+        report = ShipReport(**json.loads(line))
+        if report.unsent or report.message:
+            report = ShipReport(report.sent, report.unsent, f"{report.message}; {later}", report.run_id)
+        return report
+
+    def _unreported(self, message: str) -> ShipReport:
+        shipped = run_files.read_json(self.run_dir / run_files.SHIPPED) or {}
+        offset = shipped.get("offsets", {}).get(run_files.METRICS, 0)
+        unsent = count_unsent(self.run_dir, self._total_timesteps, offset)
+        return ShipReport(shipped.get("points", 0), unsent, message, shipped.get("run_id"))
+
+
+def start_tracking(
+    run_dir: Path,
+    config: TrainConfig,
+    *,
+    tracking_uri: str | None = None,
+    offline: bool = False,
+    tags: Mapping[str, str] | None = None,
+    wait: bool = True,
+) -> TrackingSession:
+    """Starts tracking of a run whose directory has been made, or that goes on in it.
+
+    Args:
+        run_dir: The run's directory.
+        config: The resolved settings.
+        tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded one.
+        offline: Write files alone; `sync` sends them later.
+        tags: Words to words, put on the MLflow run beside those of the settings.
+        wait: Whether to wait until the run is there in MLflow. Without, the shipper's start of some seconds overlaps
+            with what the caller does next, who then calls `ready()` before training begins.
+
+    Raises:
+        TrackingError: MLflow can't be reached, or refuses; within 30 s for a server.
+    """
+    run_dir = run_dir.absolute()
+    description = describe_run(run_dir, config, tags or {})
+    run_files.write_json(run_dir / run_files.TRACKING, description)
+    (run_dir / run_files.STATUS).unlink(missing_ok=True)
+    session = TrackingSession(run_dir, description, None if offline else resolve_tracking_uri(tracking_uri))
+    if wait:
+        session.ready()
+    return session

@@ -1,0 +1,200 @@
+"""What of a run goes to MLflow, a piece at a time; every piece may be sent again without doubling anything.
+
+It reads the run directory's files alone, keeps its place in `shipped.json`, and goes on there after any end. The
+process that follows a run (`shipper.py`) and `sync`, run afterwards, both drive it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl_training.errors import TrackingError
+from rl_training.tracking import run_files
+from rl_training.tracking.cursor import Cursor, count_unsent, load_cursor
+from rl_training.tracking.follow import Follower, Point
+from rl_training.tracking.learning_curve import LearningCurve
+from rl_training.tracking.metric_log import DIFFERENCE
+from rl_training.tracking.mlflow_run import RunAddress, describe, experiment_of, find_or_create, reopen, set_status
+from rl_training.tracking.naming import MAX_TAG, shorten
+from rl_training.tracking.store import connect, without_credentials
+from rl_training.tracking.uploads import (
+    fingerprint,
+    pending_artifacts,
+    pending_checkpoints,
+    send_artifact,
+    send_checkpoint,
+)
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+BATCH = 1_000
+"""Points in one request, about: MLflow's own limit."""
+
+CURVE_SECONDS = 60.0
+"""The learning curve is drawn at most this often while training goes on."""
+
+CURVE = "learning_curve.png"
+
+
+@dataclass(frozen=True)
+class ShipReport:
+    """What of a run is in MLflow."""
+
+    sent: int
+    """Metric values in MLflow."""
+    unsent: int
+    """Metric values that the file holds (thinned) and MLflow does not."""
+    message: str
+    """Empty where everything is there; else what happened and what to do."""
+    run_id: str | None = None
+
+
+class Shipment:
+    """A run on its way to MLflow.
+
+    Args:
+        run_dir: The run's directory, which tracking was started in.
+        tracking_uri: The store, resolved.
+
+    Raises:
+        TrackingError: The directory holds no tracked run.
+    """
+
+    def __init__(self, run_dir: Path, tracking_uri: str) -> None:
+        self.run_dir, self.uri = run_dir, tracking_uri
+        description = run_files.read_json(run_dir / run_files.TRACKING)
+        if description is None:
+            raise TrackingError(f"{run_dir} holds no tracked run (no {run_files.TRACKING}): it was trained untracked")
+        self.description = description
+        self.step = 0
+        """The newest step read."""
+        self._curve, self._curve_drawn = LearningCurve(), -CURVE_SECONDS
+        self._followers = {
+            name: Follower(run_dir / name, description["total_timesteps"])
+            for name in (run_files.METRICS, run_files.SYSTEM_METRICS)
+        }
+        self._batches: dict[str, list[Point]] = {}
+        self._inexact: str | None = None
+        self._described = self._ended = False
+
+    def open(self, new_run: bool = False) -> RunAddress:
+        """Finds or makes the run in MLflow and notes where it is.
+
+        Raises:
+            RunDeleted: The run was deleted in MLflow and `new_run` is false.
+            TrackingError: The experiment was deleted, or the store can't be used.
+            MlflowException: The server can't be reached or refuses.
+        """
+        self._client: MlflowClient = connect(self.uri)
+        shown = without_credentials(self.uri)
+        known = run_files.read_json(self.run_dir / run_files.MLFLOW)
+        known_id = known["run_id"] if known is not None and known["tracking_uri"] == shown else None
+        self.address = find_or_create(self._client, self.uri, self.description, known_id, new_run)
+        run_files.write_json(self.run_dir / run_files.MLFLOW, {**asdict(self.address), "tracking_uri": shown})
+        self.cursor: Cursor = load_cursor(self.run_dir, shown, self.address.run_id)
+        return self.address
+
+    def reopen(self) -> None:
+        """Sets the run to RUNNING."""
+        reopen(self._client, self.address.run_id)
+
+    def ship(self, status: Callable[[], Mapping[str, Any]] | None = None) -> bool:
+        """Sends the next piece: the description, a batch of points, the run's status, a checkpoint, or a file.
+
+        Args:
+            status: Returns the content of `status.json`, once the run has ended.
+
+        Returns:
+            Whether there may be more.
+
+        Raises:
+            Exception: Whatever the way to the server gives; the piece is sent again by the next call.
+        """
+        if not self._described:
+            describe(self._client, self.address.run_id, self.description)
+            self._described = True
+            return True
+        full = [self._ship_points(name) for name in self._followers]
+        if any(full):
+            return True
+        if status is not None and not self._ended:
+            set_status(self._client, self.address.run_id, status())
+            self._ended = True
+        self._draw_curve(now=self._ended)
+        return self._ship_checkpoint() or self._ship_artifact()
+
+    def deleted(self) -> bool:
+        """Whether the run was deleted in MLflow."""
+        return experiment_of(self._client, self.address.run_id) is None
+
+    def report(self, message: str = "") -> ShipReport:
+        """Returns what is in MLflow and what is not."""
+        offset = self.cursor.offsets.get(run_files.METRICS, 0)
+        unsent = count_unsent(self.run_dir, self.description["total_timesteps"], offset)
+        return ShipReport(self.cursor.points, unsent, message, self.address.run_id)
+
+    def _ship_points(self, name: str) -> bool:
+        """Sends the next batch of one metrics file; one that failed is sent again as it was."""
+        follower, cursor = self._followers[name], self.cursor
+        if name not in self._batches:
+            self._batches[name] = self._read(name)
+        points = self._batches[name]
+        if points:
+            from mlflow.entities import Metric
+
+            metrics = [Metric(point.key, point.value, point.timestamp, point.step) for point in points]
+            self._client.log_batch(cursor.run_id, metrics=metrics)
+        if self._inexact is not None:
+            self._client.set_tag(cursor.run_id, "resume_inexact", shorten(self._inexact, MAX_TAG))
+            self._inexact = None
+        del self._batches[name]
+        if cursor.offsets.get(name, 0) < follower.offset:
+            cursor.offsets[name] = follower.offset
+            cursor.points += len(points)
+            cursor.save(self.run_dir)
+        return len(points) >= BATCH
+
+    def _read(self, name: str) -> list[Point]:
+        """Reads on; what was sent before is read for the thinning and the curve alone."""
+        batch: list[Point] = []
+        sent = self.cursor.offsets.get(name, 0)
+        while len(batch) < BATCH and (lines := self._followers[name].read(BATCH - len(batch))):
+            for line in lines:
+                step = line.content["step"]
+                self.step = max(self.step, step)
+                self._curve.add(step, {point.key: point.value for point in line.points})
+                if line.end <= sent:
+                    continue
+                batch += line.points
+                if line.content["event"] == DIFFERENCE:
+                    self._inexact = json.dumps({"step": step, **line.content["differences"]})
+        return batch
+
+    def _draw_curve(self, now: bool) -> None:
+        if not self._curve.changed or (not now and time.monotonic() - self._curve_drawn < CURVE_SECONDS):
+            return
+        self._curve_drawn = time.monotonic()
+        self._curve.draw(self.run_dir / run_files.ARTIFACTS / CURVE, self.description["run_name"])
+
+    def _ship_checkpoint(self) -> bool:
+        for checkpoint in pending_checkpoints(self.run_dir, self.cursor.checkpoints):
+            mark = fingerprint(checkpoint)
+            if mark is not None and send_checkpoint(self._client, self.address.run_id, self.run_dir, checkpoint):
+                self.cursor.checkpoints.append(mark)
+                self.cursor.save(self.run_dir)
+                return True
+        return False
+
+    def _ship_artifact(self) -> bool:
+        for name, mark in pending_artifacts(self.run_dir, self.cursor.artifacts):
+            send_artifact(self._client, self.address.run_id, self.run_dir, name)
+            self.cursor.artifacts[name] = mark
+            self.cursor.save(self.run_dir)
+            return True
+        return False

@@ -1,0 +1,164 @@
+"""The process that brings a run to MLflow while it trains: `python -m rl_training.tracking.shipper RUN_DIR`.
+
+A process of its own, so that MLflow can neither block nor fail training. Standard input is a pipe from the training
+process, whose end says that training is over, or gone; on standard output it says one line of JSON once the run is
+there in MLflow, and one at the end. It outlives training by at most `DRAIN_SECONDS`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from rl_training.errors import TrackingError
+from rl_training.tracking import run_files
+from rl_training.tracking.shipment import Shipment
+from rl_training.tracking.store import resolve_tracking_uri
+from rl_training.tracking.system_metrics import SystemMetrics, interval
+
+logger = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 15.0
+"""How long the process may outlive training."""
+
+POLL_SECONDS = 1.0
+"""Between two looks at the run directory: a batch a second at most."""
+
+FIRST_BACKOFF, LAST_BACKOFF = 0.5, 10.0
+"""Seconds between two tries when the server is in trouble: doubled from the first to the last."""
+
+LOCK_SECONDS = 20.0
+"""How long to wait for the shipper of an earlier training process of this run to end."""
+
+
+class Shipper:
+    """Follows one run until its training process is done or gone, then sends the rest."""
+
+    def __init__(self, shipment: Shipment) -> None:
+        self.shipment = shipment
+        self._over = threading.Event()
+        self._parent = os.getppid()
+        self._said_end = threading.Lock()
+        self._trouble, self._deleted = "", False
+        every = interval()
+        path = shipment.run_dir / run_files.SYSTEM_METRICS
+        self._system = SystemMetrics(path, self._parent, every) if every else None
+
+    def run(self) -> None:
+        """Ships until there is no more, or time is up."""
+        threading.Thread(target=self._watch, daemon=True).start()
+        backoff = FIRST_BACKOFF
+        while True:
+            over = self._over.is_set()
+            if self._system is not None:
+                self._system.record(self.shipment.step)
+            try:
+                more = self.shipment.ship(self._status if over else None)
+                pause, backoff, self._trouble = (0.0 if more else POLL_SECONDS), FIRST_BACKOFF, ""
+            except Exception as error:  # whatever it is: training must not care, and the next try sends the same again
+                more, pause = True, backoff
+                backoff = min(2 * backoff, 1.0 if over else LAST_BACKOFF)
+                self._note(error)
+            if self._deleted:
+                self._over.wait()
+            if self._deleted or (over and not more):
+                return self.say_end()
+            if not over:
+                self._over.wait(pause)
+            elif pause:
+                time.sleep(pause)
+
+    def say_end(self) -> None:
+        """Says once what is in MLflow and what is not."""
+        if self._said_end.acquire(blocking=False):
+            say(asdict(self.shipment.report(self._trouble)))
+
+    def _note(self, error: Exception) -> None:
+        self._trouble = one_line(error)
+        logger.warning("sending failed, to be tried again: %s", self._trouble)
+        try:
+            if self.shipment.deleted():
+                self._deleted, self._trouble = True, f"run {self.shipment.address.run_id} was deleted in MLflow"
+        except Exception as another:
+            logger.warning("asking for the run failed too: %s", one_line(another))
+
+    def _status(self) -> Mapping[str, Any]:
+        return end_status(self.shipment.run_dir)
+
+    def _watch(self) -> None:
+        """Waits for the end of the training process, then gives the main thread its time and no more."""
+        while os.getppid() == self._parent:
+            readable, _, _ = select.select([sys.stdin], [], [], POLL_SECONDS)
+            if readable and not os.read(sys.stdin.fileno(), 1):
+                break
+        self._over.set()
+        time.sleep(DRAIN_SECONDS)
+        self._trouble = self._trouble or f"not everything could be sent within {DRAIN_SECONDS:.0f} s"
+        self.say_end()
+        os._exit(1)  # the main thread may hang in a request; every piece is sent again by `sync`
+
+
+def end_status(run_dir: Path) -> dict[str, Any]:
+    """Returns how the run ended; a process that is gone without a word was killed, and that is written down."""
+    path = run_dir / run_files.STATUS
+    status = run_files.read_json(path)
+    if status is None:
+        error = "the training process is gone and left no status: it was killed"
+        status = {"status": "KILLED", "stop_reason": "killed", "error": error, "time": round(time.time(), 3)}
+        run_files.write_json(path, status)
+    return status
+
+
+def one_line(error: Exception) -> str:
+    """Returns an error as one line of at most 300 characters."""
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def say(message: Mapping[str, Any]) -> None:
+    """Writes one line of JSON for the training process, which may be gone."""
+    try:
+        print(json.dumps(message), flush=True)
+    except OSError:
+        logger.warning("nobody listens to: %s", message)
+
+
+def main(run_dir: Path) -> int:
+    """Runs the shipper; returns the exit code."""
+    lock = FileLock(run_dir / run_files.LOCK)
+    try:
+        lock.acquire(timeout=LOCK_SECONDS)
+    except Timeout:
+        say({"error": f"another process is sending {run_dir} to MLflow (it holds {run_files.LOCK})"})
+        return 2
+    with lock:
+        shipment = Shipment(run_dir, resolve_tracking_uri())
+        try:
+            address = shipment.open()
+            shipment.reopen()
+        except TrackingError as error:
+            say({"error": str(error)})
+            return 2
+        except Exception as error:
+            say({"error": one_line(error)})
+            return 2
+        shipper = Shipper(shipment)
+        say(asdict(address))
+        os.nice(10)  # training comes first
+        shipper.run()
+    return 0
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    sys.exit(main(Path(sys.argv[1])))

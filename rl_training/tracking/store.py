@@ -1,0 +1,171 @@
+"""Where MLflow's data is, and a client for it.
+
+By default an SQLite file under the home of rl_training, the same from every folder. MLflow is imported inside of
+functions, since that takes seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+from filelock import FileLock
+
+from rl_training.config.paths import embedded_artifact_root, embedded_tracking_uri
+from rl_training.errors import TrackingError
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+URI_VARIABLE = "MLFLOW_TRACKING_URI"
+SQLITE = "sqlite:///"
+
+_RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
+
+_DEFAULTS = {
+    _RETRIES: "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",
+}
+"""What a user may set otherwise. MLflow's own defaults can hold one call for many minutes."""
+
+_FORCED = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}
+"""What nobody may set otherwise: nothing is ever unpickled, and nothing is reported to anybody."""
+
+
+def resolve_tracking_uri(uri: str | None = None) -> str:
+    """Returns the MLflow tracking URI to use: the one given, else `$MLFLOW_TRACKING_URI`, else the embedded SQLite.
+
+    Raises:
+        TrackingError: The URI is a directory, which MLflow no longer takes.
+    """
+    uri = uri or os.environ.get(URI_VARIABLE) or embedded_tracking_uri()
+    if uri.startswith(SQLITE):
+        return SQLITE + str(Path(uri.removeprefix(SQLITE)).absolute())
+    scheme = urlsplit(uri).scheme
+    if scheme in ("", "file"):
+        raise TrackingError(
+            f"MLflow tracking URI {uri!r} is a directory, which MLflow no longer writes to; "
+            f"use an http(s) address, or sqlite:////absolute/path/mlflow.db"
+        )
+    return uri
+
+
+def without_credentials(uri: str) -> str:
+    """Returns the URI without user name and password, fit to be shown and stored."""
+    parts = urlsplit(uri)
+    if "@" not in parts.netloc:
+        return uri
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+def is_server(uri: str) -> bool:
+    """Whether the URI is an MLflow server's address (and not a database that is opened directly)."""
+    return urlsplit(uri).scheme in ("http", "https")
+
+
+def sqlite_path(uri: str) -> Path | None:
+    """Returns the file of an SQLite store, or None for another store."""
+    return Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
+
+
+def ui_hint(uri: str, experiment_id: str, run_id: str) -> str:
+    """Returns where a run can be seen: the page's address, or the command that opens the UI."""
+    if is_server(uri):
+        return f"{without_credentials(uri).rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}"
+    return f"mlflow ui --backend-store-uri {shlex.quote(without_credentials(uri))}"
+
+
+def connect(uri: str) -> MlflowClient:
+    """Returns a client of the store, which is made first where it is an SQLite file that is not there yet.
+
+    Raises:
+        TrackingError: The SQLite file can't be made or used.
+    """
+    os.environ.update({name: value for name, value in _DEFAULTS.items() if name not in os.environ})
+    os.environ.update(_FORCED)
+    from mlflow.exceptions import MlflowException
+    from mlflow.tracking import MlflowClient
+
+    path = sqlite_path(uri)
+    if path is not None:
+        try:
+            _create_sqlite(path)
+        except OSError as error:
+            raise TrackingError(f"can't make the MLflow store {path}: {error}") from error
+    try:
+        return MlflowClient(tracking_uri=uri, registry_uri=uri)
+    except MlflowException as error:
+        raise TrackingError(f"can't use the MLflow store {without_credentials(uri)}: {error.message}") from error
+
+
+def _create_sqlite(path: Path) -> None:
+    """Makes and migrates an SQLite store once, whole, however many processes ask at the same time.
+
+    MLflow's own creation collides between processes and leaves a file that stays unusable, so it happens under a lock,
+    in a file beside the target that is then renamed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{path}.lock"):
+        if path.exists():
+            return
+        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+
+        beside = path.with_name(f".{path.name}.new")
+        beside.unlink(missing_ok=True)
+        store = SqlAlchemyStore(SQLITE + str(beside), str(artifact_root(path)))  # type: ignore[no-untyped-call]
+        store.engine.dispose()
+        beside.replace(path)
+
+
+def artifact_root(database: Path) -> Path:
+    """Returns the absolute directory of the artifacts that belong to an SQLite store."""
+    if SQLITE + str(database) == embedded_tracking_uri():
+        return embedded_artifact_root()
+    return database.parent / "mlartifacts"
+
+
+def get_or_create_experiment(client: MlflowClient, uri: str, name: str) -> str:
+    """Returns the id of the experiment of this name; safe where several processes ask at once.
+
+    Raises:
+        TrackingError: The experiment was deleted.
+    """
+    from mlflow.exceptions import MlflowException
+
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        database = sqlite_path(uri)
+        location = (artifact_root(database) / "experiments").as_uri() if database is not None else None
+        try:
+            with no_resend():
+                return str(client.create_experiment(name, artifact_location=location))
+        except MlflowException:
+            experiment = client.get_experiment_by_name(name)
+            if experiment is None:
+                raise
+    if experiment.lifecycle_stage != "active":
+        raise TrackingError(
+            f"the MLflow experiment {name!r} was deleted; restore it, or set `experiment` to another name"
+        )
+    return str(experiment.experiment_id)
+
+
+@contextmanager
+def no_resend() -> Iterator[None]:
+    """Lets requests in the block go out once: sending again what creates something may create it twice."""
+    before = os.environ.get(_RETRIES)
+    os.environ[_RETRIES] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_RETRIES]
+        else:
+            os.environ[_RETRIES] = before
