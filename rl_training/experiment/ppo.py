@@ -16,23 +16,28 @@ if TYPE_CHECKING:
     from rl_training.runtime.callbacks import Callback
     from rl_training.runtime.checkpoint import Checkpoint
     from rl_training.runtime.policy import Policy
-    from rl_training.runtime.run_utils import TrainingRun
     from rl_training.runtime.stopping import StopFlag
     from rl_training.runtime.trainer import Trainer, TrainResult
 
 
-def _train(config: PPOConfig, callbacks: Iterable[Callback] = (), resume_from: str | Path | None = None) -> TrainResult:
+def _train(
+    config: PPOConfig, callbacks: Iterable[Callback] = (), resume_from: str | Path | Checkpoint | None = None
+) -> TrainResult:
     from rl_training.runtime.ppo_trainer import train_ppo
 
     return train_ppo(config, callbacks, resume_from)
 
 
 def _make_trainer(
-    config: PPOConfig, run: TrainingRun, callbacks: Iterable[Callback] = (), *, stop: StopFlag | None = None
+    config: PPOConfig,
+    callbacks: Iterable[Callback] = (),
+    *,
+    resume_from: str | Path | Checkpoint | None = None,
+    stop: StopFlag | None = None,
 ) -> Trainer:
-    from rl_training.runtime.ppo_trainer import PPOTrainer
+    from rl_training.runtime.ppo_trainer import make_ppo_trainer
 
-    return PPOTrainer(config, run, callbacks, stop=stop)
+    return make_ppo_trainer(config, callbacks, resume_from=resume_from, stop=stop)
 
 
 def _check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Sequence[str]:

@@ -76,17 +76,21 @@ def serialize_train_config(config: TrainConfig) -> dict[str, Any]:
     return redact(config.model_dump(mode="json"))
 
 
-def create_training_run(config: TrainConfig) -> TrainingRun:
+def create_training_run(
+    config: TrainConfig, *, run_uid: str | None = None, forked_from: Mapping[str, Any] | None = None
+) -> TrainingRun:
     """Makes a new run: its directory, its identity, `config.yaml` and `metadata.json`.
 
     Args:
         config: The settings; `run_dir` says where, or the run gets a readable directory of its own under the home of
             rl_training.
+        run_uid: The identity of a run that goes on here, its own directory being elsewhere; by default a new one.
+        forked_from: Where the run comes from, as JSON, for `metadata.json`.
 
     Raises:
         UserError: The directory holds a run already, or can't be written.
     """
-    started, run_uid = datetime.now().astimezone(), uuid.uuid4().hex
+    started, run_uid = datetime.now().astimezone(), run_uid or uuid.uuid4().hex
     run_dir = (config.run_dir or runs_root() / _directory_name(config, started, run_uid)).expanduser().absolute()
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
@@ -95,7 +99,8 @@ def create_training_run(config: TrainConfig) -> TrainingRun:
         with (run_dir / CONFIG).open("x", encoding="utf-8") as file:  # of two at the same time, one gets it
             file.write(dump_config(config))
         with (run_dir / METADATA).open("x", encoding="utf-8") as file:
-            file.write(json.dumps(_metadata(config, started, run_uid), indent=2, allow_nan=False) + "\n")
+            metadata = {**_metadata(config, started, run_uid), "forked_from": forked_from}
+            file.write(json.dumps(metadata, indent=2, allow_nan=False) + "\n")
     except FileExistsError:
         raise UserError(
             f"{run_dir} holds a run already; go on with it by `rl-training resume {run_dir}`, or choose another run_dir"

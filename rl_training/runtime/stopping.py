@@ -40,7 +40,7 @@ class StopTraining(Exception):
 def stop_on_signals(stop: StopFlag) -> Iterator[StopFlag]:
     """Sets `stop` on SIGTERM and SIGINT while the block runs.
 
-    A no-op outside of the main thread: handlers can't be installed there, and whoever owns the main thread sets the flag.
+    A no-op outside of the main thread: no handler can be installed there, and the main thread's owner sets the flag.
     """
     if threading.current_thread() is not threading.main_thread():
         yield stop

@@ -1,0 +1,103 @@
+"""Makes a trainer: of a new run, or of one that goes on from a checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from rl_training.config.checking import check
+from rl_training.config.reader import read_text
+from rl_training.config.resume_rules import Difference, Rule, check_differences, differences
+from rl_training.config.settings import TrainConfig
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint, newest_good
+from rl_training.runtime.run_utils import METADATA, TrainingRun, create_training_run, open_training_run
+from rl_training.runtime.stopping import StopFlag
+from rl_training.runtime.trainer import Trainer
+
+logger = logging.getLogger(__name__)
+
+ConfigT = TypeVar("ConfigT", bound=TrainConfig)
+MakeTrainer = Callable[..., Trainer]
+
+
+def make_trainer(
+    trainer_type: MakeTrainer,
+    config: ConfigT,
+    callbacks: Iterable[Callback] = (),
+    *,
+    resume_from: str | Path | Checkpoint | None = None,
+    stop: StopFlag | None = None,
+) -> Trainer:
+    """Returns a trainer whose `train()` starts a new run, or goes on from a checkpoint.
+
+    Args:
+        trainer_type: The algorithm's trainer: called with the config, the run, the callbacks and the stop flag.
+        config: The settings; on resume they are compared with the checkpoint's by `config.resume_rules`.
+        callbacks: In the order in which they shall see events.
+        resume_from: A checkpoint, its directory, or a run's directory (its newest good checkpoint is taken).
+        stop: The flag that asks the run to end.
+
+    Raises:
+        CheckpointError: There is no good checkpoint there, or a setting differs that must be equal.
+    """
+    if resume_from is None:
+        return _made(trainer_type, config, create_training_run(config), callbacks, stop)
+    checkpoint = resume_from if isinstance(resume_from, Checkpoint) else find_checkpoint(resume_from)
+    before = check(read_text(checkpoint.config_text(), str(checkpoint.path)), type(config))
+    changes = differences(before, config)
+    check_differences(changes)
+    own_run = None if changes else _own_run(checkpoint)
+    if own_run is not None:
+        trainer = trainer_type(config, own_run, callbacks, stop=stop)
+        trainer.restore(checkpoint)
+        return trainer
+    if config.run_dir == before.run_dir:
+        config = config.model_copy(update={"run_dir": None})  # the checkpoint's run lives there
+    trainer = _made(trainer_type, config, _fork(checkpoint, changes, config), callbacks, stop)
+    trainer.restore(checkpoint)
+    return trainer
+
+
+def _made(
+    trainer_type: MakeTrainer, config: ConfigT, run: TrainingRun, callbacks: Iterable[Callback], stop: StopFlag | None
+) -> Trainer:
+    """The trainer of a run that was just made; the run goes again where no trainer can be made."""
+    try:
+        return trainer_type(config, run, callbacks, stop=stop)
+    except BaseException:
+        shutil.rmtree(run.run_dir, ignore_errors=True)
+        raise
+
+
+def _own_run(checkpoint: Checkpoint) -> TrainingRun | None:
+    """The run that the checkpoint is the newest of; None where a later one exists: going on would rewrite history."""
+    newest, _ = newest_good(checkpoint.path.parent)
+    if newest is not None and newest.num_timesteps > checkpoint.num_timesteps:
+        return None
+    run_dir = checkpoint.path.parent.parent
+    if not (run_dir / METADATA).is_file():
+        return None
+    run = open_training_run(run_dir)
+    return run if run.run_uid == checkpoint.run_uid else None
+
+
+def _fork(checkpoint: Checkpoint, changes: list[Difference], config: TrainConfig) -> TrainingRun:
+    logger.warning(
+        "a new run, forked from run %s at step %d: %s",
+        checkpoint.run_uid,
+        checkpoint.num_timesteps,
+        "; ".join(map(str, changes)) or "that run has a later checkpoint, or its directory is not here",
+    )
+    if any(change.rule is Rule.INEXACT for change in changes):
+        logger.warning("device or threads differ from the checkpoint's: from here on the run is not bit-exact")
+    origin = {
+        "run_uid": checkpoint.run_uid,
+        "num_timesteps": checkpoint.num_timesteps,
+        "policy_sha256": checkpoint.policy_sha256,
+        "differences": [str(change) for change in changes],
+    }
+    return create_training_run(config, forked_from=origin)

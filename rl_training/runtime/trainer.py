@@ -1,0 +1,307 @@
+"""The frame around every algorithm's loop: events, evaluation, checkpoints, stopping, and what a run ends with.
+
+An algorithm's trainer (`ppo_trainer.py`) holds the loop itself. It calls `between_steps()` wherever its whole state
+is consistent; that is where evaluations and checkpoints that are due happen, and where a stop is honoured. Since
+everything a trainer holds is saved there, a resumed run goes on at exactly that point.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from rl_training.config.settings import TrainConfig
+from rl_training.envs.training import Episode
+from rl_training.errors import EnvironmentFault
+from rl_training.runtime.callbacks import Callback, CallbackError, CallbackList, Event, StopReason, TrainerState
+from rl_training.runtime.checkpoint import Checkpoint, load_policy_state, load_trainer_state, read_best, write_best
+from rl_training.runtime.evaluation import EvaluationResult, Evaluator
+from rl_training.runtime.policy import Policy
+from rl_training.runtime.run_utils import TrainingRun, save_training_checkpoint
+from rl_training.runtime.stopping import StopFlag, StopTraining
+from rl_training.runtime.torch_threads import torch_threads
+from rl_training.seeding import episode_seeds
+
+logger = logging.getLogger(__name__)
+
+RECENT_EPISODES = 100
+"""`rollout/*` metrics are means over this many of the newest finished episodes."""
+
+Phase = Literal["collect", "update"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """What `Trainer.train` returns."""
+
+    metrics: dict[str, float]
+    """The newest value of each metric."""
+    checkpoint: Path | None
+    """The newest checkpoint, a directory."""
+    best_checkpoint: Path | None
+    """The checkpoint with the best periodic evaluation."""
+    run_dir: Path
+    run_uid: str
+    num_timesteps: int
+    stop_reason: StopReason
+    steps_per_second: float
+    """Environment steps of this process a second of `train()`, evaluation and checkpoints included."""
+    cpu_seconds: float
+    """CPU time of the training thread inside `train()`."""
+
+
+@dataclass
+class Progress:
+    """The counters of a run: saved whole in each checkpoint."""
+
+    num_timesteps: int = 0
+    iteration: int = 0
+    phase: Phase = "collect"
+    episodes: int = 0
+    last_log: int = 0
+    last_evaluation: int = 0
+    best_return: float | None = None
+    recent_returns: list[float] = field(default_factory=list)
+    recent_lengths: list[int] = field(default_factory=list)
+
+    def count(self, episodes: Sequence[Episode]) -> None:
+        """Takes in episodes that have just ended."""
+        self.episodes += len(episodes)
+        for episode in episodes:
+            self.recent_returns.append(episode.return_)
+            self.recent_lengths.append(episode.length)
+        del self.recent_returns[:-RECENT_EPISODES], self.recent_lengths[:-RECENT_EPISODES]
+
+    def rollout_metrics(self) -> dict[str, float]:
+        """Returns `rollout/*`; means are left out until an episode has ended."""
+        metrics = {"rollout/episodes": float(self.episodes)}
+        if self.recent_returns:
+            metrics["rollout/episode_return_mean"] = float(np.mean(self.recent_returns))
+            metrics["rollout/episode_length_mean"] = float(np.mean(self.recent_lengths))
+        return metrics
+
+
+class Trainer(ABC):
+    """One training run; `train()` runs it to its end and may be called once."""
+
+    def __init__(
+        self, config: TrainConfig, run: TrainingRun, callbacks: Iterable[Callback] = (), *, stop: StopFlag | None = None
+    ) -> None:
+        self.config = config
+        self.run = run
+        self.callbacks = CallbackList(callbacks)
+        self.stop = stop if stop is not None else StopFlag()
+        self.progress = Progress()
+        self.state = TrainerState(config=config, run_dir=run.run_dir, run_uid=run.run_uid, stop=self.stop)
+        self.metrics: dict[str, float] = {}
+        self._restored = False
+        self._saved_moment: tuple[int, Phase, int, int] | None = None
+        self._evaluator = Evaluator(config)
+        self._evaluation_seeds = episode_seeds(config.evaluation.seed, "evaluation", config.evaluation.episodes)
+
+    # What an algorithm's trainer provides.
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Begins the first episodes of a run that does not resume."""
+
+    @abstractmethod
+    def _learn(self) -> None:
+        """The training loop, from the current state until `total_timesteps`."""
+
+    @abstractmethod
+    def policy(self) -> Policy:
+        """Returns the current greedy policy; evaluation plays it."""
+
+    @abstractmethod
+    def _policy_state(self) -> dict[str, Any]:
+        """Returns what evaluation and serving need: weights, normaliser, spaces."""
+
+    @abstractmethod
+    def _trainer_state(self) -> dict[str, Any]:
+        """Returns all else that training needs to go on."""
+
+    @abstractmethod
+    def _load_states(self, policy: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[int]:
+        """Takes both states back; returns the environments whose episode could not be replayed."""
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Closes the training environments."""
+
+    # The frame.
+
+    @property
+    def num_timesteps(self) -> int:
+        """Real environment transitions so far."""
+        return self.progress.num_timesteps
+
+    def train(self) -> TrainResult:
+        """Trains until `total_timesteps`, a stop, or an error.
+
+        Returns:
+            What came out, whatever way training ended short of an error.
+
+        Raises:
+            EnvironmentFault: An environment raised, exited or broke its contract.
+            NumericError: A NaN or infinity appeared.
+            CallbackError: A callback raised; a checkpoint was written first.
+        """
+        self._wall_start, cpu_start, self._first_step = time.perf_counter(), time.thread_time(), self.num_timesteps
+        try:
+            with torch_threads(self.config.threads):
+                self._run_to_end()
+        except BaseException as error:
+            self.state.stop_reason, self.state.error = "failed", f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            try:
+                self._emit("on_train_end", self.metrics)
+            finally:
+                self._close()
+                self._evaluator.close()
+        assert self.state.stop_reason is not None
+        return TrainResult(
+            metrics=dict(self.metrics),
+            checkpoint=self.state.checkpoint.path if self.state.checkpoint else None,
+            best_checkpoint=self.state.best_checkpoint.path if self.state.best_checkpoint else None,
+            run_dir=self.run.run_dir,
+            run_uid=self.run.run_uid,
+            num_timesteps=self.num_timesteps,
+            stop_reason=self.state.stop_reason,
+            steps_per_second=self._steps_per_second(),
+            cpu_seconds=time.thread_time() - cpu_start,
+        )
+
+    def _run_to_end(self) -> None:
+        try:
+            if not self._restored:
+                self._start()
+            self._emit("on_train_start", {})
+            if self.state.checkpoint is None:
+                self._save()  # so that whatever happens, there is something to resume from
+            self._learn()
+            if self.progress.last_evaluation < self.num_timesteps:
+                self._evaluate()
+            self.state.stop_reason = "completed"
+        except StopTraining:
+            self.state.stop_reason = self.stop.cause
+        except CallbackError:
+            self._save()  # the state is whole, unlike after an error inside of a step: there the last checkpoint stands
+            raise
+        self._save()
+
+    def between_steps(self) -> None:
+        """Does what is due; called wherever the trainer's whole state is consistent.
+
+        Raises:
+            StopTraining: A stop was asked for.
+        """
+        self.check_stop()
+        steps, config = self.num_timesteps, self.config
+        if steps // config.evaluation.every > self.progress.last_evaluation // config.evaluation.every:
+            self._evaluate()
+        last_checkpoint = self.state.checkpoint.num_timesteps if self.state.checkpoint else 0
+        if steps // config.checkpoint.every > last_checkpoint // config.checkpoint.every:
+            self._save()
+        self.check_stop()
+
+    def check_stop(self) -> None:
+        """Raises `StopTraining` where a stop was asked for."""
+        if self.stop.requested:
+            raise StopTraining
+
+    # Events.
+
+    def _emit(self, event: Event, metrics: Mapping[str, float]) -> None:
+        self.metrics.update(metrics)
+        self.state.num_timesteps = self.num_timesteps
+        self.state.iteration = self.progress.iteration
+        self.state.metrics = metrics
+        self.callbacks.call(event, self.state)
+
+    def _log_due(self) -> bool:
+        every = self.config.logging.every
+        return self.num_timesteps // every > self.progress.last_log // every
+
+    def _time_metrics(self) -> dict[str, float]:
+        return {
+            "time/steps_per_second": self._steps_per_second(),
+            "time/wall_seconds": time.perf_counter() - self._wall_start,
+        }
+
+    def _steps_per_second(self) -> float:
+        return (self.num_timesteps - self._first_step) / max(time.perf_counter() - self._wall_start, 1e-9)
+
+    # Evaluation and checkpoints.
+
+    def _evaluate(self) -> EvaluationResult:
+        try:
+            result = self._evaluator.run(self.policy(), self._evaluation_seeds, self.stop)
+        except EnvironmentFault:
+            self._save()  # the evaluation's environment broke; training's state is whole
+            raise
+        self.progress.last_evaluation = self.num_timesteps
+        self.state.evaluation = result
+        improved = self.progress.best_return is None or result.return_mean > self.progress.best_return
+        if improved:
+            self.progress.best_return = result.return_mean
+        self._emit("on_eval_end", result.metrics("eval"))
+        if improved:
+            checkpoint = self._save()
+            write_best(self.run.checkpoints, checkpoint, result.return_mean)
+            self.state.best_checkpoint = checkpoint
+        return result
+
+    def _save(self) -> Checkpoint:
+        progress = self.progress
+        moment = (progress.num_timesteps, progress.phase, progress.iteration, progress.last_evaluation)
+        if self.state.checkpoint is not None and self._saved_moment == moment:
+            return self.state.checkpoint
+        checkpoint = save_training_checkpoint(
+            self.run,
+            self.config,
+            num_timesteps=self.num_timesteps,
+            policy=self._policy_state(),
+            trainer={
+                **self._trainer_state(),
+                "progress": asdict(self.progress),
+                "callbacks": self.callbacks.state_dict(),
+            },
+        )
+        self.state.checkpoint, self._saved_moment = checkpoint, moment
+        self._emit("on_checkpoint_end", {})
+        return checkpoint
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Takes a checkpoint's state, before `train()`.
+
+        Args:
+            checkpoint: A verified checkpoint of the same algorithm, environment and network; of this run, or of the run
+                that this one is forked from.
+        """
+        trainer = load_trainer_state(checkpoint)
+        self.progress = Progress(**trainer["progress"])
+        fresh = self._load_states(load_policy_state(checkpoint), trainer)
+        self.callbacks.load_state_dict(trainer["callbacks"])
+        self.state.num_timesteps, self.state.iteration = self.num_timesteps, self.progress.iteration
+        self._restored = True
+        if checkpoint.run_uid == self.run.run_uid:
+            self.state.checkpoint = checkpoint
+            best = read_best(self.run.checkpoints)
+            self.state.best_checkpoint = best[0] if best else None
+        else:
+            self.progress.best_return = None  # a fork keeps a best of its own
+        if fresh:
+            logger.warning(
+                "environment is not deterministic: replaying its episode gave other observations; environments %s "
+                "resume with a fresh episode, so this resume is not exact",
+                fresh,
+            )
