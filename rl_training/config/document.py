@@ -1,14 +1,15 @@
 """A settings source as a tree that remembers where each value stands and how it was spelt.
 
 Text becomes a number, a truth value or stays text only when the settings type says what is wanted there
-(`checking.py`): so `run_name: 007` keeps its zeros, `1e-4` is a number, and `off` is false only for a switch.
+(`typed.py`): so `run_name: 007` keeps its zeros, `1e-4` is a number, and `off` is false only for a switch.
 """
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any, Literal
 
@@ -21,10 +22,9 @@ class Place:
 
     source: str
     line: int | None = None
-    column: int | None = None
 
     def __str__(self) -> str:
-        return ":".join(str(part) for part in (self.source, self.line, self.column) if part is not None)
+        return self.source if self.line is None else f"{self.source}:{self.line}"
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,15 @@ class MapNode:
 
     entries: Mapping[str, Node]
     place: Place
+    repeated: tuple[tuple[str, Place, Place], ...] = ()
+    """Keys that were given twice, with both places."""
 
 
 Node = Scalar | ListNode | MapNode
 
 
-def place_of(node: Node, path: Sequence[str | int]) -> Place:
-    """Returns the place of the value at `path`, or of the nearest value above it that was written."""
-    return nearest(node, path)[0].place
-
-
 def nearest(node: Node, path: Sequence[str | int]) -> tuple[Node, int]:
-    """Returns the value at `path`, or the nearest above it, and how much of the path led there."""
+    """Returns the value at `path`, or the nearest above it that was written, and how many keys led there."""
     for depth, key in enumerate(path):
         if isinstance(node, MapNode) and key in node.entries:
             node = node.entries[str(key)]
@@ -75,31 +72,62 @@ def nearest(node: Node, path: Sequence[str | int]) -> tuple[Node, int]:
     return node, len(path)
 
 
-def from_python(value: Any, source: str) -> Node:
-    """Returns a Python value (of a flow's parameters, say) as a node.
+def plain_data(value: Any, path: str = "") -> Any:
+    """Returns a Python value as what a YAML file can hold: dicts, lists, text, numbers, truth values and None.
+
+    Args:
+        value: The value; numpy numbers, tuples and paths are turned into plain ones.
+        path: Its dotted key path, for messages.
 
     Raises:
-        ConfigError: It holds something that is no mapping, list, text, number, truth value or None.
+        ValueError: It holds anything else, a key that is no text, a NaN or an infinity.
     """
-    place = Place(source)
+    where = f"{path}: " if path else ""
     if isinstance(value, Mapping):
-        strange = [key for key in value if not isinstance(key, str)]
-        if strange:
-            raise ConfigError(f"{source}: key {strange[0]!r} is a {type(strange[0]).__name__}, expected text")
-        return MapNode({key: from_python(item, source) for key, item in value.items()}, place)
+        for key in value:
+            if not isinstance(key, str):
+                raise ValueError(f"{where}got the key {key!r}, expected text")
+        return {key: plain_data(item, f"{path}.{key}" if path else key) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return ListNode(tuple(from_python(item, source) for item in value), place)
+        return [plain_data(item, f"{path}.{i}") for i, item in enumerate(value)]
     if value is None or isinstance(value, bool | str):
-        return Scalar(value, "python", place)
+        return value
     if isinstance(value, numbers.Integral):
-        return Scalar(int(value), "python", place)
+        return int(value)
     if isinstance(value, numbers.Real):
-        return Scalar(float(value), "python", place)
+        if not math.isfinite(value):
+            raise ValueError(f"{where}got {float(value)}, expected a finite number")
+        return float(value)
     if isinstance(value, PurePath):
-        return Scalar(str(value), "python", place)
-    raise ConfigError(
-        f"{source}: got a {type(value).__name__}, expected a mapping, list, text, number, true, false or None"
-    )
+        return str(value)
+    kind = type(value).__name__
+    raise ValueError(f"{where}got a {kind}, expected a mapping, list, text, number, truth value or None")
+
+
+def from_python(value: Any, source: str) -> MapNode:
+    """Returns a mapping of a Python source (a flow's parameters, say) as a document.
+
+    Raises:
+        ConfigError: It is no mapping, or holds what a YAML file can't.
+    """
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{source}: got a {type(value).__name__}, expected a mapping of keys to values")
+    try:
+        node = _from_plain(plain_data(value), Place(source))
+    except ValueError as error:
+        raise ConfigError(f"{source}: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"{source}: nested too deeply") from None
+    assert isinstance(node, MapNode)
+    return node
+
+
+def _from_plain(value: Any, place: Place) -> Node:
+    if isinstance(value, dict):
+        return MapNode({key: _from_plain(item, place) for key, item in value.items()}, place)
+    if isinstance(value, list):
+        return ListNode(tuple(_from_plain(item, place) for item in value), place)
+    return Scalar(value, "python", place)
 
 
 def words_as_mapping(root: MapNode, key: str) -> MapNode:
@@ -108,4 +136,4 @@ def words_as_mapping(root: MapNode, key: str) -> MapNode:
     if not isinstance(node, ListNode) or not all(isinstance(item, Scalar) for item in node.items):
         return root
     words = {str(item.value): Scalar("", "quoted", item.place) for item in node.items if isinstance(item, Scalar)}
-    return MapNode({**root.entries, key: MapNode(words, node.place)}, root.place)
+    return replace(root, entries={**root.entries, key: MapNode(words, node.place)})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rl_training.config.document import MapNode, Node, Place, from_python
@@ -25,9 +27,7 @@ def read_overrides(overrides: Overrides) -> MapNode:
     if isinstance(overrides, str):
         overrides = _json_mapping(overrides)
     if isinstance(overrides, Mapping):
-        node = from_python(overrides, SOURCE)
-        assert isinstance(node, MapNode)
-        given = [(key, item) for key, item in node.entries.items()]
+        given = list(from_python(overrides, SOURCE).entries.items())
     else:
         given = [_assignment(text) for text in overrides]
     root = MapNode({}, Place(SOURCE))
@@ -43,7 +43,7 @@ def merge(base: MapNode, over: MapNode) -> MapNode:
         old = entries.get(key)
         both = isinstance(old, MapNode) and isinstance(item, MapNode)
         entries[key] = merge(old, item) if both else item  # type: ignore[arg-type]
-    return MapNode(entries, base.place)
+    return replace(base, entries=entries, repeated=base.repeated + over.repeated)
 
 
 def _json_mapping(text: str) -> Mapping[str, Any]:
@@ -60,8 +60,8 @@ def _assignment(text: str) -> tuple[str, Node]:
     key, separator, value = text.partition("=")
     key = key.strip()
     if not separator or not all(part.strip() for part in key.split(".")):
-        shown = key if separator else text.split("=")[0]
-        raise ConfigError(f"--set {shown}: expected key=value, with dots between levels: --set evaluation.every=5000")
+        beginning = re.findall(r"^[\w.-]*", key)[0]  # no more of it: it may be a secret
+        raise ConfigError(f"--set {beginning}: expected key=value, such as --set evaluation.every=5000")
     return key, read_value(value, f"--set {key}")
 
 
@@ -83,4 +83,4 @@ def _combine(first: MapNode, second: MapNode, path: str = "") -> MapNode:
             entries[key] = _combine(old, item, f"{here}.")
         else:
             raise ConfigError(f"{item.place}: {here}: given twice; keep one")
-    return MapNode(entries, first.place)
+    return replace(first, entries=entries, repeated=first.repeated + second.repeated)

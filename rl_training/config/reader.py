@@ -70,7 +70,7 @@ def read_text(text: str, source: str) -> MapNode:
     """Returns the document in `text`.
 
     Raises:
-        ConfigError: Its syntax is wrong, it is empty, no mapping, or has a key twice.
+        ConfigError: Its syntax is wrong, it is empty, or no mapping.
     """
     root = _compose(text, source)
     if root is None or (isinstance(root, yaml.ScalarNode) and root.tag == _PLAIN and root.value in scalars.NULLS):
@@ -99,7 +99,7 @@ def read_value(text: str, source: str) -> Node:
 
 def _compose(text: str, source: str) -> yaml.Node | None:
     try:
-        return yaml.compose(text, Loader=_Loader)  # type: ignore[no-untyped-call, no-any-return]
+        return yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         raise ConfigError(f"{_at(source, mark) if mark else source}: {_syntax_problem(error, text)}") from None
@@ -137,13 +137,9 @@ class _Converter:
         self.lines = lines
         self.open: list[yaml.Node] = []
         self.count = 0
-        self.duplicates: list[str] = []
 
     def convert(self, root: yaml.Node) -> Node:
-        node = self._node(root, self._place(root))
-        if self.duplicates:
-            raise ConfigError("\n".join(self.duplicates))
-        return node
+        return self._node(root, self._place(root))
 
     def _place(self, node: yaml.Node) -> Place:
         return Place(self.source, node.start_mark.line + 1) if self.lines else Place(self.source)
@@ -162,7 +158,7 @@ class _Converter:
             if isinstance(node, yaml.SequenceNode):
                 return ListNode(tuple(self._node(item, self._place(item)) for item in node.value), place)
             assert isinstance(node, yaml.MappingNode)
-            return MapNode(self._entries(node), place)
+            return self._mapping(node, place)
         finally:
             self.open.pop()
 
@@ -173,22 +169,19 @@ class _Converter:
         shown = f"tag {name}" if name.startswith("!!") else "a tag of one's own"
         raise ConfigError(f"{self._exactly(node)}: {shown} is not allowed; a text that begins with ! must be quoted")
 
-    def _entries(self, node: yaml.MappingNode) -> dict[str, Node]:
-        seen: dict[str, int] = {}
+    def _mapping(self, node: yaml.MappingNode, place: Place) -> MapNode:
         entries: dict[str, Node] = {}
         merged: dict[str, Node] = {}
+        repeated: list[tuple[str, Place, Place]] = []
         for key_node, value_node in node.value:
             if key_node.tag == _PLAIN and key_node.value == "<<":
                 merged = {**self._merged(value_node), **merged}
                 continue
-            key = self._key(key_node)
-            if key in seen:
-                line = key_node.start_mark.line + 1
-                where = f"lines {seen[key]} and {line}" if self.lines else "given twice"
-                self.duplicates.append(f"{self._exactly(key_node)}: duplicate key {key!r} ({where}); keep one")
-            seen.setdefault(key, key_node.start_mark.line + 1)
-            entries[key] = self._node(value_node, self._place(key_node))
-        return {**merged, **entries}
+            key, key_place = self._key(key_node), self._place(key_node)
+            if key in entries:
+                repeated.append((key, entries[key].place, key_place))
+            entries[key] = self._node(value_node, key_place)
+        return MapNode({**merged, **entries}, place, tuple(repeated))
 
     def _merged(self, node: yaml.Node) -> dict[str, Node]:
         """Returns the entries that a merge key (`<<`) brings in; the earlier of several mappings wins."""
@@ -219,7 +212,7 @@ def _is_text(plain: str) -> bool:
     if plain in scalars.TRUE_11 or plain in scalars.FALSE_11:
         return True
     try:
-        return isinstance(scalars.untyped(plain), str)
+        return plain not in scalars.NULLS | scalars.TRUE | scalars.FALSE and scalars.number(plain) is None
     except ValueError:
         return False
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from rl_training.config.secrets import redact
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError
 
@@ -59,8 +60,8 @@ class Difference:
 
 
 def differences(before: TrainConfig, after: TrainConfig) -> list[Difference]:
-    """Returns every setting that differs, by dotted path."""
-    old, new = dict(_leaves(before.model_dump(mode="json"))), dict(_leaves(after.model_dump(mode="json")))
+    """Returns every setting that differs, by dotted path. Secrets are not compared: a checkpoint holds none."""
+    old, new = (dict(_leaves(redact(config.model_dump(mode="json"), references=True))) for config in (before, after))
     return [
         Difference(key, old.get(key), new.get(key), RULES.get(key.split(".")[0], Rule.MUST_EQUAL))
         for key in sorted({*old, *new})

@@ -24,9 +24,10 @@ SecretResolver = Callable[[str, str], str]
 
 _T = TypeVar("_T")
 
-_SECRET_WORDS = frozenset(
-    "token password passwd passphrase pwd secret credential apikey auth authorization bearer webhook cookie".split()
-)
+_SECRET_WORDS = frozenset({
+    "token", "password", "passwd", "passphrase", "pwd", "secret", "credential", "apikey", "auth", "authorization",
+    "bearer", "webhook", "cookie",
+})  # fmt: skip
 _SECRET_PAIRS = ("api_key", "access_key", "private_key", "secret_key", "account_key", "encryption_key", "ssh_key")
 _URL_LOGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<login>[^\s/@]+)@")
 _URL_QUERY = re.compile(r"(?P<name>[?&;](?P<key>[^=&;\s]+)=)(?P<value>[^&;#\s]+)")

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     NonNegativeInt,
@@ -22,6 +23,9 @@ from pydantic import (
     model_validator,
 )
 from pydantic_core import PydanticCustomError
+
+from rl_training.config.document import plain_data
+from rl_training.config.secrets import redact
 
 
 class Settings(BaseModel):
@@ -34,6 +38,7 @@ class Settings(BaseModel):
         allow_inf_nan=False,
         use_attribute_docstrings=True,
         validate_default=True,
+        hide_input_in_errors=True,
     )
 
     bare_field: ClassVar[str | None] = None
@@ -43,6 +48,10 @@ class Settings(BaseModel):
     @classmethod
     def _bare_text(cls, data: Any) -> Any:
         return {cls.bare_field: data} if cls.bare_field and isinstance(data, str) else data
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            yield name, redact({name: value})[name]
 
 
 class Combination(NamedTuple):
@@ -68,6 +77,7 @@ def _matching(pattern: str, expected: str) -> AfterValidator:
 
 _NAME = r"(?=\S)[^\x00-\x1f\x7f]{1,250}(?<=\S)"
 
+Kwargs = Annotated[dict[str, Any], BeforeValidator(plain_data)]
 EnvId = Annotated[
     str,
     _matching(
@@ -100,7 +110,7 @@ class WrapperConfig(Settings):
 
     name: WrapperName
     """A wrapper of `gymnasium.wrappers` by its class name, or `module:Class`."""
-    kwargs: dict[str, Any] = Field(default_factory=dict)
+    kwargs: Kwargs = Field(default_factory=dict)
     """Keyword arguments of the wrapper."""
 
 
@@ -181,7 +191,7 @@ class TrainConfig(Settings):
     """Name of a registered algorithm."""
     env_id: EnvId
     """A Gymnasium id, with its plug-in module where it has one: `module:Env-v0`."""
-    env_kwargs: dict[str, Any] = Field(default_factory=dict)
+    env_kwargs: Kwargs = Field(default_factory=dict)
     """Keyword arguments of the environment."""
     wrappers: tuple[WrapperConfig, ...] = Field(default=(), strict=False)
     """Wrappers around each environment, innermost first; a bare name stands for a wrapper without arguments."""
@@ -202,7 +212,7 @@ class TrainConfig(Settings):
     threads: PositiveInt = 1
     """Threads of torch; part of the run, since sums differ between thread counts."""
     run_dir: Path | None = Field(default=None, strict=False)
-    """The run's own directory (`~` is the user's home; kept as an absolute path); by default a new one under the home of rl_training."""
+    """The run's own directory, kept as an absolute path; by default a new one under the home of rl_training."""
     run_name: Name | None = None
     """Shown in MLflow; by default made of environment, algorithm and seed."""
     tags: dict[TagName, Annotated[str, Field(max_length=5_000)]] = Field(default_factory=dict)

@@ -39,6 +39,7 @@ SYNONYMS: Mapping[str, str] = {
     "n_eval_episodes": "evaluation.episodes",
     "save_freq": "checkpoint.every",
     "success": "promotion",
+    "mlflow": "experiment",
     "min_mean_return": "promotion.floor",
     "registered_model": "promotion.model",
     "experiment_name": "experiment",
@@ -46,6 +47,9 @@ SYNONYMS: Mapping[str, str] = {
     "output_dir": "run_dir",
 }
 """Names that other tools use, and ours for the same."""
+
+MOST_LISTED = 10
+"""A level with more keys than this is not listed in a message."""
 
 
 def suggestion(
@@ -67,9 +71,11 @@ def suggestion(
     if name in here:
         return f"did you mean {name}?", section_type(model, name)
     joined = {dotted.replace(".", "_"): dotted for dotted in everywhere}
-    target = name if name in everywhere and "." in name else None
-    target = target or SYNONYMS.get(name) or joined.get(name) or joined.get(name.replace("eval_", "evaluation_"))
-    if target in everywhere:
+    if name in everywhere:
+        level, _, leaf = name.rpartition(".")
+        return f"write {leaf} under {level}, not with a dot", None
+    target = SYNONYMS.get(name) or joined.get(name) or joined.get(name.replace("eval_", "evaluation_"))
+    if target is not None and target in everywhere:
         return _at_level(target, path), everywhere[target]
     levels = [dotted.rpartition(".")[0] for dotted in everywhere if dotted.split(".")[-1] == name]
     if levels:
@@ -81,6 +87,8 @@ def suggestion(
     if close:
         target = SYNONYMS.get(close) or joined[close]
         return _at_level(target, path), everywhere[target]
+    if len(here) > MOST_LISTED:
+        return "no setting has a name like it (docs/configuration.md lists them all)", None
     return f"known here: {', '.join(here)}", None
 
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rl_training.config.checking import Fault, Reading, check, examine, in_order
+from rl_training.config.checking import check, examine, refusal
 from rl_training.config.document import MapNode, Scalar, from_python, words_as_mapping
 from rl_training.config.overrides import Overrides, merge, read_overrides
 from rl_training.config.reader import decode, read_text
 from rl_training.config.settings import TrainConfig
 from rl_training.config.shipped import find_config
 from rl_training.config.suggestions import nearest_word
+from rl_training.config.typed import Fault, TypedReader
 from rl_training.errors import ConfigError
 from rl_training.experiment.registry import get_algorithm, list_algorithms
+
+if TYPE_CHECKING:
+    from rl_training.runtime.checkpoint import Checkpoint
 
 
 def load_config(path: str | Path, overrides: Overrides = ()) -> TrainConfig:
@@ -43,41 +48,42 @@ def config_from_text(text: str, overrides: Overrides = (), *, source: str) -> Tr
 def config_from_mapping(data: Mapping[str, Any], overrides: Overrides = (), *, source: str = "config") -> TrainConfig:
     """Returns the settings in a mapping (of a flow's parameters, say), as `load_config` does."""
     document = from_python(data, source)
-    if not isinstance(document, MapNode):
-        raise ConfigError(f"{source}: got a {type(data).__name__}, expected a mapping of keys to values")
     if not document.entries:
         raise ConfigError(f"{source}: empty config; expected at least algo, env_id and total_timesteps")
     return _config(document, overrides)
 
 
+def config_of_checkpoint(checkpoint: Checkpoint, overrides: Overrides = ()) -> TrainConfig:
+    """Returns the settings that a checkpoint was written with, with `overrides`; hidden secrets stay hidden."""
+    return config_from_text(checkpoint.config_text(), overrides, source=str(checkpoint.path / "config.yaml"))
+
+
 def _config(document: MapNode, overrides: Overrides) -> TrainConfig:
     over = words_as_mapping(read_overrides(overrides), "tags")
     document = merge(words_as_mapping(document, "tags"), over)
-    fault = _algorithm_fault(document)
-    if fault is None:
-        return check(document, get_algorithm(str(document.entries["algo"].value)).config_type)  # type: ignore[union-attr]
-    raise ConfigError("\n".join(str(fault) for fault in in_order([fault, *_common_faults(document)])))
+    name, fault = _algorithm(document)
+    if fault is not None:
+        raise refusal([fault, *_common_faults(document)])
+    return check(document, get_algorithm(name).config_type)
 
 
-def _algorithm_fault(document: MapNode) -> Fault | None:
+def _algorithm(document: MapNode) -> tuple[str, Fault | None]:
+    """Returns the name of the algorithm, and what is wrong with it."""
     known = list_algorithms()
     expected = f"expected one of {', '.join(known)}"
     node = document.entries.get("algo")
     if node is None:
-        return Fault(document.place, ("algo",), f"is required and missing; {expected}")
-    reading = Reading(TrainConfig)
-    name = reading.value(node, str, ("algo",))
-    if reading.faults:
-        return reading.faults[0]
-    if name in known:
-        return None
-    close = nearest_word(name, known)
-    reading.refuse(node, ("algo",), expected + (f" (did you mean {close}?)" if close else ""))
-    return reading.faults[0]
+        return "", Fault(document.place, ("algo",), f"is required and missing; {expected}")
+    reader = TypedReader(TrainConfig)
+    name = reader.value(node, str, ("algo",))
+    if not reader.faults and name not in known:
+        close = nearest_word(name, known)
+        reader.refuse(node, ("algo",), expected + (f" (did you mean {close}?)" if close else ""))
+    return name, next(iter(reader.faults), None)
 
 
 def _common_faults(document: MapNode) -> list[Fault]:
     """Returns the faults in what all algorithms share; the other keys can't be judged without an algorithm."""
     common = {key: node for key, node in document.entries.items() if key in TrainConfig.model_fields}
     common["algo"] = Scalar("unknown", "plain", document.place)
-    return examine(MapNode(common, document.place), TrainConfig)[1]
+    return examine(replace(document, entries=common), TrainConfig)[1]
