@@ -7,6 +7,7 @@ Ctrl-C before the flow that needs it, and is orphaned by SIGKILL of its parent. 
 from __future__ import annotations
 
 import os
+import re
 import select
 import subprocess
 import sys
@@ -53,7 +54,7 @@ class EmbeddedServer:
         self.home = paths.home() / "prefect"
         self.home.mkdir(parents=True, exist_ok=True)
         self.log_file = self.home / "server.log"
-        self.first_start = not self._database.exists()
+        self.first_start = not (self.home / "prefect.db").exists()
         # The socket is bound here and handed over, so that no other program can take the port in between.
         with socket(AF_INET, SOCK_STREAM) as listener:
             listener.bind(("127.0.0.1", 0))
@@ -76,10 +77,6 @@ class EmbeddedServer:
         """The process id of the server."""
         return self._process.pid
 
-    @property
-    def _database(self) -> Path:
-        return self.home / "prefect.db"
-
     def _start(self, listener: socket) -> subprocess.Popen[bytes]:
         # The user's own Prefect settings are for the user's own server; none of them shall reach this one.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
@@ -87,15 +84,14 @@ class EmbeddedServer:
         environment["PREFECT_HOME"] = str(self.home)
         environment["PREFECT_API_URL"] = self.api_url
         environment["PREFECT_UI_STATIC_DIRECTORY"] = str(self.home / "pages")
-        environment["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = f"sqlite+aiosqlite:///{self._database}"
         child = Path(__file__).with_name("server_child.py")
-        arguments = ["--socket", str(listener.fileno()), "--database", str(self._database)]
         if self.log_file.exists() and self.log_file.stat().st_size > LOG_BYTES:
             self.log_file.unlink()
         with self.log_file.open("ab") as log:
             return subprocess.Popen(
                 # -P: the folder of the script stays off the path, where flows/server.py would hide other modules.
-                [sys.executable, "-P", str(child), *arguments],
+                [sys.executable, "-P", str(child), str(listener.fileno())],
+                cwd=self.home,
                 env=environment,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -121,7 +117,8 @@ class EmbeddedServer:
 
     def _log_tail(self) -> str:
         lines = [line for line in self.log_file.read_text(errors="replace").splitlines() if line.strip()]
-        return "; ".join([f"; see {self.log_file}", *lines[-1:]])
+        errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+        return "; ".join([f", see {self.log_file}", *(errors or lines)[-1:]])
 
     def stop(self) -> None:
         """Lets the server end in order, and ends it if it does not."""

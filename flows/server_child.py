@@ -2,11 +2,12 @@
 
 It runs in a session of its own, so that Ctrl-C in the terminal reaches the flow and not the server under it. The parent
 holds the other end of this process's stdin: when that closes, whatever ended the parent (SIGKILL too), the server ends.
+The working directory is where the server keeps its files; its database is named without a folder, since some characters
+that a folder may have can't be in a database's URL.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from socket import socket
 import uvicorn
 from filelock import FileLock
 
+DATABASE = Path("prefect.db")
 SHUTDOWN_SECONDS = 4.0
 """What the server gets to write the last events down, once its parent has gone or let go of it."""
 
@@ -47,36 +49,38 @@ def end_with_parent(server: list[WatchedServer]) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def create_database(database: Path) -> None:
+def create_database() -> None:
     """Makes the database beside its place and moves it there whole, so that a start cut short leaves none half made."""
-    unfinished = database.with_suffix(".new")
-    for leftover in unfinished.parent.glob(unfinished.name + "*"):
+    unfinished = DATABASE.with_suffix(".new")
+    for leftover in Path().glob(f"{unfinished}*"):
         leftover.unlink()
-    url = f"sqlite+aiosqlite:///{unfinished}"
     subprocess.run(
         [sys.executable, "-P", "-m", "prefect", "server", "database", "upgrade", "--yes"],
-        env={**os.environ, "PREFECT_SERVER_DATABASE_CONNECTION_URL": url},
+        env={**os.environ, "PREFECT_SERVER_DATABASE_CONNECTION_URL": database_url(unfinished)},
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
         check=True,
     )
-    unfinished.replace(database)
+    unfinished.replace(DATABASE)
+
+
+def database_url(database: Path) -> str:
+    """Returns the URL by which Prefect opens a database of the working directory."""
+    return f"sqlite+aiosqlite:///{database}"
 
 
 def main() -> None:
-    """Makes the database where there is none, and serves until the parent is gone."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--socket", type=int, required=True, help="file descriptor of the listening socket")
-    parser.add_argument("--database", type=Path, required=True)
-    arguments = parser.parse_args()
+    """Makes the database where there is none, and serves on the socket handed over until the parent is gone."""
+    listener = socket(fileno=int(sys.argv[1]))
     servers: list[WatchedServer] = []
     threading.Thread(target=end_with_parent, args=(servers,), daemon=True).start()
 
     # Simultaneous first starts take turns: two migrations of one database break it.
-    start_lock = FileLock(arguments.database.with_suffix(".lock"))
+    start_lock = FileLock(DATABASE.with_suffix(".lock"))
     start_lock.acquire()
-    if not arguments.database.exists():
-        create_database(arguments.database)
+    if not DATABASE.exists():
+        create_database()
+    os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = database_url(DATABASE)
     config = uvicorn.Config(
         "prefect.server.api.server:create_app",
         factory=True,
@@ -85,7 +89,7 @@ def main() -> None:
         timeout_graceful_shutdown=1,
     )
     servers.append(WatchedServer(config, start_lock))
-    servers[0].run(sockets=[socket(fileno=arguments.socket)])
+    servers[0].run(sockets=[listener])
 
 
 if __name__ == "__main__":

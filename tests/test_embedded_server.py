@@ -1,0 +1,159 @@
+"""The embedded Prefect server: starts made at once, and every way in which its owner can end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+OWNER = """
+import sys, time
+from flows.server import embedded_server
+
+with embedded_server() as url:
+    from prefect import flow
+
+    @flow(name="waiting")
+    def waiting(seconds: float) -> str:
+        print("running", url, flush=True)
+        time.sleep(seconds)
+        return "slept"
+
+    print(waiting(float(sys.argv[1])), flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def started_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home whose database was made by two first starts at once, both of which ran a flow."""
+    home = tmp_path_factory.mktemp("home")
+    owners = [start_owner(home, seconds=0.0) for _ in range(2)]
+    for owner in owners:
+        out, err = owner.communicate(timeout=240)
+        assert owner.returncode == 0, err
+        assert out.splitlines()[-1] == "slept"
+        assert "the first time takes about a minute" in err
+    return home
+
+
+def start_owner(home: Path, *, seconds: float) -> subprocess.Popen[str]:
+    settings = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    settings |= {"RL_TRAINING_HOME": str(home), "PYTHONPATH": str(REPOSITORY), "HOME": str(home)}
+    return subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(seconds)],
+        env=settings,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for(condition: Callable[[], bool], *, seconds: float = 15.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def server_of(owner: subprocess.Popen[str]) -> psutil.Process:
+    """The server's process, once the owner says that its flow runs."""
+    assert owner.stdout is not None
+    assert owner.stdout.readline().startswith("running http://127.0.0.1:")
+    (server,) = psutil.Process(owner.pid).children()
+    return server
+
+
+def flow_states(home: Path) -> list[str]:
+    with sqlite3.connect(home / "prefect" / "prefect.db") as database:
+        return [state for (state,) in database.execute("select state_type from flow_run order by created")]
+
+
+def test_two_first_starts_at_once_share_one_whole_database(started_home: Path) -> None:
+    assert flow_states(started_home) == ["COMPLETED", "COMPLETED"]
+    assert not list((started_home / "prefect").glob("prefect.new*"))
+
+
+def test_server_ends_when_its_owner_is_killed(started_home: Path) -> None:
+    owner = start_owner(started_home, seconds=60.0)
+    server = server_of(owner)
+    owner.kill()
+    owner.communicate(timeout=10)
+    assert wait_for(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_owner_ends_both_and_is_recorded(started_home: Path, number: signal.Signals) -> None:
+    before = len(flow_states(started_home))
+    owner = start_owner(started_home, seconds=60.0)
+    server = server_of(owner)
+    started = time.monotonic()
+    os.killpg(owner.pid, number)  # as a terminal does: to the whole group, which the server is not in
+    owner.communicate(timeout=20)
+    assert time.monotonic() - started < 10.0
+    assert wait_for(lambda: not server.is_running())
+    assert flow_states(started_home)[before:] == ["CRASHED"]
+
+
+def test_a_first_start_cut_short_leaves_nothing_behind_and_the_next_one_works(tmp_path: Path) -> None:
+    owner = start_owner(tmp_path, seconds=0.0)
+    unfinished = tmp_path / "prefect" / "prefect.new"
+    assert wait_for(unfinished.exists, seconds=120)  # the migration is under way
+    family = psutil.Process(owner.pid).children(recursive=True)
+    assert len(family) >= 2  # the server, and its migration
+    owner.kill()
+    owner.communicate(timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert [process for process in alive if process.status() != psutil.STATUS_ZOMBIE] == []
+    assert not (tmp_path / "prefect" / "prefect.db").exists()
+
+    again = start_owner(tmp_path, seconds=0.0)
+    out, err = again.communicate(timeout=240)
+    assert again.returncode == 0, err
+    assert out.splitlines()[-1] == "slept"
+    assert flow_states(tmp_path) == ["COMPLETED"]
+
+
+def test_a_server_that_can_not_start_is_a_one_line_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows.server import EmbeddedServer
+    from rl_training.errors import UserError
+
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
+    database = tmp_path / "prefect" / "prefect.db"
+    database.parent.mkdir()
+    database.write_text("this is no database")
+    server = EmbeddedServer()
+    try:
+        with pytest.raises(UserError, match="embedded Prefect server ended at its start") as caught:
+            server.wait_until_ready()
+    finally:
+        server.stop()
+    assert str(server.log_file) in str(caught.value)
+    assert "file is not a database" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_users_own_server_is_used_and_must_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    from flows.server import embedded_server
+    from rl_training.errors import UserError
+
+    with (
+        temporary_settings(updates={PREFECT_API_URL: "http://127.0.0.1:9/api"}),
+        pytest.raises(UserError, match="Prefect server at http://127.0.0.1:9/api does not answer"),
+        embedded_server(),
+    ):
+        raise AssertionError("the block must not run")
