@@ -1,0 +1,130 @@
+"""Making environments from settings: alone, and many together."""
+
+from __future__ import annotations
+
+import importlib
+from difflib import get_close_matches
+from typing import Any
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.wrappers import RecordEpisodeStatistics
+
+from rl_training.config.settings import TrainConfig, WrapperConfig
+from rl_training.envs.guard import ContractGuard
+from rl_training.envs.local_vector import LocalVectorEnv
+from rl_training.envs.registered import find_spec
+from rl_training.envs.replay import EpisodeReplay
+from rl_training.envs.worker_vector import WorkerVectorEnv
+from rl_training.errors import EnvironmentRefused
+
+_REFUSED_WRAPPERS = {
+    "NormalizeObservation": "use normalization.observation, which is saved with a checkpoint",
+    "NormalizeReward": "use normalization.reward, which is saved with a checkpoint",
+    "RecordEpisodeStatistics": "each environment has one already",
+    "Autoreset": "episodes are reset by the trainer",
+    "TimeLimit": "use max_episode_steps",
+}
+
+
+def make_env(config: TrainConfig, env_index: int) -> EpisodeReplay:
+    """Makes one environment, neither seeded nor reset.
+
+    From the inside: the environment with its time limit, the wrappers of the settings, `ContractGuard`,
+    `RecordEpisodeStatistics`, which owns the episode statistics, and `EpisodeReplay`.
+
+    Args:
+        config: `env_id`, `env_kwargs`, `max_episode_steps` and `wrappers` count.
+        env_index: Which of the run's environments this is, for messages.
+
+    Raises:
+        EnvironmentRefused: There is no such environment or wrapper, or making it failed; the message has its own text.
+    """
+    guarded = ContractGuard(make_bare_env(config), config.env_id, env_index)
+    return EpisodeReplay(RecordEpisodeStatistics(guarded))
+
+
+def make_vector_env(config: TrainConfig) -> LocalVectorEnv | WorkerVectorEnv:
+    """Makes `config.num_envs` environments that are stepped together.
+
+    The autoreset mode is DISABLED: rows whose episode ended are reset by `reset(options={"reset_mask": mask})`.
+
+    Raises:
+        EnvironmentRefused: As `make_env`, or the environments differ in their spaces.
+    """
+    if config.vectorization == "async":
+        return WorkerVectorEnv(config)
+    envs: list[EpisodeReplay] = []
+    try:
+        for index in range(config.num_envs):
+            envs.append(make_env(config, index))
+        return LocalVectorEnv(config.env_id, envs)
+    except BaseException:
+        for env in envs:
+            env.close()
+        raise
+
+
+def make_bare_env(config: TrainConfig) -> gym.Env[Any, Any]:
+    """Makes one environment with its time limit and the wrappers of the settings, and nothing of ours.
+
+    Raises:
+        EnvironmentRefused: As `make_env`.
+    """
+    env = make_from_spec(config, find_spec(config.env_id), config.max_episode_steps)
+    try:
+        for wrapper in config.wrappers:
+            env = _wrap(config.env_id, env, wrapper)
+    except BaseException:
+        env.close()
+        raise
+    return env
+
+
+def make_from_spec(config: TrainConfig, spec: EnvSpec, max_episode_steps: int | None) -> gym.Env[Any, Any]:
+    """Makes the environment of `spec`; `max_episode_steps` is as in `gymnasium.make` (-1: no time limit).
+
+    Raises:
+        EnvironmentRefused: Its constructor failed.
+    """
+    try:
+        # Gymnasium's checker warns where ours reports, and would run in every step of training.
+        return gym.make(spec, max_episode_steps=max_episode_steps, disable_env_checker=True, **config.env_kwargs)
+    except (Exception, SystemExit) as error:
+        # Gymnasium adds the arguments, which may hold secrets, to a TypeError; the original has the text alone.
+        original = error.__cause__ if isinstance(error.__cause__, TypeError) else error
+        reason = " ".join(str(original).split())
+        raise EnvironmentRefused(
+            f"environment {config.env_id!r} could not be made: {type(original).__name__}: {reason}"
+        ) from None
+
+
+def _wrap(env_id: str, env: gym.Env[Any, Any], wrapper: WrapperConfig) -> gym.Env[Any, Any]:
+    try:
+        wrapped = _find_wrapper(wrapper.name)(env, **wrapper.kwargs)
+    except EnvironmentRefused:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise EnvironmentRefused(
+            f"wrapper {wrapper.name!r} does not fit environment {env_id!r}: {type(error).__name__}: {reason}"
+        ) from error
+    if not isinstance(wrapped, gym.Env):
+        raise EnvironmentRefused(f"wrapper {wrapper.name!r} made a {type(wrapped).__name__}, not a gymnasium.Env")
+    return wrapped
+
+
+def _find_wrapper(name: str) -> Any:
+    if name in _REFUSED_WRAPPERS:
+        raise EnvironmentRefused(f"wrapper {name!r} is not for the settings: {_REFUSED_WRAPPERS[name]}")
+    module_name, _, class_name = name.rpartition(":")
+    module_name = module_name or "gymnasium.wrappers"
+    try:
+        module = importlib.import_module(module_name)
+        return getattr(module, class_name)
+    except ImportError as error:
+        raise EnvironmentRefused(f"wrapper {name!r}: {error}") from error
+    except AttributeError:
+        nearest = get_close_matches(class_name, dir(module), n=1)
+        suggestion = f"; did you mean {nearest[0]}?" if nearest else ""
+        raise EnvironmentRefused(f"wrapper {name!r}: {module_name} has no {class_name!r}{suggestion}") from None

@@ -1,0 +1,92 @@
+"""The border around one environment: what passes it fits the declared spaces, and what goes wrong is named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+
+from rl_training.envs.contract import (
+    ContractBroken,
+    as_declared,
+    flag_as_bool,
+    raise_if_broken,
+    reset_result_breaches,
+    reward_as_float,
+    space_change_breaches,
+    step_result_breaches,
+)
+from rl_training.errors import EnvironmentFault
+
+
+def fault_text(env_id: str, env_index: int, life_step: int, what: str) -> str:
+    """Returns the words of every fault in mid-run: which environment, at which of its steps, what."""
+    return f"environment {env_id} (index {env_index}) at its life step {life_step}: {what}"
+
+
+class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
+    """Casts observations to the declared dtype once, copies them, and turns every fault into an `EnvironmentFault`.
+
+    Rewards pass as floats. An exception of the environment, `sys.exit` in it, and a broken promise carry the
+    environment's id, its index and its life step (the steps of this environment since the run began).
+
+    Args:
+        env: The environment in its own wrappers.
+        env_id: The id in the settings, for messages.
+        env_index: Which of the run's environments this is.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], env_id: str, env_index: int) -> None:
+        super().__init__(env)
+        self._env_id = env_id
+        self._env_index = env_index
+        self._space = env.observation_space
+        self.life_steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Resets the environment.
+
+        Raises:
+            EnvironmentFault: It raised, exited, or broke its contract.
+        """
+        try:
+            result = self.env.reset(seed=seed, options=options)
+            raise_if_broken(reset_result_breaches(result))
+            raise_if_broken(space_change_breaches("observation_space", self._space, self.env.observation_space))
+            return as_declared(self._space, result[0]), result[1]
+        except (Exception, SystemExit) as error:
+            raise self._fault("reset", error) from error
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Steps the environment.
+
+        Raises:
+            EnvironmentFault: It raised, exited, or broke its contract.
+        """
+        self.life_steps += 1
+        try:
+            result = self.env.step(action)
+            if type(result) is not tuple or len(result) != 5 or type(result[4]) is not dict:
+                raise_if_broken(step_result_breaches(result))
+            observation, reward, terminated, truncated, info = result
+            if "episode" in info:
+                # An environment that keeps statistics of its own must not stand in for RecordEpisodeStatistics.
+                info = {key: value for key, value in info.items() if key != "episode"}
+            return (
+                as_declared(self._space, observation),
+                reward_as_float(reward),
+                flag_as_bool("terminated", terminated),
+                flag_as_bool("truncated", truncated),
+                info,
+            )
+        except (Exception, SystemExit) as error:
+            raise self._fault("step", error) from error
+
+    def _fault(self, during: str, error: BaseException) -> EnvironmentFault:
+        if isinstance(error, ContractBroken):
+            what = f"{during}: {error}"
+        elif isinstance(error, SystemExit):
+            what = f"{during} called sys.exit({error.code!r})"
+        else:
+            what = f"{during} raised {type(error).__name__}: {' '.join(str(error).split())}"
+        return EnvironmentFault(fault_text(self._env_id, self._env_index, self.life_steps, what))

@@ -1,0 +1,53 @@
+"""The parts of a nested space, each with the path that leads to it and the name that messages use for its features."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+from gymnasium import spaces
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One part of a nested space that is not itself nested."""
+
+    path: tuple[str | int, ...]
+    """Keys of `Dict` and positions in `Tuple` spaces, outermost first; empty where the space is not nested."""
+    space: gym.Space[Any]
+    """The part."""
+
+    def pick(self, observation: Any) -> Any:
+        """Returns this part of an observation, or of a batch of observations."""
+        for key in self.path:
+            observation = observation[key]
+        return observation
+
+    @property
+    def name(self) -> str:
+        """The path as messages show it: `camera`, `arm.position`; empty for a space that is not nested."""
+        return ".".join(str(key) for key in self.path)
+
+    def feature(self, index: tuple[int, ...]) -> str:
+        """Returns the name of one number in this part: `1`, `[0, 2]` or `arm.position[2]`."""
+        if not index:
+            return self.name or "0"
+        if not self.path and len(index) == 1:
+            return str(index[0])
+        return f"{self.name}[{', '.join(str(i) for i in index)}]"
+
+
+def leaves(space: gym.Space[Any], path: tuple[str | int, ...] = ()) -> list[Leaf]:
+    """Returns the parts of `space`, `Dict` in the order of its keys and `Tuple` by position."""
+    if isinstance(space, spaces.Dict):
+        return [leaf for key, part in space.spaces.items() for leaf in leaves(part, (*path, key))]
+    if isinstance(space, spaces.Tuple):
+        return [leaf for key, part in enumerate(space.spaces) for leaf in leaves(part, (*path, key))]
+    return [Leaf(path, space)]
+
+
+def same_keys(space: spaces.Dict, observation: Any) -> bool:
+    """Returns whether `observation` is a mapping with exactly the keys of `space`."""
+    return isinstance(observation, Mapping) and set(observation) == set(space.spaces)

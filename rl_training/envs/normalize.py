@@ -1,0 +1,154 @@
+"""Running normalisation of observations and rewards.
+
+Ours, because Gymnasium's are wrong at some episode boundaries (`NormalizeReward` carries its accumulator across
+truncations under the next-step autoreset mode) and because theirs can't be put into a checkpoint. Statistics are kept in
+float64 by the parallel update of Chan, Golub and LeVeque (1979).
+
+Shapes: `N` environments, `O` features of the vector part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.envs.spaces import ObservationEncoder
+from rl_training.errors import EnvironmentRefused
+
+EPSILON = 1e-8
+"""Added to variances before the root."""
+
+
+class RunningMeanStd:
+    """Mean and population variance of all rows seen so far.
+
+    Args:
+        shape: Shape of one row; `()` for numbers.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.count = 0
+        self.mean = np.zeros(shape, np.float64)
+        self._squares = np.zeros(shape, np.float64)
+
+    @property
+    def var(self) -> NDArray[np.float64]:
+        """Population variance; 1 before the first row, so that it scales nothing."""
+        return self._squares / self.count if self.count else np.ones_like(self._squares)
+
+    def update(self, rows: NDArray[Any]) -> None:
+        """Takes in rows [n, *shape]."""
+        rows = rows.astype(np.float64)
+        count, mean = len(rows), rows.mean(axis=0)
+        total = self.count + count
+        delta = mean - self.mean
+        self.mean = self.mean + delta * (count / total)
+        self._squares = self._squares + ((rows - mean) ** 2).sum(axis=0) + delta**2 * (self.count * count / total)
+        self.count = total
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns count, mean and sum of squared deviations."""
+        return {"count": self.count, "mean": self.mean.copy(), "squares": self._squares.copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes back what `state_dict` returned."""
+        self.count = int(state["count"])
+        self.mean = np.array(state["mean"], np.float64)
+        self._squares = np.array(state["squares"], np.float64)
+
+
+class ObservationNormalizer:
+    """Subtracts the running mean of each feature and divides by its running deviation; images pass unchanged.
+
+    Only `update` changes the statistics, so evaluation, which never calls it, uses them as they are.
+
+    Args:
+        encoder: Says which part of an encoded observation is the vector.
+        clip: Results are cut to [-clip, clip].
+
+    Raises:
+        EnvironmentRefused: The observation is one image, so that there is nothing to normalise.
+    """
+
+    def __init__(self, encoder: ObservationEncoder, clip: float) -> None:
+        if encoder.vector_size == 0:
+            raise EnvironmentRefused(
+                f"normalization.observation has nothing to normalise in {encoder.space}: images are not normalised; "
+                f"set it to false"
+            )
+        self._encoder = encoder
+        self._clip = clip
+        self.statistics = RunningMeanStd((encoder.vector_size,))
+
+    def update(self, observation: NDArray[Any]) -> None:
+        """Takes in encoded observations [N, *O], once for each real transition."""
+        vector = self._encoder.vector(observation)
+        assert vector is not None
+        self.statistics.update(vector)
+
+    def normalize(self, observation: NDArray[Any]) -> NDArray[Any]:
+        """Returns encoded observations [N, *O] normalised, in memory of its own."""
+        vector = self._encoder.vector(observation)
+        assert vector is not None
+        statistics = self.statistics
+        scaled = (vector - statistics.mean) / np.sqrt(statistics.var + EPSILON)
+        clipped = np.clip(scaled, -self._clip, self._clip).astype(np.float32)
+        if self._encoder.kind == "vector":
+            return clipped
+        normalized = observation.copy()
+        normalized["vector"] = clipped
+        return normalized
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the statistics."""
+        return self.statistics.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes back what `state_dict` returned."""
+        self.statistics.load_state_dict(state)
+
+
+class RewardNormalizer:
+    """Divides rewards by the running deviation of the discounted return; no mean is subtracted.
+
+    Args:
+        num_envs: N.
+        gamma: Discount of the return.
+        clip: Results are cut to [-clip, clip].
+    """
+
+    def __init__(self, num_envs: int, gamma: float, clip: float) -> None:
+        self._gamma = gamma
+        self._clip = clip
+        self.returns = np.zeros(num_envs, np.float64)
+        self.statistics = RunningMeanStd(())
+
+    def update(self, reward: NDArray[Any], done: NDArray[np.bool_]) -> None:
+        """Takes in one vector step: rewards [N], and which episodes ended, by either flag, on that step.
+
+        The last reward of an episode belongs to its return; the accumulator is zeroed after it.
+        """
+        self.returns = self.returns * self._gamma + reward
+        self.statistics.update(self.returns)
+        self.returns[done] = 0.0
+
+    def normalize(self, reward: NDArray[Any]) -> NDArray[np.float32]:
+        """Returns rewards [N] scaled and cut."""
+        scaled = reward / np.sqrt(self.statistics.var + EPSILON)
+        return np.clip(scaled, -self._clip, self._clip).astype(np.float32)
+
+    def forget(self, env_indices: list[int]) -> None:
+        """Begins the returns of these environments anew, as where a resume had to begin a fresh episode."""
+        self.returns[env_indices] = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the statistics and each environment's running return."""
+        return {"statistics": self.statistics.state_dict(), "returns": self.returns.copy()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes back what `state_dict` returned."""
+        self.statistics.load_state_dict(state["statistics"])
+        self.returns = np.array(state["returns"], np.float64)

@@ -1,0 +1,40 @@
+"""The random state of an environment as text, and back: numbers of 128 bits have no place in a tensor."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+
+def read_random_state(env: gym.Env[Any, Any]) -> str | None:
+    """Returns the state of the environment's `np_random` as JSON; None where it has drawn none yet."""
+    # The property would make a generator, with a seed of chance, where there is none.
+    generator = getattr(env.unwrapped, "_np_random", None)
+    if not isinstance(generator, np.random.Generator):
+        return None
+    return json.dumps(generator.bit_generator.state, default=_array_as_list)
+
+
+def write_random_state(env: gym.Env[Any, Any], text: str) -> None:
+    """Puts the environment's `np_random` into the state that `read_random_state` returned."""
+    state = json.loads(text, object_hook=_lists_as_arrays)
+    generator = getattr(env.unwrapped, "_np_random", None)
+    if isinstance(generator, np.random.Generator):
+        if generator.bit_generator.state["bit_generator"] == state["bit_generator"]:
+            # In place: the environment may have handed its generator to its own parts.
+            generator.bit_generator.state = state
+            return
+    bits = getattr(np.random, state["bit_generator"])()
+    bits.state = state
+    env.unwrapped.np_random = np.random.Generator(bits)
+
+
+def _array_as_list(value: Any) -> Any:
+    return {"array": value.tolist(), "dtype": value.dtype.name} if isinstance(value, np.ndarray) else int(value)
+
+
+def _lists_as_arrays(value: dict[str, Any]) -> Any:
+    return np.array(value["array"], value["dtype"]) if set(value) == {"array", "dtype"} else value

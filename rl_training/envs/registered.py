@@ -1,0 +1,74 @@
+"""Finding an environment by its id: plug-in modules, namespaces, and a one-line answer where there is none."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from difflib import get_close_matches
+
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec, parse_env_id
+
+from rl_training.errors import EnvironmentRefused
+
+
+def find_spec(env_id: str) -> EnvSpec:
+    """Returns the registered specification of `Env-v0`, `namespace/Env-v0` or `module:Env-v0`.
+
+    A module before the colon is imported first, in every process anew; that is where plug-ins register their ids.
+
+    Raises:
+        EnvironmentRefused: There is no such module, namespace or id, or the module fails on import.
+    """
+    module, _, name = env_id.rpartition(":")
+    if module:
+        _import_plugin(env_id, module)
+    spec = gym.registry.get(name)
+    if spec is None:
+        raise EnvironmentRefused(_unknown(env_id, module, name))
+    return spec
+
+
+def _import_plugin(env_id: str, module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        missing = error.name or str(error)
+        if missing == module or module.startswith(f"{missing}."):
+            message = f"no module named {missing!r}; install it or put its folder on PYTHONPATH"
+        else:
+            message = f"module {module!r} failed on import: missing package {missing!r}; install it"
+        raise EnvironmentRefused(f"environment {env_id!r}: {message}") from error
+    except (Exception, SystemExit) as error:
+        reason = " ".join(str(error).split())
+        raise EnvironmentRefused(
+            f"environment {env_id!r}: module {module!r} failed on import: {type(error).__name__}: {reason}"
+        ) from error
+
+
+def _unknown(env_id: str, module: str, name: str) -> str:
+    try:
+        namespace, base, version = parse_env_id(name)
+    except gym.error.Error:
+        return f"environment {env_id!r}: {name!r} is no id; expected Name-v0, namespace/Name-v0 or module:Name-v0"
+    known = list(gym.registry)
+    if namespace is not None and not any(spec.namespace == namespace for spec in gym.registry.values()):
+        hint = f"write the module that registers it before the id: {module or 'MODULE'}:{name}"
+        if not module and _importable(namespace):
+            hint = f"its module must be named: {namespace}:{name}"
+        return f"environment {env_id!r}: unknown namespace {namespace!r}; {hint}"
+    same_base = [key for key, spec in gym.registry.items() if spec.name.lower() == base.lower()]
+    nearest = same_base[-1:] or get_close_matches(name, known, n=1, cutoff=0.5)
+    prefix = f"{module}:" if module else ""
+    suggestion = f"; did you mean {prefix}{nearest[0]}?" if nearest else ""
+    if not module and not nearest:
+        suggestion = "; an id of a plug-in needs its module: MODULE:" + name
+    registered = f" (module {module!r} was imported and does not register it)" if module else ""
+    return f"environment {env_id!r}: unknown id {name!r}{registered}{suggestion}"
+
+
+def _importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False

@@ -1,0 +1,273 @@
+"""From an environment's spaces to the arrays that networks and buffers use, and back.
+
+Shapes: `N` environments, `O` features of a vector, `C, H, W` channels, height and width of an image, `A` action numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from rl_training.envs.leaves import Leaf, leaves
+from rl_training.errors import EnvironmentRefused
+
+ObservationKind = Literal["vector", "image", "mixed"]
+ActionKind = Literal["discrete", "multi_discrete", "multi_binary", "box"]
+
+
+class UnsupportedSpace(EnvironmentRefused):
+    """A space that has no array form here; the message names it and says what would do."""
+
+
+@dataclass(frozen=True)
+class _VectorPart:
+    leaf: Leaf
+    offset: int
+    size: int
+
+    def write(self, values: NDArray[Any], out: NDArray[np.float32]) -> None:
+        """Writes a batch of this part into its columns of `out` [N, O]."""
+        columns = out[:, self.offset : self.offset + self.size]
+        space = self.leaf.space
+        if isinstance(space, spaces.Discrete):
+            _one_hot(values.reshape(len(values), 1) - space.start, np.array([space.n]), columns)
+        elif isinstance(space, spaces.MultiDiscrete):
+            _one_hot((values - space.start).reshape(len(values), -1), space.nvec.ravel(), columns)
+        else:
+            columns[:] = values.reshape(len(values), -1)
+
+    def feature(self, index: int) -> str:
+        """Returns the name of the column `index` of this part."""
+        space = self.leaf.space
+        if isinstance(space, spaces.Box | spaces.MultiBinary):
+            return self.leaf.feature(tuple(int(i) for i in np.unravel_index(index, space.shape)))
+        return self.leaf.name or str(index)
+
+
+@dataclass(frozen=True)
+class _ImagePart:
+    leaf: Leaf
+    field: str
+    channels_first: bool
+    shape: tuple[int, int, int]
+
+    def frames(self, values: NDArray[Any]) -> NDArray[np.uint8]:
+        """Returns a batch of this part as uint8 [N, C, H, W]."""
+        if values.ndim == 3:
+            return values[:, None]
+        return values if self.channels_first else np.ascontiguousarray(values.transpose(0, 3, 1, 2))
+
+
+class ObservationEncoder:
+    """Turns observations of a space into one array of one dtype, so that buffers are plain preallocated arrays.
+
+    `Box` and `MultiBinary` become float32 numbers, `Discrete` and `MultiDiscrete` one-hot; the parts of `Dict` and `Tuple`
+    spaces are concatenated in their order. A uint8 `Box` of pixels (bounds 0 to 255, two or three dimensions) is an image
+    and stays uint8, channels first. `kind` says which form results: `vector` float32 [O], `image` uint8 [C, H, W], or
+    `mixed`, a structured dtype with the field `vector` float32 [O] and a field `image_0`, `image_1`, ... for each image.
+
+    Args:
+        space: The observation space of one environment.
+
+    Raises:
+        UnsupportedSpace: A part of `space` has no such form.
+    """
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        self.space = space
+        self._vectors: list[_VectorPart] = []
+        self._images: list[_ImagePart] = []
+        for leaf in leaves(space):
+            if _is_image(leaf.space):
+                self._images.append(_image_part(leaf, f"image_{len(self._images)}"))
+            else:
+                self._vectors.append(_VectorPart(leaf, self.vector_size, _vector_size(leaf)))
+        if not self._images and self.vector_size == 0:
+            raise UnsupportedSpace(f"observation space {space} holds no number; at least one feature is needed")
+        self.kind: ObservationKind = "vector"
+        self.shape: tuple[int, ...] = (self.vector_size,)
+        self.dtype: np.dtype[Any] = np.dtype(np.float32)
+        if self._images and not self._vectors and len(self._images) == 1:
+            self.kind, self.shape, self.dtype = "image", self._images[0].shape, np.dtype(np.uint8)
+        elif self._images:
+            fields = [("vector", np.float32, (self.vector_size,))]
+            fields += [(part.field, np.uint8, part.shape) for part in self._images]  # type: ignore[misc]
+            self.kind, self.shape, self.dtype = "mixed", (), np.dtype(fields)
+
+    @property
+    def vector_size(self) -> int:
+        """Numbers in the vector part (O)."""
+        return sum(part.size for part in self._vectors)
+
+    @property
+    def image_shapes(self) -> dict[str, tuple[int, int, int]]:
+        """The (C, H, W) of each image by its field name."""
+        return {part.field: part.shape for part in self._images}
+
+    def vector(self, encoded: NDArray[Any]) -> NDArray[np.float32] | None:
+        """Returns the vector part [N, O] of encoded observations as a view; None where all is one image."""
+        if self.kind == "image":
+            return None
+        return encoded["vector"] if self.kind == "mixed" else encoded
+
+    def feature_name(self, index: int) -> str:
+        """Returns the name of column `index` of the vector part, as the environment's own space counts it."""
+        for part in self._vectors:
+            if index < part.offset + part.size:
+                return part.feature(index - part.offset)
+        raise IndexError(f"the vector part has {self.vector_size} numbers, not {index + 1}")
+
+    def encode(self, batch: Any) -> NDArray[Any]:
+        """Encodes what a vector environment returns: an array, or a dict or tuple of arrays.
+
+        Returns:
+            [N, *shape]; may share memory with `batch`.
+        """
+        if self.kind == "vector" and isinstance(self.space, spaces.Box):
+            return np.asarray(batch, np.float32).reshape(len(batch), -1)
+        return self._assemble([np.asarray(part.leaf.pick(batch)) for part in (*self._vectors, *self._images)])
+
+    def encode_list(self, observations: Sequence[Any]) -> NDArray[Any]:
+        """Encodes observations of single environments, each as its environment returned it.
+
+        Returns:
+            [n, *shape], in memory of its own.
+        """
+        parts = (*self._vectors, *self._images)
+        return self._assemble(
+            [np.stack([np.asarray(part.leaf.pick(observation)) for observation in observations]) for part in parts]
+        )
+
+    def _assemble(self, columns: list[NDArray[Any]]) -> NDArray[Any]:
+        count = len(columns[0])
+        if self.kind == "image":
+            return self._images[0].frames(columns[0])
+        encoded = np.zeros((count, *self.shape), self.dtype)
+        vector = self.vector(encoded)
+        assert vector is not None
+        for part, values in zip(self._vectors, columns, strict=False):
+            part.write(values, vector)
+        for image, values in zip(self._images, columns[len(self._vectors) :], strict=True):
+            encoded[image.field] = image.frames(values)
+        return encoded
+
+
+class ActionCodec:
+    """Turns a batch of the policy's actions into the environment's own units, shape and dtype.
+
+    The policy counts a discrete choice from 0 and sees every other action as a flat row. `kind`, `shape` and `dtype`
+    describe one action on the policy's side: `discrete` int64 [], `multi_discrete` int64 [A], `multi_binary` int8 [A],
+    `box` float32 [A].
+
+    Args:
+        space: The action space of one environment.
+
+    Raises:
+        UnsupportedSpace: There is no such form of `space`.
+    """
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        self.space = space
+        self.kind: ActionKind
+        self.nvec: tuple[int, ...] = ()
+        """Choices of each discrete number: (n,) for `Discrete`, one a dimension for `MultiDiscrete`."""
+        if isinstance(space, spaces.Discrete):
+            self.kind, self.dtype, self.nvec = "discrete", np.dtype(np.int64), (int(space.n),)
+        elif isinstance(space, spaces.MultiDiscrete):
+            self.kind, self.dtype = "multi_discrete", np.dtype(np.int64)
+            self.nvec = tuple(int(n) for n in space.nvec.ravel())
+        elif isinstance(space, spaces.MultiBinary):
+            self.kind, self.dtype = "multi_binary", np.dtype(np.int8)
+        elif isinstance(space, spaces.Box):
+            self.kind, self.dtype = "box", np.dtype(np.float32)
+        else:
+            raise UnsupportedSpace(
+                f"action space {space} is not supported; Discrete, MultiDiscrete, MultiBinary and Box are"
+            )
+        self._env_shape: tuple[int, ...] = space.shape
+        self._env_dtype = np.dtype(space.dtype)
+        self.shape: tuple[int, ...] = () if self.kind == "discrete" else (prod(self._env_shape),)
+        if self.size == 0:
+            raise UnsupportedSpace(f"action space {space} holds no number; at least one is needed")
+
+    @property
+    def size(self) -> int:
+        """Numbers in one action (1 for `Discrete`)."""
+        return prod(self.shape)
+
+    def to_env(self, actions: NDArray[Any]) -> NDArray[Any]:
+        """Returns the batch that the environments take, in memory of its own.
+
+        Args:
+            actions: [N, *shape] of the policy. `Box` actions are cut to the space's bounds.
+        """
+        space, shape = self.space, (len(actions), *self._env_shape)
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            return (actions.reshape(shape) + space.start).astype(self._env_dtype)
+        if not isinstance(space, spaces.Box):
+            return actions.reshape(shape).astype(self._env_dtype)
+        if np.issubdtype(self._env_dtype, np.floating):
+            # Cast first: a float32 bound may lie above the float64 one that it was rounded from.
+            return np.clip(actions.reshape(shape).astype(self._env_dtype), space.low, space.high)
+        return np.rint(np.clip(actions.reshape(shape).astype(np.float64), space.low, space.high)).astype(
+            self._env_dtype
+        )
+
+
+def _one_hot(choices: NDArray[Any], counts: NDArray[Any], out: NDArray[np.float32]) -> None:
+    """Writes choices [N, K], each from 0 to its count [K], as concatenated one-hot rows into `out`, which is zero."""
+    if ((choices < 0) | (choices >= counts)).any():
+        raise ValueError(
+            f"a discrete observation is outside its space: {choices.tolist()} of {counts.tolist()} choices"
+        )
+    offsets = np.concatenate(([0], np.cumsum(counts)[:-1]))
+    out[np.arange(len(choices))[:, None], choices + offsets] = 1.0
+
+
+def _vector_size(leaf: Leaf) -> int:
+    space = leaf.space
+    if isinstance(space, spaces.Discrete):
+        return int(space.n)
+    if isinstance(space, spaces.MultiDiscrete):
+        return int(space.nvec.sum())
+    if isinstance(space, spaces.MultiBinary):
+        return prod(space.shape)
+    if isinstance(space, spaces.Box):
+        if space.dtype == np.uint8 and _is_pixels(space):
+            raise UnsupportedSpace(
+                f"observation {leaf.name or 'space'} {space} is of pixels with {len(space.shape)} dimensions; an image has "
+                f"two or three: stack frames along the channels (GrayscaleObservation before FrameStackObservation)"
+            )
+        return prod(space.shape)
+    raise UnsupportedSpace(
+        f"observation {leaf.name or 'space'} {space} is not supported; Box, Discrete, MultiDiscrete, MultiBinary, and Dict "
+        f"and Tuple of these are"
+    )
+
+
+def _is_pixels(space: spaces.Box) -> bool:
+    return len(space.shape) >= 2 and bool((space.low == 0).all() and (space.high == 255).all())
+
+
+def _is_image(space: gym.Space[Any]) -> bool:
+    return (
+        isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3) and _is_pixels(space)
+    )
+
+
+def _image_part(leaf: Leaf, field: str) -> _ImagePart:
+    shape = leaf.space.shape
+    assert shape is not None
+    if len(shape) == 2:
+        return _ImagePart(leaf, field, True, (1, *shape))
+    # Channels are the fewer: (4, 84, 84) is a stack of frames, (84, 84, 3) a colour picture.
+    if shape[0] < shape[2]:
+        return _ImagePart(leaf, field, True, (shape[0], shape[1], shape[2]))
+    return _ImagePart(leaf, field, False, (shape[2], shape[0], shape[1]))

@@ -1,0 +1,197 @@
+"""The environments that a trainer steps: encoding, normalisation, fault checks and masked resets in one place.
+
+Shapes: `N` environments, `*O` one encoded observation, `*A` one action of the policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rl_training.config.settings import TrainConfig
+from rl_training.envs.contract import not_finite
+from rl_training.envs.factory import make_vector_env
+from rl_training.envs.guard import fault_text
+from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
+from rl_training.envs.spaces import ActionCodec, ObservationEncoder
+from rl_training.errors import CheckpointError, EnvironmentFault
+from rl_training.seeding import env_seeds
+
+
+class Episode(NamedTuple):
+    """A finished episode, as `RecordEpisodeStatistics` counted it: the environment's own rewards."""
+
+    env_index: int
+    return_: float
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class VectorStep:
+    """One step of all environments: N real transitions."""
+
+    next_observation: NDArray[Any]
+    """[N, *O] raw; the true final observation where the episode ended."""
+    next_normalized: NDArray[Any]
+    """[N, *O] the same through the normaliser."""
+    reward: NDArray[np.float64]
+    """[N] the environment's own."""
+    scaled_reward: NDArray[np.float32]
+    """[N] through the reward normaliser; the environment's own without one."""
+    terminated: NDArray[np.bool_]
+    """[N] the episode ended in a terminal state: its value is 0."""
+    truncated: NDArray[np.bool_]
+    """[N] the episode was cut: the final observation has a value, unless it is terminal as well."""
+    done: NDArray[np.bool_]
+    """[N] either flag."""
+    episodes: list[Episode]
+    """Those that ended on this step."""
+
+
+class TrainingEnvs:
+    """Training environments behind one `step`.
+
+    Args:
+        config: The settings.
+        gamma: Discount of the return whose deviation scales rewards; needed with `normalization.reward`.
+
+    Raises:
+        EnvironmentRefused: The environment can't be made, or its spaces have no array form.
+    """
+
+    def __init__(self, config: TrainConfig, gamma: float | None) -> None:
+        self._config = config
+        self._envs = make_vector_env(config)
+        try:
+            self.num_envs = config.num_envs
+            self.single_observation_space = self._envs.single_observation_space
+            self.single_action_space = self._envs.single_action_space
+            self.encoder = ObservationEncoder(self.single_observation_space)
+            self.codec = ActionCodec(self.single_action_space)
+            settings = config.normalization
+            self.observation_normalizer = (
+                ObservationNormalizer(self.encoder, settings.clip) if settings.observation else None
+            )
+            self.reward_normalizer: RewardNormalizer | None = None
+            if settings.reward:
+                if gamma is None:
+                    raise ValueError("normalization.reward needs gamma, the discount of the return that scales rewards")
+                self.reward_normalizer = RewardNormalizer(config.num_envs, gamma, settings.clip)
+        except BaseException:
+            self._envs.close()
+            raise
+        self.observation: NDArray[Any] = np.zeros((self.num_envs, *self.encoder.shape), self.encoder.dtype)
+        """[N, *O] raw current observations, in memory of their own, valid until the next step."""
+        self._normalized = self.observation
+
+    def start(self) -> None:
+        """Seeds all environments, each differently, and begins their first episodes.
+
+        Raises:
+            EnvironmentFault: An environment raised, exited, or broke its contract.
+        """
+        observation, _ = self._envs.reset(seed=list(env_seeds(self._config.seed, self.num_envs)))
+        self._begin_from(self.encoder.encode(observation))
+
+    def normalized(self) -> NDArray[Any]:
+        """Returns the current observations [N, *O] through the normaliser; the raw ones without one."""
+        return self._normalized
+
+    def step(self, actions: NDArray[Any]) -> VectorStep:
+        """Steps all environments once, and begins the next episode of those that ended.
+
+        Each observation that was acted on is counted once in the statistics, when its transition is made.
+
+        Args:
+            actions: [N, *A] of the policy.
+
+        Raises:
+            EnvironmentFault: An environment raised, exited, or broke its contract; names it, its index and life step.
+        """
+        raw, reward, terminated, truncated, infos = self._envs.step(self.codec.to_env(actions))
+        next_observation = self.encoder.encode(raw)
+        self._require_finite(next_observation, reward)
+        done = terminated | truncated
+        next_normalized, scaled_reward = next_observation, reward.astype(np.float32)
+        if self.observation_normalizer is not None:
+            self.observation_normalizer.update(self.observation)
+            next_normalized = self.observation_normalizer.normalize(next_observation)
+        if self.reward_normalizer is not None:
+            self.reward_normalizer.update(reward, done)
+            scaled_reward = self.reward_normalizer.normalize(reward)
+        episodes: list[Episode] = []
+        self.observation, self._normalized = next_observation, next_normalized
+        if done.any():
+            statistics = infos["episode"]
+            for i in np.flatnonzero(done):
+                episodes.append(Episode(int(i), float(statistics["r"][i]), int(statistics["l"][i])))
+            raw, _ = self._envs.reset(options={"reset_mask": done})
+            self._begin_from(self.encoder.encode(raw))
+        return VectorStep(
+            next_observation, next_normalized, reward, scaled_reward, terminated, truncated, done, episodes
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the normalisers' statistics and what brings each environment back to where it is."""
+        return {
+            "observation_normalizer": self.observation_normalizer.state_dict() if self.observation_normalizer else None,
+            "reward_normalizer": self.reward_normalizer.state_dict() if self.reward_normalizer else None,
+            "snapshots": list(self._envs.call("snapshot")),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> list[int]:
+        """Takes back what `state_dict` returned, by playing each running episode again.
+
+        Returns:
+            Indices of the environments that did not come back to the same state, and so began a fresh episode.
+
+        Raises:
+            CheckpointError: The state is of another number of environments or of other normalisers.
+            EnvironmentFault: An environment that could not be brought back failed in its fresh episode too.
+        """
+        snapshots = state["snapshots"]
+        if len(snapshots) != self.num_envs:
+            raise CheckpointError(
+                f"the checkpoint has {len(snapshots)} environments; the settings have {self.num_envs}"
+            )
+        for name in ("observation_normalizer", "reward_normalizer"):
+            normalizer = getattr(self, name)
+            if (normalizer is None) != (state[name] is None):
+                has = "no" if state[name] is None else "an"
+                raise CheckpointError(f"the checkpoint has {has} {name.replace('_', ' ')}; the settings differ")
+            if normalizer is not None:
+                normalizer.load_state_dict(state[name])
+        restored = self._envs.call_each("restore", snapshots)
+        self._envs.life_steps[:] = [snapshot["life_steps"] for snapshot in snapshots]
+        fresh = [i for i, exact in enumerate(restored) if not exact]
+        if self.reward_normalizer is not None:
+            self.reward_normalizer.forget(fresh)
+        self._begin_from(self.encoder.encode_list(self._envs.call("last_observation")))
+        return fresh
+
+    def close(self) -> None:
+        """Closes the environments; worker processes are gone afterwards."""
+        self._envs.close()
+
+    def _begin_from(self, observation: NDArray[Any]) -> None:
+        self._require_finite(observation, None)
+        self.observation = self._normalized = observation
+        if self.observation_normalizer is not None:
+            self._normalized = self.observation_normalizer.normalize(observation)
+
+    def _require_finite(self, observation: NDArray[Any], reward: NDArray[np.float64] | None) -> None:
+        vector = self.encoder.vector(observation)
+        if vector is not None and not np.isfinite(vector).all():
+            row, column = (int(i) for i in np.argwhere(~np.isfinite(vector))[0])
+            breach = not_finite(self.encoder.feature_name(column), float(vector[row, column]))
+            raise self._fault(row, breach.message)
+        if reward is not None and not np.isfinite(reward).all():
+            row = int(np.flatnonzero(~np.isfinite(reward))[0])
+            raise self._fault(row, f"reward is {reward[row]}; it must be finite")
+
+    def _fault(self, row: int, what: str) -> EnvironmentFault:
+        return EnvironmentFault(fault_text(self._config.env_id, row, int(self._envs.life_steps[row]), what))

@@ -1,0 +1,6 @@
+"""A plug-in package: its ids are known only once it is imported."""
+
+import gymnasium as gym
+
+gym.register("trialplug/Walk-v0", entry_point="trialplug.walk:Walk", max_episode_steps=25)
+gym.register("PlugWalk-v0", entry_point="trialplug.walk:Walk", max_episode_steps=25)
