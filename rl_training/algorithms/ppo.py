@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
@@ -17,24 +17,17 @@ from torch import Tensor
 
 from rl_training.config.ppo import PPOConfig
 from rl_training.data.rollout_buffer import Minibatch, RolloutBuffer
+from rl_training.envs.spaces import ActionCodec, ObservationEncoder, UnsupportedSpace
 from rl_training.errors import CheckpointError, NumericError
 from rl_training.networks.actor_critic import Actor, ActorCritic
 from rl_training.networks.adam import FlatAdam
-from rl_training.networks.bodies import ObservationLayout, to_tensors
+from rl_training.networks.bodies import to_tensors
 from rl_training.networks.distributions import make_distribution
 from rl_training.networks.flat import FlatParameters
 from rl_training.seeding import generator, generator_state, restore_generator
 
 KL_TOLERANCE = 1.5
 """An update stops when a minibatch's approximate KL passes this many times `target_kl`."""
-
-
-class ActionLayout(Protocol):
-    """What PPO needs to know of the actions."""
-
-    @property
-    def space(self) -> gym.Space[Any]:
-        """The environment's action space."""
 
 
 @dataclass
@@ -89,7 +82,7 @@ class PPO:
     """Acts, and learns from rollouts; knows no environment, file or logger."""
 
     def __init__(
-        self, config: PPOConfig, encoder: ObservationLayout, codec: ActionLayout, device: torch.device
+        self, config: PPOConfig, encoder: ObservationEncoder, codec: ActionCodec, device: torch.device
     ) -> None:
         """Makes the networks, with weights drawn from the seed's `init` stream.
 
@@ -211,10 +204,12 @@ class PPO:
 
     def _require_finite(self, measured: Measurements) -> None:
         for name in ("policy_loss", "value_loss", "entropy", "gradient_norm"):
-            value = getattr(measured, name)
-            if not math.isfinite(value):
-                what = f"gradient of {self.parameters.non_finite_gradient()}" if name == "gradient_norm" else name
-                raise NumericError(f"{what} is not finite ({name} {value}); a lower learning_rate may help")
+            value, what = getattr(measured, name), name
+            if math.isfinite(value):
+                continue
+            if name == "gradient_norm":
+                what = f"gradient of {self.parameters.non_finite_gradient() or 'all parameters together'}"
+            raise NumericError(f"{what} is not finite ({name} {value}); a lower learning_rate may help")
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(self.device)
@@ -252,6 +247,20 @@ class PPO:
         if "cursor" in state:
             plain = state["cursor"]
             self.state.cursor = UpdateCursor(**plain | {"order": plain["order"].numpy(), "sums": dict(plain["sums"])})
+
+
+def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> list[str]:
+    """Returns why PPO can't train on these spaces, a sentence each; nothing where it can.
+
+    Unbounded `Box` actions are no fault: PPO needs no bounds, and nothing is clipped.
+    """
+    faults = []
+    for convert, space in ((ObservationEncoder, observation_space), (ActionCodec, action_space)):
+        try:
+            convert(space)
+        except UnsupportedSpace as unsupported:
+            faults.append(f"ppo: {unsupported}")
+    return faults
 
 
 def annealed(start: float, schedule: Literal["constant", "linear"], progress: float) -> float:
