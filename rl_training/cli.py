@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn, TextIO
 
 from cyclopts import App, CycloptsError, Parameter
 
 from rl_training import __version__
-from rl_training.cli_output import evaluation_lines, log_to_stderr, result_stream, write_result
+from rl_training.cli_output import evaluation_lines, log_to_stderr, result_stream, run_lines, write_result
 from rl_training.errors import RLTrainingError, UserError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 EXIT_FAILED, EXIT_USER_ERROR, EXIT_STOPPED, EXIT_INTERRUPTED = 1, 2, 75, 130
 
-DEEP_VALIDATION = {"validation": {"episodes": 20, "max_steps": 100_000}}
+DEEP_VALIDATION = {"episodes": 20, "max_steps": 100_000}
 
 app = App(
     name="rl-training",
@@ -61,7 +62,8 @@ def train(
         from rl_training.experiment.loading import load_config
 
         settings = load_config(config, set_)
-        return _finish(run_training(settings, [make_progress()], track=not no_track, offline=offline), out, json)
+        summary = run_training(settings, [make_progress()], track=not no_track, offline=offline)
+        return _finish(summary, out, json)
 
 
 @app.command
@@ -81,10 +83,10 @@ def resume(
 def evaluate(source: Source, *, episodes: Episodes = None, seed: Seed = None, json: Json = False) -> int:
     """Play held-out episodes with a checkpoint's greedy policy."""
     with result_stream() as out:
-        from rl_training.api.training import find_checkpoint
         from rl_training.runtime.workflows import evaluate_checkpoint
+        from rl_training.tracking.sources import download_checkpoint
 
-        checkpoint = find_checkpoint(source)
+        checkpoint = download_checkpoint(source)
         evaluation = evaluate_checkpoint(checkpoint, episodes=episodes, seed=seed).to_dict()
         result = {
             "checkpoint": str(checkpoint.path),
@@ -119,7 +121,7 @@ def validate_env(
             settings = load_config(config, set_)
         else:
             settings = config_from_mapping({"algo": algo, "env_id": env_id, "total_timesteps": 10_000}, set_)
-        bounds = DEEP_VALIDATION if deep else {}
+        bounds = DEEP_VALIDATION if deep else {"episodes": None, "max_steps": None}
         report = run_validation(settings, get_algorithm(settings.algo).check_spaces, **bounds)
         write_result(out, report.to_dict(), report.lines(), as_json=json)
         return 0 if report.ok else EXIT_USER_ERROR
@@ -137,13 +139,15 @@ def algorithms(*, json: Json = False) -> int:
 
 
 @app.command
-def sync(run_dir: RunDir, *, new_run: NewRun = False) -> int:
+def sync(run_dir: RunDir, *, new_run: NewRun = False, json: Json = False) -> int:
     """Send to MLflow what of a run is not there yet."""
-    from rl_training.tracking.shipper import sync_run
-
     with result_stream() as out:
-        print(sync_run(run_dir, new_run=new_run).message, file=out)
-        return 0
+        from rl_training.tracking.sync import sync as send
+
+        report = send(run_dir, new_run=new_run)
+        lines = [f"MLflow run {report.run_id} has {report.sent} metric values of {run_dir}"]
+        write_result(out, asdict(report), [*lines, *([report.message] if report.message else [])], as_json=json)
+        return EXIT_FAILED if report.unsent or report.message else 0
 
 
 @flow.command(name="train")
@@ -165,8 +169,10 @@ def flow_resume(source: Source, *, set_: Set = (), json: Json = False) -> int:
 
 
 def _finish(summary: RunSummary, out: TextIO, as_json: bool) -> int:
-    write_result(out, summary.to_dict(), summary.lines(), as_json=as_json)
-    return EXIT_STOPPED if summary.stop_reason == "signal" else 0
+    write_result(out, summary.to_dict(), run_lines(summary), as_json=as_json)
+    if summary.stop_reason == "signal":
+        return EXIT_STOPPED
+    return EXIT_FAILED if summary.unsent and not summary.offline else 0
 
 
 def run(arguments: Sequence[str]) -> int:

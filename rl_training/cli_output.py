@@ -8,7 +8,10 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rl_training.api.training import RunSummary
 
 
 @contextmanager
@@ -57,3 +60,20 @@ def evaluation_lines(evaluation: Mapping[str, Any]) -> list[str]:
     if evaluation.get("cut"):
         lines.append(f"{evaluation['cut']} episodes were cut at evaluation.max_episode_steps")
     return lines
+
+
+def run_lines(summary: RunSummary) -> list[str]:
+    """Returns what a run came to, for people."""
+    if summary.stop_reason == "signal":
+        lines = [
+            f"stopped by a signal at step {summary.num_timesteps:,}",
+            f"go on with: rl-training resume {summary.run_dir}",
+        ]
+    else:
+        lines = [f"trained {summary.num_timesteps:,} steps at {summary.steps_per_second:,.0f} steps/s"]
+    if summary.evaluation is not None:
+        lines += evaluation_lines(summary.evaluation.to_dict())
+    lines += [f"run directory: {summary.run_dir}", f"checkpoint: {summary.checkpoint}"]
+    if summary.run_id is not None:
+        lines += [f"MLflow run {summary.run_id}: {summary.ui}"]
+    return [*lines, *([summary.unsent] if summary.unsent else [])]

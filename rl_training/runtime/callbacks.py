@@ -6,7 +6,7 @@ exactly once, whatever ended the run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -96,7 +96,11 @@ class CallbackList:
     """Calls each callback in the order given and keeps their states for the checkpoint."""
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:
-        self.callbacks: Sequence[Callback] = tuple(callbacks)
+        self.callbacks: list[Callback] = list(callbacks)
+
+    def append(self, callback: Callback) -> None:
+        """Adds one behind the others, before training begins: one that needs the run's directory, say."""
+        self.callbacks.append(callback)
 
     def call(self, event: Event, state: TrainerState) -> None:
         """Calls `event` on every callback, also after one has raised.

@@ -1,0 +1,221 @@
+"""A whole run: the environment is checked, the agent trained and tracked, and the final policy judged.
+
+`run_training` is `rl-training train`; the train flow makes tasks of the same steps.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rl_training.config.paths import home
+from rl_training.config.reader import dump_config
+from rl_training.config.settings import TrainConfig
+from rl_training.envs.validation import ValidationReport, require_valid, validate_env
+from rl_training.experiment.default_manager import DefaultExperimentManager
+from rl_training.experiment.registry import get_algorithm
+from rl_training.runtime.callbacks import Callback, StopReason
+from rl_training.runtime.evaluation import EvaluationResult
+from rl_training.runtime.job_lock import job_lock
+from rl_training.runtime.stopping import StopFlag, StopTraining, stop_on_signals
+from rl_training.runtime.trainer import Trainer, TrainResult
+from rl_training.runtime.workflows import evaluate_checkpoint, load_checkpoint_config
+from rl_training.tracking import run_files
+from rl_training.tracking.metric_log import MetricLog
+from rl_training.tracking.session import TrackingSession, start_tracking
+from rl_training.tracking.sources import download_checkpoint
+
+logger = logging.getLogger(__name__)
+
+HELD_OUT = "evaluation.json"
+"""The held-out evaluation with all its episodes, among the run's artifacts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """What a run came to."""
+
+    run_uid: str
+    run_dir: Path
+    checkpoint: Path
+    """The final checkpoint, a directory."""
+    policy_sha256: str
+    """Of the final checkpoint."""
+    num_timesteps: int
+    stop_reason: StopReason
+    steps_per_second: float
+    cpu_seconds: float
+    """CPU time of the training thread inside `Trainer.train()`."""
+    evaluation: EvaluationResult | None
+    """Held-out, of the final checkpoint; None where a signal came first."""
+    run_id: str | None = None
+    """MLflow's; None where it is not tracked."""
+    ui: str | None = None
+    """Where the run can be seen: an address, or the command that opens the UI."""
+    offline: bool = False
+    """Whether it was to be kept for `rl-training sync`."""
+    unsent: str = ""
+    """What is not in MLflow, and what to do; empty where everything is there."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns it for JSON."""
+        return {
+            "run_id": self.run_id,
+            "run_uid": self.run_uid,
+            "run_dir": str(self.run_dir),
+            "checkpoint": str(self.checkpoint),
+            "num_timesteps": self.num_timesteps,
+            "stop_reason": self.stop_reason,
+            "steps_per_second": self.steps_per_second,
+            "cpu_seconds": self.cpu_seconds,
+            "policy_sha256": self.policy_sha256,
+            "evaluation": self.evaluation.to_dict() if self.evaluation is not None else None,
+            "unsent": self.unsent,
+        }
+
+
+def check_environment(config: TrainConfig) -> ValidationReport:
+    """Checks that the environment keeps its contract and that the algorithm can train on it.
+
+    Raises:
+        EnvironmentRefused: It can't be trained on; a line for every reason.
+    """
+    report = validate_env(config, get_algorithm(config.algo).check_spaces)
+    require_valid(report)
+    for line in report.lines():
+        logger.info(line)
+    return report
+
+
+def run_training(
+    config: TrainConfig,
+    callbacks: Iterable[Callback] = (),
+    *,
+    track: bool = True,
+    offline: bool = False,
+) -> RunSummary:
+    """Runs one experiment from its settings to a judged policy; SIGTERM and SIGINT stop it, resumable.
+
+    Args:
+        config: The settings.
+        callbacks: What sees training, in the order given; the run's record comes last.
+        track: Whether the run goes to MLflow.
+        offline: Keep what would go there, for `rl-training sync`.
+
+    Returns:
+        What the run came to, whatever way it ended short of an error.
+
+    Raises:
+        UserError: The settings, the environment, or the tracking server can't be used; nothing was trained.
+        RunFailed: The run broke; its last good checkpoint is kept.
+    """
+    check_environment(config)
+    with job_lock(config.job):
+        trainer = DefaultExperimentManager().setup(config, callbacks)
+        return _run(trainer, track=track, offline=offline)
+
+
+def resume_training(
+    source: str | Path,
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+    callbacks: Iterable[Callback] = (),
+    *,
+    track: bool = True,
+    offline: bool = False,
+) -> RunSummary:
+    """Trains on from a checkpoint, and judges the final policy; see `run_training`.
+
+    Args:
+        source: A checkpoint's or a run's directory, an MLflow run id, `runs:/ID`, or `models:/NAME@ALIAS`.
+        overrides: Settings that change: `total_timesteps` for one.
+        callbacks: As in `run_training`.
+        track: As in `run_training`.
+        offline: As in `run_training`.
+
+    Raises:
+        CheckpointError: There is no good checkpoint, or a setting differs that must be equal.
+        TrackingError: MLflow can't be reached, or does not know the source.
+    """
+    checkpoint = download_checkpoint(source)
+    config = load_checkpoint_config(checkpoint, overrides)
+    with job_lock(config.job):
+        trainer = get_algorithm(config.algo).make_trainer(config, callbacks, resume_from=checkpoint)
+        return _run(trainer, track=track, offline=offline)
+
+
+def _run(trainer: Trainer, *, track: bool, offline: bool) -> RunSummary:
+    run_dir, config = trainer.run.run_dir, trainer.config
+    logger.info("home %s\nrun directory %s\nsettings:\n%s", home(), run_dir, dump_config(config).rstrip())
+    with ExitStack() as stack:
+        session = stack.enter_context(start_tracking(run_dir, config, offline=offline)) if track else None
+        if session is not None and session.ui is not None:
+            logger.info("MLflow run %s: %s", session.run_id, session.ui)
+        log = session.callback if session is not None else MetricLog(run_dir)
+        trainer.callbacks.append(log)
+        stack.enter_context(stop_on_signals(trainer.stop))
+        result = trainer.train()
+        if result.stop_reason == "callback":
+            trainer.stop.cause = None  # that wish is granted; who asks from here on is a signal
+        evaluation = judge_final_policy(result, log, trainer.stop)
+        log.close()
+        return summarize(trainer, result, evaluation, session)
+
+
+def judge_final_policy(result: TrainResult, log: MetricLog, stop: StopFlag) -> EvaluationResult | None:
+    """Plays the held-out episodes with the final checkpoint and records them with the run.
+
+    Args:
+        result: What training came to.
+        log: The run's record.
+        stop: Polled between steps.
+
+    Returns:
+        The evaluation; None where a stop was asked for.
+    """
+    if stop.requested or result.checkpoint is None:
+        return None
+    try:
+        evaluation = evaluate_checkpoint(result.checkpoint, stop=stop)
+    except StopTraining:
+        return None
+    log.log(result.num_timesteps, evaluation.metrics("heldout"), "heldout")
+    run_files.write_json(result.run_dir / run_files.ARTIFACTS / HELD_OUT, evaluation.to_dict())
+    return evaluation
+
+
+def summarize(
+    trainer: Trainer, result: TrainResult, evaluation: EvaluationResult | None, session: TrackingSession | None
+) -> RunSummary:
+    """Ends the run's record and returns what the run came to.
+
+    Args:
+        trainer: What trained.
+        result: What training came to.
+        evaluation: The held-out one, where there was one.
+        session: The run's tracking, where it is tracked.
+    """
+    assert trainer.state.checkpoint is not None  # training ends with a checkpoint
+    stop_reason: StopReason = "signal" if trainer.stop.cause == "signal" else result.stop_reason
+    run_id, ui, unsent = None, None, ""
+    if session is not None:
+        report = session.finish("KILLED" if stop_reason == "signal" else "FINISHED", stop_reason=stop_reason)
+        run_id, ui, unsent = session.run_id, session.ui, report.message
+    return RunSummary(
+        run_uid=result.run_uid,
+        run_dir=result.run_dir,
+        checkpoint=trainer.state.checkpoint.path,
+        policy_sha256=trainer.state.checkpoint.policy_sha256,
+        num_timesteps=result.num_timesteps,
+        stop_reason=stop_reason,
+        steps_per_second=result.steps_per_second,
+        cpu_seconds=result.cpu_seconds,
+        evaluation=evaluation,
+        run_id=run_id,
+        ui=ui,
+        offline=session is not None and run_id is None,
+        unsent=unsent,
+    )

@@ -1,0 +1,113 @@
+"""Import directions, what stays unimported until it is needed, and the size of files and functions."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+HEAVY = {"torch", "mlflow", "prefect", "gymnasium", "pandas", "matplotlib", "scipy"}
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+    for top in ("rl_training", "flows")
+    for path in sorted((ROOT / top).rglob("*.py"))
+    if path.name != "__init__.py"
+}
+
+
+def imported_after(code: str) -> set[str]:
+    """Returns the top-level modules that a fresh interpreter holds after running `code`."""
+    report = "\nimport sys; print('\\n' + ' '.join({name.split('.')[0] for name in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", code + report], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def command(*words: str) -> str:
+    return f"from rl_training.cli import run\nassert run({list(words)!r}) == 0"
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], ["train", "--help"], ["flow", "train", "--help"], ["algorithms"]]
+)
+def test_help_and_lists_import_nothing_heavy(words):
+    assert imported_after(command(*words)) & HEAVY == set()
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "rl_training",
+        "rl_training.errors",
+        "rl_training.config.ppo",
+        "rl_training.config.reader",
+        "rl_training.experiment.registry",
+        "rl_training.experiment.ppo",
+        "rl_training.experiment.loading",
+        "rl_training.runtime.callbacks",
+    ],
+)
+def test_settings_and_registry_import_nothing_heavy(module):
+    assert imported_after(f"import {module}") & HEAVY == set()
+
+
+def test_training_needs_neither_mlflow_nor_prefect():
+    code = (
+        "import rl_training.experiment.default_manager, rl_training.runtime.ppo_trainer, rl_training.runtime.workflows"
+    )
+    assert imported_after(code) & {"mlflow", "prefect"} == set()
+
+
+def test_unused_exports_are_not_imported():
+    assert "torch" not in imported_after("from rl_training import load_config, register_algorithm, Callback")
+    assert "torch" in imported_after("from rl_training import train_ppo")
+
+
+def layers() -> list[list[str]]:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contract = pyproject["tool"]["importlinter"]["contracts"][0]
+    assert contract["type"] == "layers"
+    return [[name.strip() for name in layer.split(":")] for layer in contract["layers"]]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_module_has_one_layer(module):
+    homes = [name for layer in layers() for name in layer if module == name or module.startswith(name + ".")]
+    assert len(homes) == 1, f"{module} is in {homes}; list it in one layer of [tool.importlinter] in pyproject.toml"
+
+
+def test_import_directions_hold():
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports())"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("path", MODULES.values(), ids=MODULES)
+def test_files_and_functions_stay_readable(path):
+    text = path.read_text(encoding="utf-8")
+    functions = [
+        (node.name, node.end_lineno - node.lineno + 1)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert text.count("\n") <= 330
+    assert [(name, lines) for name, lines in functions if lines > 65] == []
+
+
+@pytest.mark.parametrize("path", MODULES.values(), ids=MODULES)
+def test_nothing_unpickles(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imported = {
+        alias.name.split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names
+    }
+    imported |= {(node.module or "").split(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imported & {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"} == set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.load":
+            assert {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}["weights_only"] == "True"

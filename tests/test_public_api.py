@@ -1,0 +1,53 @@
+"""What `import rl_training` offers."""
+
+import inspect
+
+import pytest
+
+import rl_training
+import rl_training.api
+
+PROMISED = {
+    "AlgorithmSpec",
+    "Callback",
+    "DefaultExperimentManager",
+    "EvaluationResult",
+    "PPOConfig",
+    "TrainConfig",
+    "TrainResult",
+    "TrainerState",
+    "evaluate_checkpoint",
+    "get_algorithm",
+    "list_algorithms",
+    "load_config",
+    "load_policy",
+    "register_algorithm",
+    "resume",
+    "train_ppo",
+    "validate_env",
+}
+
+
+def test_package_and_api_offer_the_same_names():
+    assert set(rl_training.__all__) - {"__version__"} == set(rl_training.api.__all__) == PROMISED
+    assert set(dir(rl_training)) == PROMISED | {"__version__"}
+
+
+@pytest.mark.parametrize("name", sorted(PROMISED))
+def test_lazy_name_is_the_apis_and_documented(name):
+    offered = getattr(rl_training, name)
+    assert offered is getattr(rl_training.api, name)
+    assert inspect.getdoc(offered)
+
+
+def test_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'train_everything'"):
+        rl_training.train_everything  # noqa: B018
+
+
+def test_train_function_has_the_contracts_arguments():
+    parameters = inspect.signature(rl_training.train_ppo).parameters
+    assert list(parameters)[:3] == ["config", "callbacks", "resume_from"]
+    assert parameters["callbacks"].default == ()
+    assert parameters["resume_from"].default is None
+    assert all(p.kind is p.KEYWORD_ONLY for p in list(parameters.values())[3:])
