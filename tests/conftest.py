@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,3 +30,35 @@ def rl_training_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
         del os.environ["RL_TRAINING_HOME"]
     else:
         os.environ["RL_TRAINING_HOME"] = previous
+
+
+# An MLflow store, made and migrated once a session and copied for each test. MLflow takes seconds to import, which
+# tests that do not ask for these fixtures need not wait for.
+
+
+@pytest.fixture(scope="session")
+def store_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from rl_training.tracking.store import connect
+
+    path = tmp_path_factory.mktemp("template") / "mlflow.db"
+    connect(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def home(store_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home of the test's own, with an empty embedded MLflow store in it."""
+    path = tmp_path / "home"
+    path.mkdir()
+    shutil.copy(store_template, path / "mlflow.db")
+    monkeypatch.setenv("RL_TRAINING_HOME", str(path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return path
+
+
+@pytest.fixture
+def client(home: Path):
+    """A client of the store in `home`."""
+    from rl_training.tracking.store import connect
+
+    return connect(f"sqlite:///{home}/mlflow.db")

@@ -140,6 +140,12 @@ def describe(client: MlflowClient, run_id: str, description: Mapping[str, Any]) 
     client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
 
 
+def latest_steps(client: MlflowClient, run_id: str) -> dict[str, int]:
+    """Returns the last step of each metric that the run holds."""
+    keys = client.get_run(run_id).data.metrics
+    return {key: max(metric.step for metric in client.get_metric_history(run_id, key)) for key in keys}
+
+
 def set_status(client: MlflowClient, run_id: str, status: Mapping[str, Any]) -> None:
     """Ends the run in MLflow as it ended in truth.
 

@@ -19,7 +19,15 @@ from rl_training.tracking.cursor import Cursor, count_unsent, load_cursor
 from rl_training.tracking.follow import Follower, Point
 from rl_training.tracking.learning_curve import LearningCurve
 from rl_training.tracking.metric_log import DIFFERENCE
-from rl_training.tracking.mlflow_run import RunAddress, describe, experiment_of, find_or_create, reopen, set_status
+from rl_training.tracking.mlflow_run import (
+    RunAddress,
+    describe,
+    experiment_of,
+    find_or_create,
+    latest_steps,
+    reopen,
+    set_status,
+)
 from rl_training.tracking.naming import MAX_TAG, shorten
 from rl_training.tracking.store import connect, without_credentials
 from rl_training.tracking.uploads import (
@@ -80,6 +88,8 @@ class Shipment:
             for name in (run_files.METRICS, run_files.SYSTEM_METRICS)
         }
         self._batches: dict[str, list[Point]] = {}
+        self._there: dict[str, int] = {}
+        """Last step of each metric that MLflow had before: steps made again are not sent a second time."""
         self._inexact: str | None = None
         self._described = self._ended = False
 
@@ -118,6 +128,8 @@ class Shipment:
         """
         if not self._described:
             describe(self._client, self.address.run_id, self.description)
+            if not self.cursor.offsets:  # the run may have begun in another directory, on another machine
+                self._there = latest_steps(self._client, self.address.run_id)
             self._described = True
             return True
         full = [self._ship_points(name) for name in self._followers]
@@ -171,7 +183,7 @@ class Shipment:
                 self._curve.add(step, {point.key: point.value for point in line.points})
                 if line.end <= sent:
                     continue
-                batch += line.points
+                batch += [point for point in line.points if point.step > self._there.get(point.key, -1)]
                 if line.content["event"] == DIFFERENCE:
                     self._inexact = json.dumps({"step": step, **line.content["differences"]})
         return batch

@@ -30,8 +30,8 @@ def sync(run_dir: str | Path, *, tracking_uri: str | None = None, new_run: bool 
         What is in MLflow, and what is not.
 
     Raises:
-        TrackingError: The directory holds no tracked run, another process is sending it, the run was deleted and `new_run`
-            is false, or MLflow can't be reached.
+        TrackingError: The directory holds no tracked run, another process is sending it, the run was deleted and
+            `new_run` is false, or MLflow can't be reached.
     """
     run_dir = Path(run_dir).absolute()
     shipment = Shipment(run_dir, _where(run_dir, tracking_uri))
