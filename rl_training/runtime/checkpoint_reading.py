@@ -106,13 +106,13 @@ def load_policy_state(checkpoint: Checkpoint) -> dict[str, Any]:
         CheckpointError: The file is damaged, holds more than tensors, numbers and strings (nothing of it is run), is
             not the policy that the manifest names, or has a NaN or infinity.
     """
-    state = _load(checkpoint, POLICY)
-    path = checkpoint.path / POLICY
+    state, path = _load(checkpoint, POLICY), checkpoint.path / POLICY
+    policy = _from_plain(state, path)
     if (where := first_non_finite(state)) is not None:
         raise CheckpointError(f"{path} is refused: its tensor {where} is NaN or infinite")
     if policy_sha256(state) != checkpoint.policy_sha256:
         raise CheckpointError(f"{path} is refused: its policy is not the one that the manifest names")
-    return _from_plain(state, path)
+    return policy
 
 
 def load_trainer_state(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -237,7 +237,7 @@ def _load(checkpoint: Checkpoint, name: str) -> Any:
 def _from_plain(state: Any, path: Path) -> dict[str, Any]:
     try:
         loaded = from_plain(state, path.stem)
-    except (TypeError, ValueError, KeyError) as error:
+    except (TypeError, ValueError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{path} is refused: {one_line(error)}") from error
     if not isinstance(loaded, dict):
         raise CheckpointError(f"{path} is refused: it holds a {type(loaded).__name__}, and a mapping is expected")

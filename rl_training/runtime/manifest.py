@@ -29,7 +29,7 @@ CONFIG, POLICY, TRAINER = "config.yaml", "policy.pt", "trainer.pt"
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
-_PLAIN_NAME = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,199}$")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _MANIFEST_BYTES = 16 * 2**20
 
 
@@ -161,7 +161,7 @@ def one_line(error: object) -> str:
 
 def _check_names(path: Path, files: Mapping[str, FileEntry]) -> None:
     for name in files:
-        if not _PLAIN_NAME.match(name) or name == MANIFEST:
+        if not _PLAIN_NAME.fullmatch(name) or name == MANIFEST:
             raise CheckpointError(f"{path} names the file {name!r}: file names of a checkpoint stay in its directory")
     for name in (CONFIG, POLICY, TRAINER):
         if name not in files:

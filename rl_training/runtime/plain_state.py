@@ -38,7 +38,7 @@ def to_plain(state: Any, name: str = "state") -> Any:
         return str.__str__(state)
     if isinstance(state, (int, float)):
         return int(state) if isinstance(state, int) else float(state)
-    if isinstance(state, torch.Tensor):
+    if isinstance(state, torch.Tensor) and state.layout is torch.strided:
         return _own_memory(state)
     if isinstance(state, np.ndarray):
         return _array_to_plain(state, name)
@@ -62,7 +62,11 @@ def from_plain(state: Any, name: str = "state") -> Any:
     Raises:
         TypeError: There is something in it that `to_plain` never writes.
     """
-    if state is None or type(state) in (bool, int, float, str, torch.Tensor):
+    if state is None or type(state) in (bool, int, float, str):
+        return state
+    if type(state) is torch.Tensor:
+        if state.layout is not torch.strided or state.device.type != "cpu" or state.is_quantized:
+            raise TypeError(f"{name} is a tensor without plain memory ({state.layout}, {state.device})")
         return state
     if type(state) is dict:
         if ARRAY_KEY in state:
@@ -132,8 +136,8 @@ def _array_to_plain(array: np.ndarray[Any, Any], name: str) -> dict[str, Any]:
 
 
 def _array_from_plain(state: dict[Any, Any], name: str) -> np.ndarray[Any, Any]:
-    tensor = state[ARRAY_KEY]
-    if type(tensor) is not torch.Tensor:
+    tensor = from_plain(state[ARRAY_KEY], name)
+    if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{name} is a {type(tensor).__qualname__} where an array's tensor was expected")
     if "dtype" not in state:
         return np.array(tensor.numpy())
