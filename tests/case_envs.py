@@ -337,7 +337,7 @@ class CutAtTen(Plain):
 
 
 class EndsAtTen(CutAtTen):
-    """Terminates at ten, feature 0 shows the step: with gamma 0.9 the first state is worth (1 - 0.9**10) / 0.1 = 6.5132."""
+    """Terminates at ten, feature 0 shows the step: with gamma 0.9 the start is worth (1 - 0.9**10) / 0.1 = 6.5132."""
 
     terminates, truncates = True, False
 

@@ -5,7 +5,7 @@ Validation and the run itself use the same checks, so that what shows only late 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -145,6 +145,16 @@ def step_result_breaches(result: Any) -> list[Breach]:
     return []
 
 
+def space_type_breaches(name: str, space: Any) -> list[Breach]:
+    """Returns what is wrong with `observation_space` or `action_space` as an object."""
+    if isinstance(space, gym.Space):
+        return []
+    got = f"the class {space.__name__} itself" if isinstance(space, type) else _describe(space)
+    example = "Box(low, high, shape)" if name == "observation_space" else "Discrete(n)"
+    message = f"{name} is {got}; it must be an instance of a gymnasium space, such as {example}"
+    return [Breach("fatal", "space-type", message)]
+
+
 def space_change_breaches(name: str, declared: gym.Space[Any], now: Any) -> list[Breach]:
     """Returns the breach of a space that is another than when the environment was made."""
     if now is declared or now == declared:
@@ -179,9 +189,8 @@ def _structure_breaches(space: gym.Space[Any], observation: Any, path: tuple[str
     name = _called(path)
     if isinstance(space, spaces.Dict):
         if not same_keys(space, observation):
-            got = (
-                f"the keys {sorted(map(str, observation))}" if isinstance(observation, dict) else _describe(observation)
-            )
+            keys = sorted(map(str, observation)) if isinstance(observation, Mapping) else None
+            got = _describe(observation) if keys is None else f"the keys {keys}"
             yield Breach("fatal", "structure", f"{name} has {got}; the space declares the keys {sorted(space.spaces)}")
             return
         for key, part in space.spaces.items():

@@ -40,8 +40,12 @@ def make_env(config: TrainConfig, env_index: int) -> EpisodeReplay:
     Raises:
         EnvironmentRefused: There is no such environment or wrapper, or making it failed; the message has its own text.
     """
-    guarded = ContractGuard(make_bare_env(config), config.env_id, env_index)
-    return EpisodeReplay(RecordEpisodeStatistics(guarded))
+    env = make_bare_env(config)
+    try:
+        return EpisodeReplay(RecordEpisodeStatistics(ContractGuard(env, config.env_id, env_index)))
+    except BaseException:
+        env.close()
+        raise
 
 
 def make_vector_env(config: TrainConfig) -> LocalVectorEnv | WorkerVectorEnv:
@@ -56,8 +60,7 @@ def make_vector_env(config: TrainConfig) -> LocalVectorEnv | WorkerVectorEnv:
         return WorkerVectorEnv(config)
     envs: list[EpisodeReplay] = []
     try:
-        for index in range(config.num_envs):
-            envs.append(make_env(config, index))
+        envs.extend(make_env(config, index) for index in range(config.num_envs))
         return LocalVectorEnv(config.env_id, envs)
     except BaseException:
         for env in envs:

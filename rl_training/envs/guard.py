@@ -14,9 +14,10 @@ from rl_training.envs.contract import (
     reset_result_breaches,
     reward_as_float,
     space_change_breaches,
+    space_type_breaches,
     step_result_breaches,
 )
-from rl_training.errors import EnvironmentFault
+from rl_training.errors import EnvironmentFault, EnvironmentRefused
 
 
 def fault_text(env_id: str, env_index: int, life_step: int, what: str) -> str:
@@ -34,10 +35,16 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
         env: The environment in its own wrappers.
         env_id: The id in the settings, for messages.
         env_index: Which of the run's environments this is.
+
+    Raises:
+        EnvironmentRefused: One of its spaces is no space.
     """
 
     def __init__(self, env: gym.Env[Any, Any], env_id: str, env_index: int) -> None:
         super().__init__(env)
+        for name in ("observation_space", "action_space"):
+            for breach in space_type_breaches(name, getattr(env, name, None)):
+                raise EnvironmentRefused(f"environment {env_id!r}: {breach.message}")
         self._env_id = env_id
         self._env_index = env_index
         self._space = env.observation_space

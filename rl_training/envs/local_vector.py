@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ class LocalVectorEnv(SyncVectorEnv[Any, Any]):
 
     def __init__(self, env_id: str, envs: Sequence[EpisodeReplay]) -> None:
         require_same_spaces(env_id, [(env.observation_space, env.action_space) for env in envs])
-        super().__init__([lambda env=env: env for env in envs], autoreset_mode=AutoresetMode.DISABLED)
+        super().__init__([partial(_as_is, env) for env in envs], autoreset_mode=AutoresetMode.DISABLED)
         self.life_steps = np.zeros(len(envs), np.int64)
         """Steps of each environment since the run began [N]."""
 
@@ -48,6 +49,10 @@ class LocalVectorEnv(SyncVectorEnv[Any, Any]):
 
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
         return super()._add_info(vector_infos, scalars(env_info), env_num) if env_info else vector_infos
+
+
+def _as_is(env: EpisodeReplay) -> EpisodeReplay:
+    return env
 
 
 def scalars(info: dict[str, Any]) -> dict[str, Any]:
@@ -75,5 +80,6 @@ def require_same_spaces(env_id: str, pairs: Sequence[tuple[Any, Any]]) -> None:
         for name, first, other in zip(("observation_space", "action_space"), pairs[0], pair, strict=True):
             if other != first:
                 raise EnvironmentRefused(
-                    f"environment {env_id!r}: {name} of index {index} is {other}, that of index 0 {first}; they must be equal"
+                    f"environment {env_id!r}: {name} is {first} at index 0 and {other} at index {index}; "
+                    f"they must be equal"
                 )

@@ -1,8 +1,8 @@
 """Running normalisation of observations and rewards.
 
 Ours, because Gymnasium's are wrong at some episode boundaries (`NormalizeReward` carries its accumulator across
-truncations under the next-step autoreset mode) and because theirs can't be put into a checkpoint. Statistics are kept in
-float64 by the parallel update of Chan, Golub and LeVeque (1979).
+truncations under the next-step autoreset mode) and because theirs can't be put into a checkpoint. Statistics are kept
+in float64 by the parallel update of Chan, Golub and LeVeque (1979).
 
 Shapes: `N` environments, `O` features of the vector part.
 """

@@ -22,11 +22,11 @@ def write_random_state(env: gym.Env[Any, Any], text: str) -> None:
     """Puts the environment's `np_random` into the state that `read_random_state` returned."""
     state = json.loads(text, object_hook=_lists_as_arrays)
     generator = getattr(env.unwrapped, "_np_random", None)
-    if isinstance(generator, np.random.Generator):
-        if generator.bit_generator.state["bit_generator"] == state["bit_generator"]:
-            # In place: the environment may have handed its generator to its own parts.
-            generator.bit_generator.state = state
-            return
+    kind = generator.bit_generator.state["bit_generator"] if isinstance(generator, np.random.Generator) else None
+    if generator is not None and kind == state["bit_generator"]:
+        # In place: the environment may have handed its generator to its own parts.
+        generator.bit_generator.state = state
+        return
     bits = getattr(np.random, state["bit_generator"])()
     bits.state = state
     env.unwrapped.np_random = np.random.Generator(bits)

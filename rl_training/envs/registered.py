@@ -48,7 +48,7 @@ def _import_plugin(env_id: str, module: str) -> None:
 
 def _unknown(env_id: str, module: str, name: str) -> str:
     try:
-        namespace, base, version = parse_env_id(name)
+        namespace, base, _version = parse_env_id(name)
     except gym.error.Error:
         return f"environment {env_id!r}: {name!r} is no id; expected Name-v0, namespace/Name-v0 or module:Name-v0"
     known = list(gym.registry)

@@ -81,7 +81,8 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
 
         Returns:
             True where observation, return, length and random state are equal. False where they are not, so that the
-            environment is not deterministic: it is then at the start of a fresh episode, drawn from the saved random state.
+            environment is not deterministic: it is then at the start of a fresh episode, drawn from the saved random
+            state.
 
         Raises:
             EnvironmentFault: The fresh episode failed too.
@@ -137,7 +138,7 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
 
 def _empty_actions(space: gym.Space[Any], capacity: int) -> NDArray[Any]:
     if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        return np.zeros((capacity, *space.shape), space.dtype)
+        return np.zeros((capacity, *(space.shape or ())), space.dtype)
     return np.zeros(capacity, object)
 
 

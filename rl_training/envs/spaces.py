@@ -1,6 +1,7 @@
 """From an environment's spaces to the arrays that networks and buffers use, and back.
 
-Shapes: `N` environments, `O` features of a vector, `C, H, W` channels, height and width of an image, `A` action numbers.
+Shapes: `N` environments, `O` features of a vector, `C, H, W` channels, height and width of an image, `A` numbers of an
+action.
 """
 
 from __future__ import annotations
@@ -68,10 +69,11 @@ class _ImagePart:
 class ObservationEncoder:
     """Turns observations of a space into one array of one dtype, so that buffers are plain preallocated arrays.
 
-    `Box` and `MultiBinary` become float32 numbers, `Discrete` and `MultiDiscrete` one-hot; the parts of `Dict` and `Tuple`
-    spaces are concatenated in their order. A uint8 `Box` of pixels (bounds 0 to 255, two or three dimensions) is an image
-    and stays uint8, channels first. `kind` says which form results: `vector` float32 [O], `image` uint8 [C, H, W], or
-    `mixed`, a structured dtype with the field `vector` float32 [O] and a field `image_0`, `image_1`, ... for each image.
+    `Box` and `MultiBinary` become float32 numbers, `Discrete` and `MultiDiscrete` one-hot; the parts of `Dict` and
+    `Tuple` spaces are concatenated in their order. A uint8 `Box` of pixels (bounds 0 to 255, two or three dimensions)
+    is an image and stays uint8, channels first. `kind` says which form results: `vector` float32 [O], `image` uint8
+    [C, H, W], or `mixed`, a structured dtype with the field `vector` float32 [O] and a field `image_0`, `image_1`, ...
+    for each image.
 
     Args:
         space: The observation space of one environment.
@@ -91,6 +93,7 @@ class ObservationEncoder:
                 self._vectors.append(_VectorPart(leaf, self.vector_size, _vector_size(leaf)))
         if not self._images and self.vector_size == 0:
             raise UnsupportedSpace(f"observation space {space} holds no number; at least one feature is needed")
+        self._leaves = [part.leaf for part in self._vectors] + [part.leaf for part in self._images]
         self.kind: ObservationKind = "vector"
         self.shape: tuple[int, ...] = (self.vector_size,)
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
@@ -132,7 +135,7 @@ class ObservationEncoder:
         """
         if self.kind == "vector" and isinstance(self.space, spaces.Box):
             return np.asarray(batch, np.float32).reshape(len(batch), -1)
-        return self._assemble([np.asarray(part.leaf.pick(batch)) for part in (*self._vectors, *self._images)])
+        return self._assemble([np.asarray(leaf.pick(batch)) for leaf in self._leaves])
 
     def encode_list(self, observations: Sequence[Any]) -> NDArray[Any]:
         """Encodes observations of single environments, each as its environment returned it.
@@ -140,9 +143,8 @@ class ObservationEncoder:
         Returns:
             [n, *shape], in memory of its own.
         """
-        parts = (*self._vectors, *self._images)
         return self._assemble(
-            [np.stack([np.asarray(part.leaf.pick(observation)) for observation in observations]) for part in parts]
+            [np.stack([np.asarray(leaf.pick(observation)) for observation in observations]) for leaf in self._leaves]
         )
 
     def _assemble(self, columns: list[NDArray[Any]]) -> NDArray[Any]:
@@ -176,6 +178,7 @@ class ActionCodec:
     def __init__(self, space: gym.Space[Any]) -> None:
         self.space = space
         self.kind: ActionKind
+        self.dtype: np.dtype[Any]
         self.nvec: tuple[int, ...] = ()
         """Choices of each discrete number: (n,) for `Discrete`, one a dimension for `MultiDiscrete`."""
         if isinstance(space, spaces.Discrete):
@@ -191,7 +194,7 @@ class ActionCodec:
             raise UnsupportedSpace(
                 f"action space {space} is not supported; Discrete, MultiDiscrete, MultiBinary and Box are"
             )
-        self._env_shape: tuple[int, ...] = space.shape
+        self._env_shape: tuple[int, ...] = space.shape or ()
         self._env_dtype = np.dtype(space.dtype)
         self.shape: tuple[int, ...] = () if self.kind == "discrete" else (prod(self._env_shape),)
         if self.size == 0:
@@ -209,16 +212,15 @@ class ActionCodec:
             actions: [N, *shape] of the policy. `Box` actions are cut to the space's bounds.
         """
         space, shape = self.space, (len(actions), *self._env_shape)
+        actions = actions.reshape(shape)
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-            return (actions.reshape(shape) + space.start).astype(self._env_dtype)
-        if not isinstance(space, spaces.Box):
-            return actions.reshape(shape).astype(self._env_dtype)
-        if np.issubdtype(self._env_dtype, np.floating):
+            actions = actions + space.start
+        elif isinstance(space, spaces.Box) and np.issubdtype(self._env_dtype, np.floating):
             # Cast first: a float32 bound may lie above the float64 one that it was rounded from.
-            return np.clip(actions.reshape(shape).astype(self._env_dtype), space.low, space.high)
-        return np.rint(np.clip(actions.reshape(shape).astype(np.float64), space.low, space.high)).astype(
-            self._env_dtype
-        )
+            actions = np.clip(actions.astype(self._env_dtype), space.low, space.high)
+        elif isinstance(space, spaces.Box):
+            actions = np.rint(np.clip(actions.astype(np.float64), space.low, space.high))
+        return actions.astype(self._env_dtype)
 
 
 def _one_hot(choices: NDArray[Any], counts: NDArray[Any], out: NDArray[np.float32]) -> None:
@@ -242,13 +244,13 @@ def _vector_size(leaf: Leaf) -> int:
     if isinstance(space, spaces.Box):
         if space.dtype == np.uint8 and _is_pixels(space):
             raise UnsupportedSpace(
-                f"observation {leaf.name or 'space'} {space} is of pixels with {len(space.shape)} dimensions; an image has "
-                f"two or three: stack frames along the channels (GrayscaleObservation before FrameStackObservation)"
+                f"observation {leaf.name or 'space'} {space} is of pixels in {len(space.shape)} dimensions; an image "
+                f"has two or three: for stacked frames, use GrayscaleObservation before FrameStackObservation"
             )
         return prod(space.shape)
     raise UnsupportedSpace(
-        f"observation {leaf.name or 'space'} {space} is not supported; Box, Discrete, MultiDiscrete, MultiBinary, and Dict "
-        f"and Tuple of these are"
+        f"observation {leaf.name or 'space'} {space} is not supported; Box, Discrete, MultiDiscrete, MultiBinary, and "
+        f"Dict and Tuple of these are"
     )
 
 

@@ -127,8 +127,9 @@ class TrainingEnvs:
         self.observation, self._normalized = next_observation, next_normalized
         if done.any():
             statistics = infos["episode"]
-            for i in np.flatnonzero(done):
-                episodes.append(Episode(int(i), float(statistics["r"][i]), int(statistics["l"][i])))
+            episodes = [
+                Episode(int(i), float(statistics["r"][i]), int(statistics["l"][i])) for i in np.flatnonzero(done)
+            ]
             raw, _ = self._envs.reset(options={"reset_mask": done})
             self._begin_from(self.encoder.encode(raw))
         return VectorStep(

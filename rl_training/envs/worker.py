@@ -12,6 +12,7 @@ import select
 import signal
 import threading
 import time
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
@@ -25,15 +26,13 @@ CLOSE_SECONDS = 5.0
 def main(descriptor: int) -> None:
     """Serves one environment until the other end of the socket `descriptor` is closed."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        # A cancel signals the whole group; the parent closes its workers. A handler and not SIG_IGN, which programs that
-        # the environment starts would inherit, so that the environment could not end them.
+        # A cancel signals the whole group; the parent closes its workers. A handler and not SIG_IGN, which programs
+        # that the environment starts would inherit, so that the environment could not end them.
         signal.signal(number, _ignore)
     connection = Connection(descriptor)
     threading.Thread(target=_end_with_parent, args=(descriptor,), daemon=True).start()
-    try:
+    with suppress(EOFError, ConnectionError):
         _serve(connection)
-    except (EOFError, ConnectionError):
-        pass
 
 
 def _serve(connection: Connection) -> None:

@@ -29,7 +29,10 @@ from rl_training.envs.stderr_tail import StderrTails
 from rl_training.envs.worker import CLOSE_SECONDS
 from rl_training.errors import EnvironmentFault, EnvironmentRefused
 
-_START = "import json, sys; sys.path[:] = json.loads(sys.argv[2]); from rl_training.envs.worker import main; main(int(sys.argv[1]))"
+_START = """import json, sys
+sys.path[:] = json.loads(sys.argv[2])
+from rl_training.envs.worker import main
+main(int(sys.argv[1]))"""
 _FIELDS = ("algo", "env_id", "env_kwargs", "wrappers", "max_episode_steps", "total_timesteps")
 
 
@@ -67,7 +70,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._observations: list[Any] = [None] * self.num_envs
-        self._batch = create_empty_array(self.single_observation_space, n=self.num_envs, fn=np.zeros)
+        self._batch: Any = create_empty_array(self.single_observation_space, n=self.num_envs, fn=np.zeros)
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -81,18 +84,16 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
         Returns:
             The observations of all environments, those that were not reset as they were, and the infos.
         """
-        seeds = (
-            [None if seed is None else seed + i for i in range(self.num_envs)] if not isinstance(seed, list) else seed
-        )
+        each = seed if isinstance(seed, list) else [None if seed is None else seed + i for i in range(self.num_envs)]
         rest = dict(options) if options is not None else None
         mask = rest.pop("reset_mask", None) if rest is not None else None
-        rows = np.flatnonzero(np.ones(self.num_envs, bool) if mask is None else mask)
+        rows = range(self.num_envs) if mask is None else [int(i) for i in np.flatnonzero(mask)]
         for i in rows:
-            self._send(i, ("reset", (seeds[i], rest)))
+            self._send(i, ("reset", (each[i], rest)))
         infos: dict[str, Any] = {}
         for i, (observation, info) in zip(rows, self._receive_all(rows), strict=True):
             self._observations[i] = observation
-            infos = self._add_info(infos, info, int(i))
+            infos = self._add_info(infos, info, i)
         return self._batched(), infos
 
     def step(
@@ -175,16 +176,16 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
                 f"(or set vectorization: sync)"
             ) from error
 
-    def _receive_all(self, indices: Sequence[int] | NDArray[np.intp] | range) -> list[Any]:
+    def _receive_all(self, indices: Sequence[int]) -> list[Any]:
         """Returns the answers, all of them awaited before the first error is raised."""
-        replies = [self._receive(int(i)) for i in indices]
+        replies = [self._receive(i) for i in indices]
         for i, (kind, value) in zip(indices, replies, strict=True):
             if kind == "refused":
                 raise EnvironmentRefused(f"{value} (in worker process {i})")
             if kind == "fault":
                 raise EnvironmentFault(value)
             if kind != "ok":
-                raise EnvironmentFault(fault_text(self._env_id, int(i), int(self.life_steps[i]), value))
+                raise EnvironmentFault(fault_text(self._env_id, i, int(self.life_steps[i]), value))
         return [value for _, value in replies]
 
     def _receive(self, index: int) -> tuple[str, Any]:
