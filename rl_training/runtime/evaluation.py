@@ -15,8 +15,11 @@ import gymnasium as gym
 import numpy as np
 
 from rl_training.config.settings import TrainConfig
+from rl_training.envs.contract import not_finite
 from rl_training.envs.factory import make_env
-from rl_training.errors import EnvironmentFault
+from rl_training.envs.guard import fault_text
+from rl_training.envs.leaves import leaves
+from rl_training.errors import EnvironmentFault, EnvironmentRefused
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.stopping import StopFlag, StopTraining
 
@@ -141,6 +144,7 @@ class Evaluator:
         Raises:
             EnvironmentFault: An environment raised or exited, or gave an observation or reward that is not finite;
                 names the environment's index, the episode's seed and its step.
+            EnvironmentRefused: The environment can't be made, or its spaces are not the policy's.
             StopTraining: `stop` was set.
             ValueError: There are no seeds.
         """
@@ -149,6 +153,7 @@ class Evaluator:
         count = min(self.num_envs, len(seeds))
         while len(self._envs) < count:
             self._envs.append(make_env(self.config, len(self._envs)))
+        self._require_spaces_of(policy)
         players = [
             _Player(self.config.env_id, i, self._envs[i], list(seeds[i::count]), self.max_episode_steps)
             for i in range(count)
@@ -165,6 +170,15 @@ class Evaluator:
         return EvaluationResult(
             tuple(int(seed) for seed in seeds), tuple(returns), tuple(lengths), sum(player.cut for player in players)
         )
+
+    def _require_spaces_of(self, policy: Policy) -> None:
+        for name in ("observation_space", "action_space"):
+            needed, given = getattr(policy, name), getattr(self._envs[0], name)
+            if needed != given:
+                raise EnvironmentRefused(
+                    f"the policy's {name} is {needed}, and environment {self.config.env_id!r} has {given}; evaluate a "
+                    f"policy in the environment that it was trained in"
+                )
 
     def close(self) -> None:
         """Closes the environments; a later `run` makes new ones."""
@@ -203,6 +217,7 @@ class _Player:
         self.returns: list[float] = []
         self.lengths: list[int] = []
         self.cut = 0
+        self._boxes = [leaf for leaf in leaves(env.observation_space) if isinstance(leaf.space, gym.spaces.Box)]
         self._reset()
 
     @property
@@ -213,14 +228,15 @@ class _Player:
         self.length += 1
         try:
             self.observation, reward, terminated, truncated, _ = self.env.step(action)
-        except (Exception, SystemExit) as error:  # whatever an environment raises is the environment's fault
-            raise self._fault(f"raised {type(error).__name__}: {error}") from error
-        self._check_finite("reward", reward)
-        self._check_finite("observation", self.observation)
-        over = bool(terminated or truncated)
+        except EnvironmentFault as error:
+            raise self._fault(str(error)) from error
+        self._check_observation()
+        if not math.isfinite(reward):
+            raise self._fault(self._fault_text(f"reward is {reward}; it must be finite"))
+        over = terminated or truncated
         if over or self.length == self.max_episode_steps:
             self.cut += not over
-            self.returns.append(float(np.asarray(self.env.get_wrapper_attr("episode_returns")).item()))
+            self.returns.append(float(self.env.get_wrapper_attr("episode_returns")))
             self.lengths.append(self.length)
             if self.playing:
                 self._reset()
@@ -229,24 +245,20 @@ class _Player:
         self.length = 0
         try:
             self.observation, _ = self.env.reset(seed=self.seeds[len(self.returns)])
-        except (Exception, SystemExit) as error:
-            raise self._fault(f"raised {type(error).__name__}: {error}") from error
-        self._check_finite("observation", self.observation)
+        except EnvironmentFault as error:
+            raise self._fault(str(error)) from error
+        self._check_observation()
 
-    def _check_finite(self, name: str, value: Any) -> None:
-        if isinstance(value, Mapping):
-            for key, part in value.items():
-                self._check_finite(f"{name}[{key!r}]", part)
-        elif isinstance(value, tuple):
-            for i, part in enumerate(value):
-                self._check_finite(f"{name}[{i}]", part)
-        elif (array := np.asarray(value)).dtype.kind == "f" and not np.isfinite(array).all():
-            where = tuple(map(int, np.argwhere(~np.isfinite(array))[0]))
-            index = f"[{', '.join(map(str, where))}]" if where else ""
-            raise self._fault(f"gave the {name}{index} = {array[where]}, which is not finite")
+    def _check_observation(self) -> None:
+        for leaf in self._boxes:
+            values = leaf.pick(self.observation)
+            if not np.isfinite(values).all():
+                where = tuple(int(i) for i in np.argwhere(~np.isfinite(values))[0])
+                raise self._fault(self._fault_text(not_finite(leaf.feature(where), float(values[where])).message))
 
-    def _fault(self, what: str) -> EnvironmentFault:
-        return EnvironmentFault(
-            f"evaluation environment {self.index} ({self.env_id}) {what}; at step {self.length} of the episode with "
-            f"seed {self.seeds[len(self.returns)]}"
-        )
+    def _fault_text(self, what: str) -> str:
+        return fault_text(self.env_id, self.index, self.env.get_wrapper_attr("life_steps"), what)
+
+    def _fault(self, text: str) -> EnvironmentFault:
+        seed = self.seeds[len(self.returns)]
+        return EnvironmentFault(f"{text} (in evaluation, at step {self.length} of the episode with seed {seed})")

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rl_training.config.settings import TrainConfig
-from rl_training.experiment.loading import config_from_text
+from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.experiment.registry import get_algorithm
-from rl_training.runtime.checkpoint import CONFIG, Checkpoint, find_checkpoint
+from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.stopping import StopFlag
@@ -23,16 +22,6 @@ def resolve_local_checkpoint(source: str | Path | Checkpoint) -> Checkpoint:
         CheckpointError: There is no good checkpoint.
     """
     return source if isinstance(source, Checkpoint) else find_checkpoint(source)
-
-
-def load_checkpoint_config(checkpoint: Checkpoint, overrides: Mapping[str, Any] | Sequence[str] = ()) -> TrainConfig:
-    """Returns the settings that a checkpoint was written with, with overrides.
-
-    Raises:
-        CheckpointError: Its `config.yaml` is damaged.
-        ConfigError: The settings or an override are not valid.
-    """
-    return config_from_text(checkpoint.config_text(), overrides, source=str(checkpoint.path / CONFIG))
 
 
 def load_policy(checkpoint: str | Path | Checkpoint) -> Policy:
@@ -75,7 +64,7 @@ def evaluate_checkpoint(
         StopTraining: `stop` was set.
     """
     checkpoint = resolve_local_checkpoint(checkpoint)
-    config = load_checkpoint_config(checkpoint, config_overrides or ())
+    config = config_of_checkpoint(checkpoint, config_overrides or ())
     if seeds is None:
         count = config.evaluation.final_episodes if episodes is None else episodes
         seeds = episode_seeds(config.evaluation.seed if seed is None else seed, "held_out", count)
