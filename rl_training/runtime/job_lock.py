@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -17,52 +17,41 @@ from rl_training.config.paths import locks_root
 from rl_training.errors import UserError
 
 
-@dataclass(frozen=True)
-class JobLock:
-    """A job's lock, while it is held."""
-
-    holder_file: Path
-
-    def note(self, **facts: str) -> None:
-        """Records who holds the lock (`run_dir`, say), for the message that another one gets."""
-        self.holder_file.write_text(json.dumps({"pid": os.getpid(), **facts}), encoding="utf-8")
-
-
 @contextmanager
-def job_lock(job: str | None) -> Iterator[JobLock | None]:
+def job_lock(job: str | None) -> Iterator[None]:
     """Holds the lock of `job` within the block; without a name there is none.
 
     The system lets go of it when the process ends, however it ends.
 
     Raises:
-        UserError: Another run of the job is going on; the message names it.
+        UserError: The job is training already; names the process that trains it.
     """
     if job is None:
-        yield None
+        yield
         return
     path = locks_root() / _file_name(job)
-    lock = JobLock(path.with_suffix(".json"))
-    file_lock = FileLock(path)
+    holder = path.with_suffix(".holder")
+    lock = FileLock(path)
     try:
-        file_lock.acquire(timeout=0)
+        lock.acquire(timeout=0)
     except Timeout:
         raise UserError(
-            f"job {job!r} is training already ({_holder(lock.holder_file)}); a job trains once at a time: wait for it, "
+            f"job {job!r} is training already ({_read(holder)}), and a job trains once at a time: wait for it to end, "
             f"or give this run another job"
         ) from None
     try:
-        lock.note()
-        yield lock
+        since = datetime.now().astimezone().isoformat(timespec="seconds")
+        holder.write_text(f"process {os.getpid()} on {socket.gethostname()} since {since}", encoding="utf-8")
+        yield
     finally:
-        file_lock.release()
+        lock.release()
 
 
-def _holder(path: Path) -> str:
+def _read(holder: Path) -> str:
     try:
-        facts = json.loads(path.read_text(encoding="utf-8"))
-        return ", ".join(f"{name} {value}" for name, value in facts.items())
-    except (OSError, ValueError, AttributeError):  # it has only just got the lock
-        return "who holds it is not recorded yet"
+        return holder.read_text(encoding="utf-8")
+    except OSError:  # the other one has only just got the lock
+        return "by a process that began this moment"
 
 
 def _file_name(job: str) -> str:
