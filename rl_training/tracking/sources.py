@@ -1,0 +1,181 @@
+"""Where a checkpoint can come from: a directory, an MLflow run, or a registered model."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rl_training.config.paths import home
+from rl_training.errors import CheckpointError, TrackingError, UserError
+from rl_training.runtime.checkpoint import CHECKPOINTS, Checkpoint, find_checkpoint, open_checkpoint
+from rl_training.runtime.manifest import MANIFEST, read_manifest
+from rl_training.tracking.store import connect, resolve_tracking_uri, without_credentials
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+    from mlflow.tracking import MlflowClient
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT_TAG = "checkpoint"
+"""Tag of a registered version: the name of its run's checkpoint."""
+
+MODEL_DATA = "data/checkpoint"
+"""Where a registered version keeps its own copy of the checkpoint, without the training state."""
+
+KEEP_SECONDS = 24 * 3600.0
+"""A download is removed by a later one after this time."""
+
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
+_RUNS = re.compile(r"runs:/+([^/]+)(?:/(.*))?")
+_MODELS = re.compile(r"models:/+([^/@]+)(?:@([^/@]+)|/(\d+))")
+
+_UNKNOWN = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
+"""What MLflow answers where there is no such run, model or version; and where there is no such alias."""
+
+
+def download_checkpoint(source: str | Path, *, tracking_uri: str | None = None) -> Checkpoint:
+    """Returns the verified checkpoint that `source` stands for, downloaded where it is not a directory.
+
+    Args:
+        source: One of: a checkpoint's or a run's directory; an MLflow run id or `runs:/ID` (the newest good checkpoint
+            of the run, by the step in its manifest); `runs:/ID/checkpoints/step_...` (that one); `models:/NAME@ALIAS`
+            or `models:/NAME/VERSION` (its run's checkpoint; where that is gone the version's own copy, which has no
+            training state and serves for evaluation and fine-tuning only).
+        tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded one.
+
+    Raises:
+        CheckpointError: There is no good checkpoint; each that was tried is named.
+        TrackingError: MLflow can't be reached.
+        UserError: It is no source, or MLflow knows no such run, model or alias.
+    """
+    text = str(source)
+    if Path(source).exists():
+        return find_checkpoint(source)
+    run, model = _RUNS.fullmatch(text), _MODELS.fullmatch(text)
+    if run is None and model is None and not _RUN_ID.fullmatch(text):
+        raise UserError(
+            f"{text!r} is no checkpoint; expected a checkpoint's or run's directory, an MLflow run id, "
+            f"runs:/ID[/checkpoints/step_...], or models:/NAME@ALIAS"
+        )
+    uri = resolve_tracking_uri(tracking_uri)
+    with reaching(uri, text):
+        client = connect(uri)
+        if model is not None:
+            return checkpoint_of_version(client, uri, find_version(client, model[1], model[2], model[3]))
+        run_id, path = (run[1], run[2]) if run is not None else (text, None)
+        return _checkpoint_of_run(client, run_id, (path or CHECKPOINTS).rstrip("/"))
+
+
+@contextmanager
+def reaching(uri: str, what: str) -> Iterator[None]:
+    """Turns MLflow's errors in the block into ours, by their codes.
+
+    Raises:
+        UserError: MLflow knows no such thing as `what`.
+        TrackingError: MLflow can't be reached, or is in trouble.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        where = without_credentials(uri)
+        if error.error_code in _UNKNOWN:
+            raise UserError(f"{what}: MLflow at {where} has no such thing: {error.message}") from error
+        raise TrackingError(f"{what}: MLflow at {where} can't be reached or is in trouble: {error.message}") from error
+
+
+def find_version(client: MlflowClient, name: str, alias: str | None, version: str | None) -> ModelVersion:
+    """Returns a registered version by its alias, or by its number."""
+    if alias is not None:
+        return client.get_model_version_by_alias(name, alias)
+    assert version is not None
+    return client.get_model_version(name, version)
+
+
+def checkpoint_of_version(client: MlflowClient, uri: str, version: ModelVersion) -> Checkpoint:
+    """Returns the checkpoint of the version's run; where that is gone, the version's own copy."""
+    from mlflow.exceptions import MlflowException
+
+    name = version.tags.get(CHECKPOINT_TAG)
+    if version.run_id and name:
+        try:
+            return open_checkpoint(_download(client, version.run_id, f"{CHECKPOINTS}/{name}"))
+        except (CheckpointError, MlflowException, OSError) as error:
+            logger.warning(
+                "%s version %s: its run's checkpoint is gone (%s); its own copy has no training state, and serves for "
+                "evaluation and fine-tuning only",
+                version.name,
+                version.version,
+                error,
+            )
+    return policy_of_version(uri, version)
+
+
+def policy_of_version(uri: str, version: ModelVersion) -> Checkpoint:
+    """Returns the version's own copy, verified: weights, normaliser and settings, without training state."""
+    from mlflow.artifacts import download_artifacts
+
+    path = download_artifacts(
+        artifact_uri=f"{version.source.rstrip('/')}/{MODEL_DATA}",
+        dst_path=str(fresh_directory()),
+        tracking_uri=uri,
+        registry_uri=uri,
+    )
+    return open_checkpoint(path, policy_only=True)
+
+
+def fresh_directory() -> Path:
+    """Returns a new, empty directory for a download; those of yesterday are removed."""
+    root = home() / "downloads"
+    root.mkdir(exist_ok=True)
+    for old in root.iterdir():
+        if time.time() - old.stat().st_mtime > KEEP_SECONDS:
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(dir=root))
+
+
+def _checkpoint_of_run(client: MlflowClient, run_id: str, path: str) -> Checkpoint:
+    """Returns the checkpoint at an artifact path of a run, or the newest good one where the path is their folder."""
+    client.get_run(run_id)  # no such run is another error than no such artifact
+    if path != CHECKPOINTS:
+        return open_checkpoint(_download(client, run_id, path))
+    skipped: list[str] = []
+    for name in _newest_first(client, run_id, skipped):
+        try:
+            checkpoint = open_checkpoint(_download(client, run_id, f"{CHECKPOINTS}/{name}"))
+        except CheckpointError as error:
+            skipped.append(str(error))
+            continue
+        for line in skipped:
+            logger.warning("skipped: %s", line)
+        return checkpoint
+    raise CheckpointError(f"run {run_id} has no good checkpoint in MLflow" + "".join(f"; {s}" for s in skipped))
+
+
+def _newest_first(client: MlflowClient, run_id: str, skipped: list[str]) -> list[str]:
+    """Returns the names of a run's checkpoints by the step in their manifests, which alone are downloaded."""
+    found = []
+    for entry in client.list_artifacts(run_id, CHECKPOINTS):
+        if not entry.is_dir:
+            continue
+        try:
+            if f"{entry.path}/{MANIFEST}" not in {file.path for file in client.list_artifacts(run_id, entry.path)}:
+                raise CheckpointError(f"{entry.path} has no {MANIFEST}: its upload did not end")
+            manifest = read_manifest(_download(client, run_id, f"{entry.path}/{MANIFEST}").parent)
+            found.append((manifest.num_timesteps, Path(entry.path).name))
+        except CheckpointError as error:
+            skipped.append(str(error))
+    return [name for _, name in sorted(found, reverse=True)]
+
+
+def _download(client: MlflowClient, run_id: str, path: str) -> Path:
+    return Path(client.download_artifacts(run_id, path, str(fresh_directory())))
