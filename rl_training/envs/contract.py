@@ -5,7 +5,7 @@ Validation and the run itself use the same checks, so that what shows only late 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -57,7 +57,7 @@ def as_declared(space: gym.Space[Any], observation: Any) -> Any:
         return _leaf_as_declared(Leaf((), space), observation)
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return _leaf_as_declared(Leaf((), space), observation)
-    _raise_first_fatal(_structure_breaches(space, observation, ()))
+    raise_if_broken(_structure_breaches(space, observation, ()))
     return _nested(space, observation, ())
 
 
@@ -100,7 +100,7 @@ def reward_as_float(reward: Any) -> float:
     if isinstance(reward, np.ndarray) and reward.size == 1:
         reward = reward.item()
     if not _is_number(reward):
-        _raise_first_fatal(reward_breaches(reward))
+        raise_if_broken(reward_breaches(reward))
     return float(reward)
 
 
@@ -119,7 +119,7 @@ def flag_as_bool(name: str, flag: Any) -> bool:
     """
     if flag is True or flag is False:
         return bool(flag)
-    _raise_first_fatal(flag_breaches(name, flag))
+    raise_if_broken(flag_breaches(name, flag))
     return bool(flag)
 
 
@@ -152,7 +152,7 @@ def space_type_breaches(name: str, space: Any) -> list[Breach]:
     got = f"the class {space.__name__} itself" if isinstance(space, type) else _describe(space)
     example = "Box(low, high, shape)" if name == "observation_space" else "Discrete(n)"
     message = f"{name} is {got}; it must be an instance of a gymnasium space, such as {example}"
-    return [Breach("fatal", "space-type", message)]
+    return [Breach("fatal", name.replace("_", "-"), message)]
 
 
 def space_change_breaches(name: str, declared: gym.Space[Any], now: Any) -> list[Breach]:
@@ -162,16 +162,19 @@ def space_change_breaches(name: str, declared: gym.Space[Any], now: Any) -> list
     return [Breach("fatal", "space-changed", f"{name} changed from {declared} to {now}; spaces must stay as they were")]
 
 
-def raise_if_broken(breaches: list[Breach]) -> None:
+def raised(during: str, error: BaseException) -> str:
+    """Returns the words for an exception of the environment, `sys.exit` among them: its own text, on one line."""
+    if isinstance(error, SystemExit):
+        return f"{during} called sys.exit({error.code!r})"
+    return f"{during} raised {type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def raise_if_broken(breaches: Iterable[Breach]) -> None:
     """Raises the first fatal breach.
 
     Raises:
         ContractBroken: There is one.
     """
-    _raise_first_fatal(breaches)
-
-
-def _raise_first_fatal(breaches: Iterator[Breach] | list[Breach]) -> None:
     for breach in breaches:
         if breach.severity == "fatal":
             raise ContractBroken(breach)
@@ -208,7 +211,7 @@ def _leaf_as_declared(leaf: Leaf, observation: Any) -> Any:
     if not isinstance(leaf.space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return observation
     breaches = [b for b in _leaf_breaches(leaf, observation) if b.code in ("shape", "dtype", "outside")]
-    _raise_first_fatal(breaches)
+    raise_if_broken(breaches)
     return np.array(observation, leaf.space.dtype)
 
 

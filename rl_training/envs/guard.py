@@ -11,6 +11,7 @@ from rl_training.envs.contract import (
     as_declared,
     flag_as_bool,
     raise_if_broken,
+    raised,
     reset_result_breaches,
     reward_as_float,
     space_change_breaches,
@@ -90,10 +91,5 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
             raise self._fault("step", error) from error
 
     def _fault(self, during: str, error: BaseException) -> EnvironmentFault:
-        if isinstance(error, ContractBroken):
-            what = f"{during}: {error}"
-        elif isinstance(error, SystemExit):
-            what = f"{during} called sys.exit({error.code!r})"
-        else:
-            what = f"{during} raised {type(error).__name__}: {' '.join(str(error).split())}"
+        what = f"{during}: {error}" if isinstance(error, ContractBroken) else raised(during, error)
         return EnvironmentFault(fault_text(self._env_id, self._env_index, self.life_steps, what))

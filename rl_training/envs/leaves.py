@@ -9,6 +9,12 @@ from typing import Any
 import gymnasium as gym
 from gymnasium import spaces
 
+from rl_training.errors import EnvironmentRefused
+
+
+class UnsupportedSpace(EnvironmentRefused):
+    """A space that has no array form here; the message names it and says what would do."""
+
 
 @dataclass(frozen=True)
 class Leaf:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from difflib import get_close_matches
+from importlib.metadata import entry_points
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, parse_env_id
@@ -29,6 +30,20 @@ def find_spec(env_id: str) -> EnvSpec:
     return spec
 
 
+def module_of_plugin(env_id: str) -> str | None:
+    """Returns the package of an environment that is registered in this process, but not in every process.
+
+    None where the id names its module, or where `import gymnasium` alone registers it.
+    """
+    spec = gym.registry.get(env_id)
+    if spec is None or spec.entry_point is None:
+        return None
+    source = spec.entry_point if isinstance(spec.entry_point, str) else spec.entry_point.__module__
+    package = source.partition(":")[0].partition(".")[0]
+    everywhere = {"gymnasium", *(entry.module.partition(".")[0] for entry in entry_points(group="gymnasium.envs"))}
+    return None if package in everywhere else package
+
+
 def _import_plugin(env_id: str, module: str) -> None:
     try:
         importlib.import_module(module)
@@ -51,14 +66,14 @@ def _unknown(env_id: str, module: str, name: str) -> str:
         namespace, base, _version = parse_env_id(name)
     except gym.error.Error:
         return f"environment {env_id!r}: {name!r} is no id; expected Name-v0, namespace/Name-v0 or module:Name-v0"
-    known = list(gym.registry)
     if namespace is not None and not any(spec.namespace == namespace for spec in gym.registry.values()):
         hint = f"write the module that registers it before the id: {module or 'MODULE'}:{name}"
         if not module and _importable(namespace):
             hint = f"its module must be named: {namespace}:{name}"
         return f"environment {env_id!r}: unknown namespace {namespace!r}; {hint}"
     same_base = [key for key, spec in gym.registry.items() if spec.name.lower() == base.lower()]
-    nearest = same_base[-1:] or get_close_matches(name, known, n=1, cutoff=0.5)
+    same_base.sort(key=lambda key: gym.registry[key].namespace == namespace)
+    nearest = same_base[-1:] or get_close_matches(name, list(gym.registry), n=1, cutoff=0.5)
     prefix = f"{module}:" if module else ""
     suggestion = f"; did you mean {prefix}{nearest[0]}?" if nearest else ""
     if not module and not nearest:

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rl_training.envs.spaces import UnsupportedSpace
+from rl_training.envs.leaves import UnsupportedSpace
 
 
 def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:

@@ -16,15 +16,13 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rl_training.envs.leaves import Leaf, leaves
-from rl_training.errors import EnvironmentRefused
+from rl_training.envs.leaves import Leaf, UnsupportedSpace, leaves
+from rl_training.envs.space_json import space_from_json, space_to_json
+
+__all__ = ["ActionCodec", "ObservationEncoder", "UnsupportedSpace", "space_from_json", "space_to_json"]
 
 ObservationKind = Literal["vector", "image", "mixed"]
 ActionKind = Literal["discrete", "multi_discrete", "multi_binary", "box"]
-
-
-class UnsupportedSpace(EnvironmentRefused):
-    """A space that has no array form here; the message names it and says what would do."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,177 @@
+"""Playing an environment with random actions and looking at everything that it returns.
+
+A twin is stepped beside it with the same seed and actions: where the two differ, the environment is not deterministic.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rl_training.envs.contract import (
+    Breach,
+    flag_breaches,
+    observation_breaches,
+    raised,
+    reset_result_breaches,
+    reward_breaches,
+    space_change_breaches,
+    step_result_breaches,
+)
+from rl_training.envs.leaves import Leaf, leaves
+from rl_training.envs.validation_report import Findings
+
+
+class Player:
+    """Plays one environment and its twin in step.
+
+    Args:
+        env: The environment in its own wrappers.
+        twin: Another instance of it.
+        seed: Of the first reset and of the actions.
+        found: Where findings go.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], twin: gym.Env[Any, Any], seed: int, found: Findings) -> None:
+        self._env = env
+        self._twin: gym.Env[Any, Any] | None = twin
+        self._seed = seed
+        self._found = found
+        self._observation_space, self._action_space = env.observation_space, deepcopy(env.action_space)
+        self._action_space.seed(seed)
+        self._corners = _corner_actions(self._action_space)
+        self._last: list[tuple[Any, Any]] = []
+        self.steps = 0
+        """Steps played: the environment's life steps."""
+        self.seconds = 0.0
+        """Time spent in the environment's `step`."""
+
+    def play_episode(self, number: int, max_steps: int) -> bool | None:
+        """Plays the episode `number` (from 0), of at most `max_steps` steps.
+
+        Returns:
+            Whether it came to its end; None where it can't go on because the environment failed.
+        """
+        seed = self._seed if number == 0 else None
+        result = self._call("reset", lambda: self._env.reset(seed=seed))
+        if result is None or not self._well_formed(reset_result_breaches(result), "reset"):
+            return None
+        self._look_at_observation(result[0], "reset")
+        self._compare("reset", result[:1], lambda twin: twin.reset(seed=seed))
+        self._look_at_spaces()
+        for _ in range(max_steps):
+            over = self._step()
+            if over is not False:
+                self._look_at_spaces()
+                return over
+        return False
+
+    def _step(self) -> bool | None:
+        action = self._corners.pop() if self._corners else self._action_space.sample()
+        given = deepcopy(action)
+        self.steps += 1
+        start = time.perf_counter()
+        result = self._call("step", lambda: self._env.step(given), f" on the action {action}")
+        self.seconds += time.perf_counter() - start
+        if result is None or not self._well_formed(step_result_breaches(result), "step"):
+            return None
+        observation, reward, terminated, truncated, _ = result
+        self._look_at_observation(observation, "step")
+        flags = [*flag_breaches("terminated", terminated), *flag_breaches("truncated", truncated)]
+        self._add([*reward_breaches(reward), *flags], "step")
+        if not np.array_equal(given, action):
+            self._add(
+                [Breach("warning", "action-changed", f"changed the action {action} in place; it gets a copy")], "step"
+            )
+        self._compare("step", result[:4], lambda twin: twin.step(deepcopy(action)))
+        return None if flags else bool(terminated) or bool(truncated)
+
+    def _call(self, during: str, call: Callable[[], Any], detail: str = "") -> Any:
+        try:
+            return call()
+        except (Exception, SystemExit) as error:
+            self._add([Breach("fatal", "raised", raised(during, error) + detail)])
+            return None
+
+    def _well_formed(self, breaches: list[Breach], during: str) -> bool:
+        self._add(breaches)
+        return not breaches
+
+    def _look_at_observation(self, observation: Any, during: str) -> None:
+        self._add(observation_breaches(self._observation_space, observation), during)
+        for kept, as_it_was in self._last:
+            if not np.array_equal(kept, as_it_was, equal_nan=kept.dtype.kind == "f"):
+                message = "returned the same array as before and changed it in place; it is copied"
+                self._add([Breach("warning", "array-reused", message)], during)
+                break
+        arrays = [part for part in _parts(self._observation_space, observation) if isinstance(part, np.ndarray)]
+        self._last = [(array, array.copy()) for array in arrays]
+
+    def _look_at_spaces(self) -> None:
+        self._add(space_change_breaches("observation_space", self._observation_space, self._env.observation_space))
+        self._add(space_change_breaches("action_space", self._action_space, self._env.action_space))
+
+    def _compare(self, during: str, result: tuple[Any, ...], call: Callable[[gym.Env[Any, Any]], Any]) -> None:
+        if self._twin is None:
+            return
+        try:
+            other = call(self._twin)[: len(result)]
+            difference = _difference(self._observation_space, result, other)
+        except (Exception, SystemExit) as error:
+            difference = Breach("warning", "", raised(during, error))
+        if difference is not None:
+            self._twin = None
+            message = (
+                f"not deterministic: with the same seed and actions, a second environment gave another {during}: "
+                f"{difference.message}; a resume can't continue such an episode and begins a fresh one"
+            )
+            self._add([Breach("warning", "not-deterministic", message, difference.feature, difference.value)])
+
+    def _add(self, breaches: list[Breach], during: str = "") -> None:
+        self._found.add(breaches, step=self.steps, during=during)
+
+
+def _corner_actions(space: gym.Space[Any]) -> list[Any]:
+    """Returns the bounds of a `Box`, which clipped actions reach and an environment may refuse."""
+    if not isinstance(space, spaces.Box):
+        return []
+    return [bound.copy() for bound in (space.low, space.high) if np.isfinite(bound).all()]
+
+
+def _parts(space: gym.Space[Any], observation: Any) -> list[Any]:
+    try:
+        return [leaf.pick(observation) for leaf in leaves(space)]
+    except (KeyError, IndexError, TypeError):
+        return []
+
+
+def _difference(space: gym.Space[Any], result: tuple[Any, ...], other: tuple[Any, ...]) -> Breach | None:
+    """Returns where two results of `reset` (observation) or `step` (with reward and flags) differ."""
+    for leaf, here, there in zip(leaves(space), _parts(space, result[0]), _parts(space, other[0]), strict=False):
+        breach = _array_difference(leaf, np.asarray(here), np.asarray(there))
+        if breach is not None:
+            return breach
+    for name, here, there in zip(("reward", "terminated", "truncated"), result[1:], other[1:], strict=False):
+        if not np.array_equal(here, there):
+            return Breach("warning", "", f"{name} {here} and {there}", value=str(there))
+    return None
+
+
+def _array_difference(leaf: Leaf, here: Any, there: Any) -> Breach | None:
+    if here.shape != there.shape:
+        return Breach("warning", "", f"observation shapes {here.shape} and {there.shape}")
+    if here.dtype.kind not in "biuf":
+        return None
+    unequal = (here != there) & ~((here != here) & (there != there))
+    if not unequal.any():
+        return None
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(unequal)), unequal.shape))
+    feature = leaf.feature(index)
+    message = f"observation feature {feature} was {here[index]} and {there[index]}"
+    return Breach("warning", "", message, feature, str(there[index]))

@@ -1,0 +1,130 @@
+"""What validation found, and how it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from rl_training.envs.contract import Breach, Severity
+
+_FEATURES_NAMED = 8
+"""Features that are named for one kind of finding; the others are counted."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that validation found."""
+
+    severity: Severity
+    """`fatal`: training would fail or be wrong. `warning`: training works around it, or may be misled by it."""
+    code: str
+    """A short stable name of the kind."""
+    message: str
+    """What was got, what was expected, what to do."""
+    step: int | None = None
+    """The environment's life step at which it was first seen; 0 is the first reset. None for what needs no step."""
+    feature: str | None = None
+    """Which number of an observation or action."""
+    value: str | None = None
+    """The value at fault."""
+    count: int = 1
+    """How often it was seen."""
+
+    def line(self) -> str:
+        """Returns the finding on one line."""
+        where = "" if self.step is None else f" at life step {self.step}"
+        often = f" ({self.count:,} times)" if self.count > 1 else ""
+        return f"{self.severity}: {self.code}{where}: {self.message}{often}"
+
+
+@dataclass(frozen=True)
+class ValidationReport:
+    """The outcome of `validate_env`."""
+
+    env_id: str
+    """The environment's id in the settings."""
+    findings: tuple[Finding, ...]
+    """Everything that was found, fatal first, each in the order seen."""
+    steps_per_second: float
+    """Speed of the environment alone, its wrappers included; 0 where no step was played."""
+    episodes_played: int
+    """Whole episodes."""
+    steps_played: int
+    """Steps."""
+    observation_space: str
+    """As the environment shows it; empty where it could not be made."""
+    action_space: str
+    """As the environment shows it; empty where it could not be made."""
+
+    @property
+    def fatal(self) -> tuple[Finding, ...]:
+        """Findings that training can't live with."""
+        return tuple(finding for finding in self.findings if finding.severity == "fatal")
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """The other findings."""
+        return tuple(finding for finding in self.findings if finding.severity == "warning")
+
+    @property
+    def ok(self) -> bool:
+        """Whether the environment can be trained on."""
+        return not self.fatal
+
+    def lines(self) -> list[str]:
+        """Returns the outcome and then each finding, a line each."""
+        return [self._summary(), *(finding.line() for finding in self.findings)]
+
+    def to_markdown(self) -> str:
+        """Returns the report as Markdown."""
+        rows = [
+            "| | kind | life step | feature | value | what |",
+            "|---|---|---|---|---|---|",
+            *(_row(finding) for finding in self.findings),
+        ]
+        spaces = [f"- {name} space: `{text}`" for name, text in self._spaces() if text]
+        return "\n".join(
+            [f"## Environment {self.env_id}", "", self._summary(), "", *spaces, "", *(rows if self.findings else [])]
+        )
+
+    def _spaces(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        return ("observation", self.observation_space), ("action", self.action_space)
+
+    def _summary(self) -> str:
+        verdict = "can be trained on" if self.ok else "is refused"
+        return (
+            f"environment {self.env_id} {verdict}: {len(self.fatal)} fatal, {len(self.warnings)} "
+            f"warning{'' if len(self.warnings) == 1 else 's'}; "
+            f"{self.episodes_played} episodes, {self.steps_played:,} steps, {self.steps_per_second:,.0f} steps/s"
+        )
+
+
+class Findings:
+    """Gathers findings; a kind seen again, of the same feature, is counted."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[str, str, str | None], Finding] = {}
+
+    def add(self, breaches: Iterable[Breach], *, step: int | None = None, during: str = "") -> None:
+        """Takes in breaches seen at a life step, during `reset` or `step`."""
+        for breach in breaches:
+            key = (breach.code, during, breach.message if step is None else breach.feature)
+            if key in self._found:
+                self._found[key] = replace(self._found[key], count=self._found[key].count + 1)
+            elif sum(other[:2] == key[:2] for other in self._found) < _FEATURES_NAMED:
+                message = f"{during}: {breach.message}" if during else breach.message
+                self._found[key] = Finding(breach.severity, breach.code, message, step, breach.feature, breach.value)
+
+    @property
+    def any_fatal(self) -> bool:
+        """Whether something fatal was found so far."""
+        return any(finding.severity == "fatal" for finding in self._found.values())
+
+    def ordered(self) -> tuple[Finding, ...]:
+        """Returns all findings, fatal first."""
+        return tuple(sorted(self._found.values(), key=lambda finding: finding.severity != "fatal"))
+
+
+def _row(finding: Finding) -> str:
+    cells = (finding.severity, finding.code, finding.step, finding.feature, finding.value, finding.message)
+    return "| " + " | ".join("" if cell is None else str(cell).replace("|", "\\|") for cell in cells) + " |"
