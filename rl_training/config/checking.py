@@ -84,11 +84,17 @@ def _combinations_besides(
     return []
 
 
-def _without(values: Any, paths: set[KeyPath], here: KeyPath) -> Any:
+def _without(values: Any, faulty: set[KeyPath], here: KeyPath) -> Any:
+    """Returns values without those that are faulty, or are lists with faulty items."""
     if not isinstance(values, Mapping):
         return values
-    kept = {key: item for key, item in values.items() if (*here, key) not in paths}
-    return {key: _without(item, paths, (*here, key)) for key, item in kept.items()}
+    kept = {}
+    for key, item in values.items():
+        path = (*here, key)
+        inside = any(fault[: len(path)] == path for fault in faulty)
+        if not inside or (isinstance(item, Mapping) and path not in faulty):
+            kept[key] = _without(item, faulty, path)
+    return kept
 
 
 def _place_of_first(document: MapNode, paths: list[KeyPath]) -> Place:

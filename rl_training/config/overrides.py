@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from rl_training.config.document import MapNode, Node, Place, from_python
-from rl_training.config.reader import read_value
+from rl_training.config.reader import from_json, read_value
 from rl_training.errors import ConfigError
 
 Overrides = Mapping[str, Any] | Sequence[str]
@@ -40,9 +40,10 @@ def merge(base: MapNode, over: MapNode) -> MapNode:
     """Returns `base` with the values of `over` in place of its own; sections are merged key by key."""
     entries = dict(base.entries)
     for key, item in over.entries.items():
-        old = entries.get(key)
-        both = isinstance(old, MapNode) and isinstance(item, MapNode)
-        entries[key] = merge(old, item) if both else item  # type: ignore[arg-type]
+        old, new = from_json(entries.get(key, item)), from_json(item)
+        if key in entries and isinstance(old, MapNode) and isinstance(new, MapNode):
+            item = merge(old, new)
+        entries[key] = item
     return replace(base, entries=entries, repeated=base.repeated + over.repeated)
 
 

@@ -43,7 +43,7 @@ class PPOConfig(TrainConfig):
     clip_range_schedule: Literal["constant", "linear"] = "constant"
     """`linear` decays to 0 over total_timesteps."""
     value_clip: float | None = Field(default=None, gt=0)
-    """Clip of the value's change from the rollout's; None leaves values unclipped."""
+    """Clip of the value's change from the rollout's; null leaves values unclipped."""
     gamma: float = Field(default=0.99, gt=0, le=1)
     """Discount."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1)

@@ -5,9 +5,11 @@ PyYAML scans and composes; nothing is constructed by tag, so that no file can ru
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import yaml
@@ -55,8 +57,9 @@ def decode(data: bytes, source: str) -> str:
     Raises:
         ConfigError: It is no UTF-8.
     """
+    data = data.removeprefix(codecs.BOM_UTF8)
     try:
-        return data.decode("utf-8-sig")
+        return data.decode()
     except UnicodeDecodeError as error:
         before = data[: error.start]
         line = before.count(b"\n") + 1
@@ -97,6 +100,18 @@ def read_value(text: str, source: str) -> Node:
     return _Converter(source, lines=False).convert(root)
 
 
+def from_json(node: Node) -> Node:
+    """Returns the mapping or list in a JSON text (one that was encoded twice on its way), or `node` itself."""
+    if not isinstance(node, Scalar) or not isinstance(node.value, str) or node.value.lstrip()[:1] not in ("{", "["):
+        return node
+    try:
+        json.loads(node.value)
+    except (ValueError, RecursionError):
+        return node
+    inside = read_value(node.value, node.place.source)
+    return node if isinstance(inside, Scalar) else replace(inside, place=node.place)
+
+
 def _compose(text: str, source: str) -> yaml.Node | None:
     try:
         return yaml.compose(text, Loader=_Loader)
@@ -106,7 +121,7 @@ def _compose(text: str, source: str) -> yaml.Node | None:
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         column = error.position - text.rfind("\n", 0, error.position)
-        raise ConfigError(f"{source}:{line}:{column}: character {error.character:#06x} is not allowed") from None
+        raise ConfigError(f"{source}:{line}:{column}: the character U+{error.character:04X} is not allowed") from None
     except RecursionError:
         raise ConfigError(f"{source}: nested too deeply") from None
 
@@ -114,8 +129,10 @@ def _compose(text: str, source: str) -> yaml.Node | None:
 def _syntax_problem(error: yaml.MarkedYAMLError, text: str) -> str:
     """Says what PyYAML found, without repeating the value: it may be a secret."""
     problem = error.problem or "not valid YAML"
-    if "alias" in problem:
+    if "undefined alias" in problem:
         return "no anchor of this name; a text that begins with * must be quoted"
+    if "tag handle" in problem:
+        return "an unknown kind of tag; a text that begins with ! must be quoted"
     mark = error.problem_mark
     if mark is not None:
         lines = text.split("\n")

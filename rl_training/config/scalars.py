@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.config.document import Scalar
-from rl_training.config.secrets import REFERENCE
+from rl_training.config.secrets import KINDS, REFERENCE
 
 NULLS = frozenset({"", "~", "null", "Null", "NULL"})
 TRUE = frozenset({"true", "True", "TRUE"})
@@ -65,11 +65,13 @@ def untyped(node: Scalar) -> Any:
     """Returns the value of `node` where nothing is known of what is wanted (in `env_kwargs`).
 
     Raises:
-        ValueError: It can be read in two ways (`off`, `007`), or is not finite.
+        ValueError: It can be read in two ways (`off`, `007`), is not finite, or refers to an unknown kind of secret.
     """
-    if node.style != "plain":
-        return node.value
     text = node.value
+    if isinstance(text, str) and any(kind not in KINDS for kind, _ in REFERENCE.findall(text)):
+        raise ValueError("expected a reference of the kind ${env:NAME} or ${prefect:BLOCK}")
+    if node.style != "plain":
+        return text
     if text in NULLS:
         return None
     if text in TRUE or text in FALSE:

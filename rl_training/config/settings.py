@@ -166,7 +166,7 @@ class PromotionConfig(Settings):
     model: ModelName | None = None
     """Name of the registered model; by default derived from the environment's id."""
     floor: float | None = None
-    """The lower confidence bound of the candidate's mean return must reach this; None asks for no floor."""
+    """The lower confidence bound of the candidate's mean return must reach this; null asks for no floor."""
     episodes: int = Field(default=100, ge=20)
     """Episodes that candidate and champion each play, on the same fresh seeds."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1.0)

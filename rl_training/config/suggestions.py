@@ -70,8 +70,8 @@ def suggestion(
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower().replace("-", "_").replace(" ", "_")
     if name in here:
         return f"did you mean {name}?", section_type(model, name)
-    joined = {dotted.replace(".", "_"): dotted for dotted in everywhere}
-    if name in everywhere:
+    joined = {dotted.replace(".", "_"): dotted for dotted in everywhere if "." in dotted}
+    if "." in name and name in everywhere:
         level, _, leaf = name.rpartition(".")
         return f"write {leaf} under {level}, not with a dot", None
     target = SYNONYMS.get(name) or joined.get(name) or joined.get(name.replace("eval_", "evaluation_"))
@@ -83,9 +83,9 @@ def suggestion(
     close = nearest_word(name, here)
     if close:
         return f"did you mean {close}?", section_type(model, close)
-    close = nearest_word(name, [*(key for key, ours in SYNONYMS.items() if ours in everywhere), *joined])
+    close = nearest_word(name, [*(key for key, ours in SYNONYMS.items() if ours in everywhere), *joined, *everywhere])
     if close:
-        target = SYNONYMS.get(close) or joined[close]
+        target = SYNONYMS.get(close) or joined.get(close, close)
         return _at_level(target, path), everywhere[target]
     if len(here) > MOST_LISTED:
         return "no setting has a name like it (docs/configuration.md lists them all)", None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from rl_training.config import scalars
 from rl_training.config.document import ListNode, MapNode, Node, Place, Scalar
-from rl_training.config.reader import read_value
+from rl_training.config.reader import from_json
 from rl_training.config.secrets import is_secret_name, redact_text
 from rl_training.config.suggestions import nearest_word, suggestion
 
@@ -70,7 +70,7 @@ class TypedReader:
     def section(self, node: Node, model: type[BaseModel], path: KeyPath) -> Any:
         """Returns the known keys of a mapping, read by the fields of `model`; the others are faults."""
         bare = getattr(model, "bare_field", None)
-        node = _from_json(node)
+        node = from_json(node)
         if bare is not None and isinstance(node, Scalar) and not scalars.is_null(node):
             return {bare: self._scalar(node, str, path)}
         if not isinstance(node, MapNode):
@@ -127,13 +127,13 @@ class TypedReader:
         )
 
     def _mapping(self, node: Node, kind: Any, path: KeyPath) -> Any:
-        node = _from_json(node)
+        node = from_json(node)
         if not isinstance(node, MapNode):
             return self.refuse(node, path, 'expected a mapping, such as {name: value} (as JSON: {"name": value})')
         return {key: self.value(item, kind, (*path, key)) for key, item in self._entries(node, path)}
 
     def _list(self, node: Node, kinds: tuple[Any, ...], path: KeyPath) -> Any:
-        node = _from_json(node)
+        node = from_json(node)
         if not isinstance(node, ListNode):
             return self.refuse(node, path, "expected a list, such as [a, b]")
         each = kinds if len(kinds) == len(node.items) and Ellipsis not in kinds else (kinds[0],) * len(node.items)
@@ -157,7 +157,8 @@ class TypedReader:
         try:
             return scalars.untyped(node)
         except ValueError as error:
-            return self.refuse(node, path, str(error))
+            self.refuse(node, path, str(error))
+            return None
 
 
 def shown(node: Node, path: KeyPath) -> str:
@@ -176,15 +177,3 @@ def shown(node: Node, path: KeyPath) -> str:
     cut = text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 3] + "..."
     quoted = json.dumps(cut, ensure_ascii=False)
     return quoted[1:-1] if node.style == "plain" else f"the text {quoted}"
-
-
-def _from_json(node: Node) -> Node:
-    """Returns the mapping or list in a JSON text (one that was encoded twice on its way), or `node` itself."""
-    if not isinstance(node, Scalar) or not isinstance(node.value, str) or node.value.lstrip()[:1] not in ("{", "["):
-        return node
-    try:
-        json.loads(node.value)
-    except (ValueError, RecursionError):
-        return node
-    inside = read_value(node.value, node.place.source)
-    return node if isinstance(inside, Scalar) else replace(inside, place=node.place)

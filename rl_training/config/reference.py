@@ -1,0 +1,113 @@
+"""The tables of docs/configuration.md, written from the settings classes and their field docstrings.
+
+`python -m rl_training.config.reference docs/configuration.md` brings that page up to date.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from rl_training.config import scalars
+from rl_training.config.ppo import PPOConfig
+from rl_training.config.settings import TrainConfig
+from rl_training.config.suggestions import section_type
+
+_BLOCK = re.compile(r"(<!-- fields of (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def updated(page: str) -> str:
+    """Returns the page with each block `<!-- fields of TYPE -->` ... `<!-- end -->` written anew."""
+    tables = {"TrainConfig": field_tables(TrainConfig), "PPOConfig": field_tables(PPOConfig, beside=TrainConfig)}
+    return _BLOCK.sub(lambda match: match[1] + "\n" + tables[match["name"]] + "\n" + match[3], page)
+
+
+def field_tables(model: type[BaseModel], beside: type[BaseModel] | None = None) -> str:
+    """Returns Markdown tables of the fields of `model`, a table a section.
+
+    Args:
+        model: A settings class.
+        beside: Fields that this class has with the same default are left out.
+    """
+    return "\n".join(_lines(model, beside, ""))
+
+
+def _lines(model: type[BaseModel], beside: type[BaseModel] | None, prefix: str) -> Iterator[str]:
+    fields = {key: field for key, field in model.model_fields.items() if not _same(key, field, beside)}
+    sections = {key: section_type(model, key) for key in fields if not _is_list(fields[key].annotation)}
+    yield from ("| key | what | default | meaning |", "|---|---|---|---|")
+    for key, field in fields.items():
+        if sections.get(key) is None:
+            what, meaning = describe(field.annotation, field.metadata), " ".join((field.description or "").split())
+            yield f"| `{prefix}{key}` | {what} | {_default(field)} | {meaning} |"
+    yield ""
+    for key, section in sections.items():
+        if section is not None:
+            yield from (f"**`{prefix}{key}`**: {fields[key].description}", "")
+            yield from _lines(section, None, f"{prefix}{key}.")
+
+
+def _same(key: str, field: FieldInfo, beside: type[BaseModel] | None) -> bool:
+    return beside is not None and key in beside.model_fields and beside.model_fields[key].default == field.default
+
+
+def _is_list(annotation: Any) -> bool:
+    return get_origin(annotation) in (list, tuple)
+
+
+def describe(annotation: Any, constraints: list[Any] | None = None) -> str:
+    """Returns a field's type and range in words."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return describe(arguments[0], list(arguments[1:]))
+    if origin in (Union, UnionType):
+        words = " or ".join(describe(kind) for kind in arguments if kind is not NoneType)
+        return words + _bounds(constraints) + (", or null" if NoneType in arguments else "")
+    if origin is Literal:
+        return " or ".join(f"`{option}`" for option in arguments)
+    if origin in (list, tuple):
+        return f"a list: {describe(arguments[0])} each"
+    if origin is dict:
+        return "a mapping"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "a mapping of " + ", ".join(f"`{key}`" for key in annotation.model_fields)
+    return scalars.EXPECTED[annotation] + _bounds(constraints)
+
+
+def _bounds(constraints: list[Any] | None) -> str:
+    signs = {"gt": "above", "ge": "from", "lt": "below", "le": "to"}
+    words = [
+        f"{word} {getattr(constraint, sign):g}"
+        for constraint in constraints or []
+        for sign, word in signs.items()
+        if getattr(constraint, sign, None) is not None
+    ]
+    return " " + " ".join(words) if words else ""
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if value is None or isinstance(value, bool):
+        return f"`{'null' if value is None else str(value).lower()}`"
+    if isinstance(value, int):
+        return f"`{value:_}`"
+    return f"`{list(value)}`" if isinstance(value, tuple) else f"`{value}`"
+
+
+def main(page: str) -> None:
+    """Brings the page at the path `page` up to date."""
+    path = Path(page)
+    path.write_text(updated(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
