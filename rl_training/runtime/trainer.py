@@ -19,10 +19,10 @@ import numpy as np
 
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.training import Episode
-from rl_training.errors import EnvironmentFault
+from rl_training.errors import CheckpointError, EnvironmentFault
 from rl_training.runtime.callbacks import Callback, CallbackError, CallbackList, Event, StopReason, TrainerState
 from rl_training.runtime.checkpoint import Checkpoint, load_policy_state, load_trainer_state, read_best, write_best
-from rl_training.runtime.evaluation import EvaluationResult, Evaluator
+from rl_training.runtime.evaluation import Evaluator
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.run_utils import TrainingRun, save_training_checkpoint
 from rl_training.runtime.stopping import StopFlag, StopTraining
@@ -242,7 +242,7 @@ class Trainer(ABC):
 
     # Evaluation and checkpoints.
 
-    def _evaluate(self) -> EvaluationResult:
+    def _evaluate(self) -> None:
         try:
             result = self._evaluator.run(self.policy(), self._evaluation_seeds, self.stop)
         except EnvironmentFault:
@@ -253,12 +253,12 @@ class Trainer(ABC):
         improved = self.progress.best_return is None or result.return_mean > self.progress.best_return
         if improved:
             self.progress.best_return = result.return_mean
-        self._emit("on_eval_end", result.metrics("eval"))
-        if improved:
-            checkpoint = self._save()
-            write_best(self.run.checkpoints, checkpoint, result.return_mean)
-            self.state.best_checkpoint = checkpoint
-        return result
+        try:
+            self._emit("on_eval_end", result.metrics("eval"))
+        finally:
+            if improved:  # after the event, so that the callbacks' state knows of it too
+                self.state.best_checkpoint = self._save()
+                write_best(self.run.checkpoints, self.state.best_checkpoint, result.return_mean)
 
     def _save(self) -> Checkpoint:
         progress = self.progress
@@ -295,13 +295,29 @@ class Trainer(ABC):
         self._restored = True
         if checkpoint.run_uid == self.run.run_uid:
             self.state.checkpoint = checkpoint
-            best = read_best(self.run.checkpoints)
-            self.state.best_checkpoint = best[0] if best else None
+            self.state.best_checkpoint = self._best_so_far()
         else:
             self.progress.best_return = None  # a fork keeps a best of its own
+        if self.num_timesteps >= self.config.total_timesteps:
+            logger.info(
+                "this run is complete at %d of %d steps; a larger total_timesteps trains on",
+                self.num_timesteps,
+                self.config.total_timesteps,
+            )
         if fresh:
             logger.warning(
                 "environment is not deterministic: replaying its episode gave other observations; environments %s "
                 "resume with a fresh episode, so this resume is not exact",
                 fresh,
             )
+
+    def _best_so_far(self) -> Checkpoint | None:
+        try:
+            best = read_best(self.run.checkpoints)
+        except CheckpointError as error:
+            logger.warning("%s; the next evaluation begins a new best", error)
+            best = None
+        if best is None:
+            self.progress.best_return = None
+            return None
+        return best[0]

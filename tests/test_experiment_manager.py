@@ -1,0 +1,144 @@
+"""The manager: new runs, resumed runs, forks; and resume that goes on as if training had never stopped."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl_training.config.ppo import PPOConfig
+from rl_training.errors import CheckpointError, ConfigError
+from rl_training.experiment.default_manager import DefaultExperimentManager
+from rl_training.runtime.callbacks import Callback, TrainerState
+from rl_training.runtime.checkpoint import open_checkpoint
+from rl_training.runtime.stopping import StopFlag
+from rl_training.runtime.trainer import TrainResult
+
+MANAGER = DefaultExperimentManager()
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def cartpole(**fields: Any) -> PPOConfig:
+    base: dict[str, Any] = {
+        "env_id": "CartPole-v1",
+        "num_envs": 2,
+        "rollout_steps": 32,
+        "batch_size": 16,
+        "epochs": 2,
+        "total_timesteps": 320,
+        "learning_rate_schedule": "linear",
+        "normalization": {"observation": True, "reward": True},
+        "logging": {"every": 1},
+        "evaluation": {"every": 100, "episodes": 3, "num_envs": 2},
+        "checkpoint": {"every": 10_000, "keep_last": 3},
+    }
+    return PPOConfig.model_validate({**base, **fields})
+
+
+class StopAfterPolls(StopFlag):
+    """Asks for a stop at the nth time that the flag is looked at: at any point of training, updates included."""
+
+    def __init__(self, polls: int) -> None:
+        super().__init__()
+        self.polls = polls
+
+    @property
+    def requested(self) -> bool:
+        self.polls -= 1
+        if self.polls < 0:
+            self.request("signal")
+        return self.cause is not None
+
+
+class Points(Callback):
+    """Every metric point that a run records, `time/*` apart."""
+
+    def __init__(self) -> None:
+        self.points: dict[tuple[str, int], float] = {}
+
+    def record(self, state: TrainerState) -> None:
+        for key, value in state.metrics.items():
+            if not key.startswith("time/"):
+                self.points[key, state.num_timesteps] = value
+
+    on_collect_end = on_update_end = on_eval_end = record
+
+
+def sha(result: TrainResult) -> str:
+    assert result.checkpoint is not None
+    return open_checkpoint(result.checkpoint).policy_sha256
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_a_run_stopped_anywhere_and_resumed_is_the_run_that_was_never_stopped(vectorization: str) -> None:
+    whole = Points()
+    expected = sha(MANAGER.setup(cartpole(), [whole]).train())
+    polls = [1, 40, 77, 83, 95, 130, 201, 260] if vectorization == "sync" else [83, 130]
+    for count in polls:
+        points = Points()
+        trainer = MANAGER.setup(cartpole(vectorization=vectorization), [points], stop=StopAfterPolls(count))
+        stopped = trainer.train()
+        assert stopped.stop_reason == "signal"
+        resumed = MANAGER.resume(stopped.run_dir, [points]).train()
+        assert (resumed.stop_reason, resumed.num_timesteps) == ("completed", 320)
+        assert resumed.run_uid == stopped.run_uid
+        assert sha(resumed) == expected, count
+        assert points.points == whole.points, count
+
+
+def test_a_finished_run_is_complete_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    done = MANAGER.setup(cartpole()).train()
+    with caplog.at_level("INFO"):
+        again = MANAGER.resume(done.run_dir).train()
+    assert (again.stop_reason, again.num_timesteps, sha(again)) == ("completed", 320, sha(done))
+    assert "is complete at 320 of 320 steps" in caplog.text
+
+
+def test_a_larger_total_is_a_fork_that_trains_on() -> None:
+    done = MANAGER.setup(cartpole()).train()
+    assert done.checkpoint is not None
+    fork = MANAGER.resume(done.checkpoint, total_timesteps=640).train()
+    assert fork.num_timesteps == 640
+    assert fork.run_uid != done.run_uid
+    assert fork.run_dir != done.run_dir
+    origin = json.loads((fork.run_dir / "metadata.json").read_text())["forked_from"]
+    assert (origin["run_uid"], origin["num_timesteps"]) == (done.run_uid, 320)
+    assert origin["differences"] == ["total_timesteps: 320 -> 640 (may grow)"]
+
+
+def test_an_earlier_checkpoint_is_a_fork_and_the_run_keeps_what_it_has() -> None:
+    done = MANAGER.setup(cartpole(checkpoint={"every": 64, "keep_last": 9})).train()
+    earlier = done.run_dir / "checkpoints" / "step_000000000128"
+    fork = MANAGER.resume(earlier).train()
+    assert fork.run_uid != done.run_uid
+    assert sha(fork) == sha(done)
+    assert done.checkpoint is not None
+    assert done.checkpoint.is_dir()
+
+
+def test_a_setting_that_must_be_equal_is_refused_with_both_values() -> None:
+    done = MANAGER.setup(cartpole()).train()
+    with pytest.raises(CheckpointError, match=r"gamma: 0\.99 -> 0\.5"):
+        MANAGER.resume(done.run_dir, gamma=0.5)
+
+
+def test_an_override_that_is_no_setting_is_refused_with_the_nearest() -> None:
+    done = MANAGER.setup(cartpole()).train()
+    with pytest.raises(ConfigError, match="total_timesteps"):
+        MANAGER.resume(done.run_dir, total_timestep=640)
+
+
+def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="nothing-here"):
+        MANAGER.resume(tmp_path / "nothing-here")
+
+
+def test_a_run_that_can_not_be_set_up_leaves_no_directory(home: Path) -> None:
+    with pytest.raises(Exception, match="NoSuchEnv"):
+        MANAGER.setup(cartpole(env_id="NoSuchEnv-v0"))
+    assert not list((home / "runs").iterdir())
