@@ -332,6 +332,27 @@ def test_names_that_are_neither_files_nor_shipped(tmp_path):
         load_config(tmp_path)
 
 
+def test_paths_that_are_none(tmp_path):
+    for path in ("x" * 5000, "a\0b", "~nobody-of-this-name/x"):
+        with pytest.raises(ConfigError) as caught:
+            load_config(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_settings_encoded_twice_are_taken_as_json_alone():
+    assert load_config('{"algo": "ppo", "env_id": "A-v0", "total_timesteps": 3e3}', {"seed": 1}).total_timesteps == 3000
+    with pytest.raises(ConfigError, match=r"^config: got text that begins with { and is no JSON"):
+        load_config("{'algo': 'ppo'}")
+
+
+def test_bytes_of_a_command_line_that_are_no_utf_8_are_refused():
+    """Python hands them on as lone surrogates, which no file can hold."""
+    for key in ("run_name", "env_kwargs.name"):
+        (line,) = faults("", [f"{key}=caf\udce9"])
+        assert line == f"--set {key}: {key}: got caf\\\\udce9, expected text in UTF-8"
+    assert faults('run_name: "\\ud800"\n')[0].endswith("expected text in UTF-8")
+
+
 def test_a_mapping_gets_the_same_checks_as_a_file():
     config = config_from_mapping({"algo": "ppo", "env_id": "A-v0", "total_timesteps": 3e3, "tags": ["a"]})
     assert (config.total_timesteps, config.tags) == (3000, {"a": ""})

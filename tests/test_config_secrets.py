@@ -92,6 +92,9 @@ def test_redacting_keeps_references_counts_and_all_else(config):
         ("http://me:${env:PW}@h", "http://me:${env:PW}@h"),
         ("https://h/x?token=abc&n=1#top", "https://h/x?token=***&n=1#top"),
         ("me@example.org", "me@example.org"),
+        ('--set=env_kwargs={"api_token": "a \\" b", "n": 3}', '--set=env_kwargs={"api_token": ***, "n": 3}'),
+        ("env_kwargs={n: 3, token: abc}", "env_kwargs={n: 3, token: ***}"),
+        ("env_kwargs={token: ${env:A}, password: 'a, b'}", "env_kwargs={token: ${env:A}, password: ***}"),
     ],
 )
 def test_addresses_in_text(text, shown):

@@ -21,12 +21,18 @@ def test_the_order_of_streams_is_part_of_what_makes_a_run_repeatable():
     assert STREAMS == ("init", "action", "replay", "permutation", "envs", "evaluation", "held_out")
 
 
-def test_values_of_streams_stay_as_they_were():
-    """Numbers worked out by hand from numpy: a change here would silently change every run."""
-    for index, name in enumerate(STREAMS):
-        children = np.random.SeedSequence(7).spawn(len(STREAMS))
-        assert stream(7, name).generate_state(4).tolist() == children[index].generate_state(4).tolist()
-    assert env_seeds(0, 2) == env_seeds(0, 2)
+def test_streams_are_the_children_of_one_seed_sequence():
+    children = np.random.SeedSequence(7).spawn(len(STREAMS))
+    for name, child in zip(STREAMS, children, strict=True):
+        assert stream(7, name).generate_state(4).tolist() == child.generate_state(4).tolist()
+
+
+def test_the_numbers_of_seed_0_stay_as_they_were():
+    """A change here would silently change every run."""
+    assert env_seeds(0, 3) == [1104759318, 362335023, 1986831198]
+    assert episode_seeds(0, "evaluation", 3) == [866377809, 459356102, 1958476795]
+    assert episode_seeds(0, "held_out", 3) == [1705995787, 1845029999, 1524734946]
+    assert generator(0, "permutation").permutation(8).tolist() == [6, 2, 0, 3, 4, 1, 7, 5]
 
 
 def test_generators_of_different_streams_and_seeds_differ():

@@ -56,6 +56,16 @@ def number(text: str) -> int | float | None:
     return None
 
 
+def check_unicode(node: Scalar) -> None:
+    """Refuses what becomes of bytes that are no UTF-8 on a command line: half a character, which can't be written.
+
+    Raises:
+        ValueError: The text of `node` has one.
+    """
+    if isinstance(node.value, str) and any("\ud800" <= character <= "\udfff" for character in node.value):
+        raise ValueError("expected text in UTF-8")
+
+
 def is_null(node: Scalar) -> bool:
     """Tells whether `node` stands for nothing."""
     return node.value is None or (node.style == "plain" and node.value in NULLS)

@@ -30,6 +30,9 @@ _SECRET_WORDS = frozenset({
 })  # fmt: skip
 _SECRET_PAIRS = ("api_key", "access_key", "private_key", "secret_key", "account_key", "encryption_key", "ssh_key")
 _URL_LOGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<login>[^\s/@]+)@")
+_ENTRY = re.compile(
+    r"""(?P<name>[{,]\s*["']?(?P<key>[\w.-]+)["']?\s*:\s*)(?P<value>"(?:[^"\\]|\\.)*"|'[^']*'|\$\{[^}]*\}|[^\s,}\]]+)"""
+)
 _URL_QUERY = re.compile(r"(?P<name>[?&;](?P<key>[^=&;\s]+)=)(?P<value>[^&;#\s]+)")
 
 
@@ -66,7 +69,7 @@ def _redact(value: Any, secret: str | None, references: bool) -> Any:
     if isinstance(value, Mapping):
         return {key: _redact(item, secret or _secret_name(str(key)), references) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_redact(item, secret, references) for item in value]
+        return type(value)([_redact(item, secret, references) for item in value])
     if value is None or isinstance(value, bool) or value == "":
         return value
     if secret and not (secret == "many" and not isinstance(value, str)):
@@ -76,7 +79,7 @@ def _redact(value: Any, secret: str | None, references: bool) -> Any:
 
 
 def redact_text(text: str) -> str:
-    """Returns text (an address, a message) with the logins and secret parameters of its addresses hidden."""
+    """Returns text (a message, a command's argument) with the secrets in its addresses and mappings hidden."""
 
     def login(match: re.Match[str]) -> str:
         user, separator, password = match["login"].partition(":")
@@ -84,11 +87,11 @@ def redact_text(text: str) -> str:
             password = REDACTED
         return f"{match['scheme']}{user}{separator}{password}@"
 
-    def parameter(match: re.Match[str]) -> str:
+    def named(match: re.Match[str]) -> str:
         hidden = is_secret_name(match["key"]) and not REFERENCE.fullmatch(match["value"])
         return match["name"] + (REDACTED if hidden else match["value"])
 
-    return _URL_QUERY.sub(parameter, _URL_LOGIN.sub(login, text))
+    return _ENTRY.sub(named, _URL_QUERY.sub(named, _URL_LOGIN.sub(login, text)))
 
 
 def environment_resolver(kind: str, name: str) -> str:

@@ -28,14 +28,18 @@ def find_config(path: str | Path) -> Path:
     Raises:
         ConfigError: There is neither.
     """
-    file = Path(path).expanduser()
-    if file.is_file():
+    try:
+        file = Path(path).expanduser()
+        is_folder, exists = file.is_dir(), file.exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise ConfigError(f"config: got no usable path ({type(error).__name__}); expected a YAML file") from None
+    if exists and not is_folder:
         return file
     name = file.as_posix().removesuffix(".yaml")
     known = shipped_names()
     if name in known:
         return shipped_root() / f"{name}.yaml"
-    if file.is_dir():
+    if is_folder:
         raise ConfigError(f"{path}: is a folder, expected a YAML file or a shipped name: {', '.join(known)}")
     close = nearest_word(name, known)
     hint = f" (did you mean {close}?)" if close else ""

@@ -145,6 +145,7 @@ class TypedReader:
         if not isinstance(node, Scalar):
             return self.refuse(node, path, expected)
         try:
+            scalars.check_unicode(node)
             return scalars.READERS[kind](node)
         except ValueError as error:
             return self.refuse(node, path, str(error) or expected)
@@ -155,6 +156,7 @@ class TypedReader:
         if isinstance(node, ListNode):
             return [self._untyped(item, (*path, i)) for i, item in enumerate(node.items)]
         try:
+            scalars.check_unicode(node)
             return scalars.untyped(node)
         except ValueError as error:
             self.refuse(node, path, str(error))
@@ -173,7 +175,7 @@ def shown(node: Node, path: KeyPath) -> str:
         return "nothing (null)"
     if not isinstance(node.value, str):
         return json.dumps(node.value)
-    text = redact_text(node.value)
+    text = redact_text(node.value).encode("utf-8", "backslashreplace").decode()
     cut = text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 3] + "..."
     quoted = json.dumps(cut, ensure_ascii=False)
     return quoted[1:-1] if node.style == "plain" else f"the text {quoted}"

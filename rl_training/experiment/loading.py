@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.config.checking import check, examine, refusal
-from rl_training.config.document import MapNode, Scalar, from_python, words_as_mapping
+from rl_training.config.document import MapNode, Place, Scalar, from_python, words_as_mapping
 from rl_training.config.overrides import Overrides, merge, read_overrides
-from rl_training.config.reader import decode, read_text
+from rl_training.config.reader import decode, from_json, read_text
 from rl_training.config.settings import TrainConfig
 from rl_training.config.shipped import find_config
 from rl_training.config.suggestions import nearest_word
@@ -26,12 +26,15 @@ def load_config(path: str | Path, overrides: Overrides = ()) -> TrainConfig:
     """Returns the settings in a file.
 
     Args:
-        path: A YAML file, or the name of a shipped one: `ppo/cartpole`.
+        path: A YAML file, the name of a shipped one (`ppo/cartpole`), or the settings themselves as JSON text (which is
+            what becomes of a mapping that is encoded twice on its way to a flow).
         overrides: Values that go before the file's: a mapping (nested, or with dotted keys), or texts `a.b=1e-3`.
 
     Raises:
         ConfigError: A line for every fault: `file:line: key.path: what was got, what is expected`.
     """
+    if isinstance(path, str) and path.lstrip().startswith("{"):
+        return _config(_document_in_json(path), overrides)
     file = find_config(path)
     try:
         data = file.read_bytes()
@@ -65,6 +68,13 @@ def _config(document: MapNode, overrides: Overrides) -> TrainConfig:
     if fault is not None:
         raise refusal([fault, *_common_faults(document)])
     return check(document, get_algorithm(name).config_type)
+
+
+def _document_in_json(text: str) -> MapNode:
+    document = from_json(Scalar(text, "python", Place("config")))
+    if not isinstance(document, MapNode):
+        raise ConfigError("config: got text that begins with { and is no JSON; expected a mapping, a file or a name")
+    return document
 
 
 def _algorithm(document: MapNode) -> tuple[str, Fault | None]:
