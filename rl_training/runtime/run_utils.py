@@ -32,6 +32,8 @@ logger = logging.getLogger(__name__)
 CONFIG = "config.yaml"
 METADATA = "metadata.json"
 
+_MAPPING_ENTRY = re.compile(r"""(?P<key>[\w.-]+["']?\s*:\s*)(?P<value>"[^"]*"|'[^']*'|[^\s,}]+)""")
+
 
 @dataclass(frozen=True)
 class TrainingRun:
@@ -161,18 +163,25 @@ def save_training_checkpoint(
 
 
 def redact_command(arguments: Sequence[str]) -> list[str]:
-    """Returns a command line with the values of `key=value` and `--key value` hidden where the key names a secret."""
-    hidden: list[str] = []
-    for i, argument in enumerate(arguments):
-        key, separator, _ = argument.partition("=")
-        after_secret_option = i > 0 and arguments[i - 1].startswith("--") and is_secret_name(arguments[i - 1])
-        if separator and is_secret_name(key):
-            hidden.append(f"{key}={REDACTED}")
-        elif after_secret_option and not separator:
-            hidden.append(REDACTED)
-        else:
-            hidden.append(redact_text(argument))
-    return hidden
+    """Returns a command line with the values hidden whose key or option names a secret."""
+    return [
+        REDACTED
+        if before.startswith("--") and is_secret_name(before) and not argument.startswith("--")
+        else _redact_argument(argument)
+        for before, argument in zip(["", *arguments], arguments, strict=False)
+    ]
+
+
+def _redact_argument(argument: str) -> str:
+    parts = argument.split("=")  # `key=value`, `--set=key=value`
+    for i, key in enumerate(parts[:-1], start=1):
+        if is_secret_name(key):
+            return "=".join([*parts[:i], REDACTED])
+
+    def entry(match: re.Match[str]) -> str:
+        return match["key"] + (REDACTED if is_secret_name(match["key"]) else match["value"])
+
+    return redact_text(_MAPPING_ENTRY.sub(entry, argument))  # `env_kwargs={token: value}`
 
 
 def _directory_name(config: TrainConfig, started: datetime, run_uid: str) -> str:
