@@ -43,7 +43,7 @@ def end_with_parent(server: list[WatchedServer]) -> None:
     """Blocks until the parent's end of stdin closes, then ends this session: in order if it serves, at once if not."""
     while os.read(0, 64):
         pass
-    if server:
+    if server and server[0].started:
         server[0].should_exit = True
         threading.Event().wait(SHUTDOWN_SECONDS)
     os.killpg(0, signal.SIGKILL)

@@ -1,0 +1,149 @@
+"""Runs a flow for the command line: a Prefect server if need be, few lines on the console, and a summary."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from flows.report import summary_lines
+from flows.server import embedded_server
+from rl_training.runtime.callbacks import Callback
+
+Overrides = Mapping[str, Any] | Sequence[str]
+
+
+@dataclass(frozen=True)
+class FlowSummary:
+    """What a flow run came to."""
+
+    values: Mapping[str, Any]
+    """See `flows.chain.summarize`."""
+
+    @property
+    def stop_reason(self) -> str:
+        """Why training ended."""
+        return str(self.values["stop_reason"])
+
+    @property
+    def unsent(self) -> str:
+        """What is not in MLflow, and what to do; empty where everything is there."""
+        return str(self.values["unsent"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns it for JSON."""
+        return dict(self.values)
+
+    def lines(self) -> list[str]:
+        """Returns it for people."""
+        return summary_lines(self.values)
+
+
+def run_train_flow(
+    config: str | Path | Mapping[str, Any], overrides: Overrides = (), callbacks: Sequence[Callback] = ()
+) -> FlowSummary:
+    """Runs train-flow in this process.
+
+    Args:
+        config: A YAML file, the name of a shipped one, or the settings themselves.
+        overrides: A mapping, or texts `dotted.key=value`.
+        callbacks: See training besides the flow's own, a progress display for one.
+
+    Returns:
+        What it came to; `stop_reason` is `signal` where Ctrl-C or SIGTERM has stopped it, resumable.
+
+    Raises:
+        UserError: The settings, the environment or a server can't be used; nothing was trained.
+        RunFailed: The run broke; its last good checkpoint is kept.
+        KeyboardInterrupt: A signal came before there was a run.
+    """
+
+    def call() -> dict[str, Any]:
+        from flows.train import train_flow
+
+        return train_flow(_plain(config), _plain(overrides))
+
+    return _run(call, callbacks)
+
+
+def run_resume_flow(source: str | Path, overrides: Overrides = (), callbacks: Sequence[Callback] = ()) -> FlowSummary:
+    """Runs resume-flow in this process; see `run_train_flow`.
+
+    Args:
+        source: An MLflow run id, `runs:/ID`, `models:/NAME@ALIAS`, or the directory of a run or checkpoint.
+        overrides: Settings that change.
+        callbacks: See training besides the flow's own.
+    """
+
+    def call() -> dict[str, Any]:
+        from flows.resume import resume_flow
+
+        return resume_flow(str(source), _plain(overrides))
+
+    return _run(call, callbacks)
+
+
+def _plain(value: Any) -> Any:
+    """A flow's parameters are JSON."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value) if isinstance(value, str | Path) else list(value)
+
+
+def _run(call: Callable[[], dict[str, Any]], callbacks: Sequence[Callback]) -> FlowSummary:
+    with _quiet_prefect(), embedded_server(_import_what_runs_need), _sigterm_is_survived():
+        from prefect.exceptions import TerminationSignal
+
+        from flows.chain import summarize_stopped
+        from flows.opened import calling
+
+        with calling(callbacks) as caller:
+            try:
+                return FlowSummary(call())
+            except (KeyboardInterrupt, TerminationSignal) as stopped:
+                if not caller.opened:
+                    raise KeyboardInterrupt from stopped
+                return FlowSummary(summarize_stopped(caller.opened[0]))
+
+
+def _import_what_runs_need() -> None:
+    """Imports while the server starts: both take seconds."""
+    import rl_training.api.training  # noqa: F401
+
+
+@contextmanager
+def _quiet_prefect() -> Iterator[None]:
+    """Keeps Prefect's lines off the console, where a flow's caller writes its own; the server has them all."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+
+    root.handlers[:], root.level = handlers, level
+    loud, inner = logging.getLogger("prefect"), logging.getLogger("prefect._internal")
+    before = loud.propagate, inner.level
+    loud.propagate, inner.level = False, logging.ERROR
+    try:
+        yield
+    finally:
+        loud.propagate, inner.level = before
+
+
+@contextmanager
+def _sigterm_is_survived() -> Iterator[None]:
+    """Lets this process live to say where a run was stopped.
+
+    Prefect turns SIGTERM into an exception and then hands the signal on to whom it would have come before.
+    """
+
+    def survive(number: int, frame: FrameType | None) -> None:
+        return
+
+    before = signal.signal(signal.SIGTERM, survive)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

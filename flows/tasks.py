@@ -1,0 +1,138 @@
+"""The tasks that the flows chain: validate, fetch, train, evaluate, promote, report.
+
+Each is a few lines around what the library offers; none is served from a cache, since none is a pure function. What a
+retry can't change (settings, a refused environment, a NaN) is never retried.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from prefect import task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State, TaskRun
+from prefect.logging import get_run_logger
+from prefect.tasks import Task
+
+from flows.opened import OpenRun
+from flows.report import report_text
+from flows.supervise import FlowReporter, supervise
+from rl_training.config.settings import TrainConfig
+from rl_training.errors import EnvironmentFault, RunFailed, UserError
+
+
+class NoProgress(RunFailed):
+    """Training broke again before it reached a new checkpoint: another try would break there too."""
+
+
+def may_pass(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
+    """Whether a task's error may pass: a fault of the environment, of the disk, of the network or of a server."""
+    error = state.data
+    return isinstance(error, EnvironmentFault | OSError) or not isinstance(error, UserError | RunFailed)
+
+
+def may_pass_in_training(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
+    """Whether an error of training may pass: a fault of the environment or of the disk. A mistake in code stays."""
+    return isinstance(state.data, EnvironmentFault | OSError)
+
+
+@task(name="validate", cache_policy=NO_CACHE)
+def validate(config: TrainConfig) -> dict[str, Any]:
+    """Checks that the environment keeps its contract and that the algorithm can train on it.
+
+    Raises:
+        EnvironmentRefused: A line for every reason.
+    """
+    from rl_training.api.training import check_environment
+
+    report = check_environment(config)
+    for finding in report.warnings:
+        get_run_logger().warning(finding.line())
+    return {"steps_per_second": report.steps_per_second, "warnings": len(report.warnings)}
+
+
+@task(name="fetch", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=may_pass)
+def fetch(source: str) -> str:
+    """Brings a checkpoint here, verified, and returns its directory.
+
+    Raises:
+        CheckpointError: There is no good checkpoint.
+        TrackingError: MLflow can't be reached, or does not know the source.
+    """
+    from rl_training.tracking.sources import download_checkpoint
+
+    return str(download_checkpoint(source).path)
+
+
+@task(
+    name="train",
+    cache_policy=NO_CACHE,
+    retries=5,
+    retry_delay_seconds=[1, 5, 15, 30, 60],
+    retry_condition_fn=may_pass_in_training,
+)
+def train(run: OpenRun) -> dict[str, Any]:
+    """Trains in a helper thread, a retry from the newest checkpoint; this thread reports and hears a cancel.
+
+    Raises:
+        NoProgress: This attempt broke at the checkpoint that it began with.
+    """
+    start = run.newest_step()
+    trainer = run.next_trainer()
+    total = trainer.config.total_timesteps
+    reporter = FlowReporter(run.progress, total_timesteps=total, run_uid=trainer.run.run_uid)
+    try:
+        result = supervise(trainer.train, stop=run.stop, meanwhile=reporter)
+    except (EnvironmentFault, OSError) as error:
+        if run.newest_step() > start:
+            raise
+        raise NoProgress(f"no new checkpoint since step {start:,}, so there is no other try: {error}") from error
+    return {
+        "num_timesteps": result.num_timesteps,
+        "checkpoint": str(result.checkpoint),
+        "best_checkpoint": str(result.best_checkpoint or result.checkpoint),
+        "stop_reason": result.stop_reason,
+        "steps_per_second": result.steps_per_second,
+        "cpu_seconds": result.cpu_seconds,
+    }
+
+
+@task(name="evaluate", cache_policy=NO_CACHE, retries=1, retry_delay_seconds=1, retry_condition_fn=may_pass_in_training)
+def evaluate(run: OpenRun, checkpoint: str) -> dict[str, Any]:
+    """Plays the held-out episodes with a checkpoint's policy and records them with the run."""
+    from rl_training.api.training import HELD_OUT
+    from rl_training.runtime.workflows import evaluate_checkpoint, resolve_local_checkpoint
+
+    opened = resolve_local_checkpoint(checkpoint)
+    evaluation = evaluate_checkpoint(opened)
+    run.session.log(opened.num_timesteps, evaluation.metrics("heldout"), event="heldout")
+    run.session.log_artifact(HELD_OUT, json.dumps(evaluation.to_dict(), allow_nan=False))
+    return evaluation.to_dict()
+
+
+@task(name="promote", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=may_pass)
+def promote(run: OpenRun, checkpoint: str) -> dict[str, Any]:
+    """Registers a checkpoint and lets the gate of the settings decide whether it becomes the champion."""
+    from rl_training.runtime.workflows import resolve_local_checkpoint
+    from rl_training.tracking.promotion import promote as decide
+
+    result = decide(resolve_local_checkpoint(checkpoint), run.config, run_id=run.session.run_id)
+    get_run_logger().info("%s: %s", result.verdict.kind, "; ".join(result.verdict.reasons))
+    return {
+        "verdict": result.verdict.kind,
+        "reasons": list(result.verdict.reasons),
+        "model": result.model,
+        "version": result.version,
+        "alias": result.alias,
+    }
+
+
+@task(name="report", cache_policy=NO_CACHE, retries=1, retry_delay_seconds=1)
+def report(run: OpenRun, summary: Mapping[str, Any]) -> None:
+    """Writes the report: a Markdown artifact of the flow run, and a file with the MLflow run."""
+    text = report_text(summary)
+    run.session.log_artifact("report.md", text)
+    create_markdown_artifact(text, key="training-report", description=f"Run {summary['run_uid']}")

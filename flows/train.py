@@ -1,0 +1,39 @@
+"""`train-flow`: from settings to a judged, registered and reported policy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import flow
+
+from flows.chain import train_and_judge
+from flows.tasks import validate
+
+
+@flow(name="train-flow")
+def train_flow(
+    config: str | dict[str, Any] = "ppo/cartpole", overrides: dict[str, Any] | list[str] | None = None
+) -> dict[str, Any]:
+    """Validates the environment, trains, evaluates, promotes and reports.
+
+    Args:
+        config: A YAML file, the name of a shipped one such as `ppo/cartpole`, or the settings themselves.
+        overrides: Settings that go before the config's, nested or by dotted keys, as a mapping or a list of texts:
+            `{"evaluation.every": 5000}` or `["evaluation.every=5000"]`.
+
+    Returns:
+        The summary; see `flows.chain.summarize`.
+
+    Raises:
+        ConfigError: A line for every fault of the settings; nothing was made, trained or logged.
+        EnvironmentRefused: The environment can't be trained on.
+        RunFailed: The run broke; its last good checkpoint is kept.
+    """
+    from rl_training.experiment.default_manager import DefaultExperimentManager
+    from rl_training.experiment.loading import config_from_mapping, load_config
+
+    overrides = overrides or {}
+    settings = config_from_mapping(config, overrides) if isinstance(config, dict) else load_config(config, overrides)
+    validate(settings)
+    manager = DefaultExperimentManager()
+    return train_and_judge(settings, lambda callbacks, stop: manager.setup(settings, callbacks, stop=stop))
