@@ -13,7 +13,8 @@ from rl_training.config.secrets import (
     redact_text,
     resolve_secrets,
 )
-from rl_training.errors import ConfigError
+from rl_training.envs.factory import make_vector_env
+from rl_training.errors import ConfigError, UserError
 from rl_training.experiment.loading import config_from_text
 
 TEXT = """\
@@ -172,3 +173,21 @@ def test_errors_of_settings_made_in_python_hold_no_secret():
     with pytest.raises(ValueError, match="total_timesteps") as caught:
         PPOConfig(env_id="A-v0", env_kwargs={"token": "CASE-SECRET"})
     assert "CASE-SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_an_environment_is_made_with_what_its_references_stand_for(monkeypatch, vectorization):
+    monkeypatch.setenv("CARTPOLE_MODE", "rgb_array")
+    config = PPOConfig(
+        env_id="CartPole-v1",
+        total_timesteps=1,
+        num_envs=2,
+        vectorization=vectorization,
+        env_kwargs={"render_mode": "${env:CARTPOLE_MODE}"},
+        wrappers=[{"name": "RescaleObservation", "kwargs": {"min_obs": "${env:NOT_SET}", "max_obs": 1.0}}],
+    )
+    with pytest.raises(UserError, match=r"wrappers\.0\.kwargs\.min_obs: .*the environment variable NOT_SET is not set"):
+        make_vector_env(config)
+    envs = make_vector_env(config.model_copy(update={"wrappers": ()}))
+    assert envs.call("render_mode") == ("rgb_array", "rgb_array")
+    envs.close()

@@ -254,6 +254,6 @@ class TrainConfig(Settings):
     def _combinations_work(self) -> Self:
         found = list(self.combinations())
         if found:
-            text = "; ".join(combination.message for combination in found)
+            text = "; ".join(f"{combination.keys[0]}: {combination.message}" for combination in found)
             raise PydanticCustomError("combination", "{text}", {"text": text, "faults": found})
         return self

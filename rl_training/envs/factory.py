@@ -10,7 +10,8 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import RecordEpisodeStatistics
 
-from rl_training.config.settings import TrainConfig, WrapperConfig
+from rl_training.config.secrets import resolve_secrets
+from rl_training.config.settings import TrainConfig
 from rl_training.envs.guard import ContractGuard
 from rl_training.envs.local_vector import LocalVectorEnv
 from rl_training.envs.registered import find_spec
@@ -76,8 +77,9 @@ def make_bare_env(config: TrainConfig) -> gym.Env[Any, Any]:
     """
     env = make_from_spec(config, find_spec(config.env_id), config.max_episode_steps)
     try:
-        for wrapper in config.wrappers:
-            env = _wrap(config.env_id, env, wrapper)
+        for i, wrapper in enumerate(config.wrappers):
+            kwargs = resolve_secrets(wrapper.kwargs, path=f"wrappers.{i}.kwargs")
+            env = _wrap(config.env_id, env, wrapper.name, kwargs)
     except BaseException:
         env.close()
         raise
@@ -89,10 +91,12 @@ def make_from_spec(config: TrainConfig, spec: EnvSpec, max_episode_steps: int | 
 
     Raises:
         EnvironmentRefused: Its constructor failed.
+        ConfigError: A secret that `env_kwargs` refer to is not to be found.
     """
+    kwargs = resolve_secrets(config.env_kwargs)  # here and no earlier: what is resolved is in no settings
     try:
         # Gymnasium's checker warns where ours reports, and would run in every step of training.
-        return gym.make(spec, max_episode_steps=max_episode_steps, disable_env_checker=True, **config.env_kwargs)
+        return gym.make(spec, max_episode_steps=max_episode_steps, disable_env_checker=True, **kwargs)
     except (Exception, SystemExit) as error:
         # Gymnasium adds the arguments, which may hold secrets, to a TypeError; the original has the text alone.
         original = error.__cause__ if isinstance(error.__cause__, TypeError) else error
@@ -102,18 +106,18 @@ def make_from_spec(config: TrainConfig, spec: EnvSpec, max_episode_steps: int | 
         ) from None
 
 
-def _wrap(env_id: str, env: gym.Env[Any, Any], wrapper: WrapperConfig) -> gym.Env[Any, Any]:
+def _wrap(env_id: str, env: gym.Env[Any, Any], name: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
     try:
-        wrapped = _find_wrapper(wrapper.name)(env, **wrapper.kwargs)
+        wrapped = _find_wrapper(name)(env, **kwargs)
     except EnvironmentRefused:
         raise
     except Exception as error:
         reason = " ".join(str(error).split())
         raise EnvironmentRefused(
-            f"wrapper {wrapper.name!r} does not fit environment {env_id!r}: {type(error).__name__}: {reason}"
+            f"wrapper {name!r} does not fit environment {env_id!r}: {type(error).__name__}: {reason}"
         ) from error
     if not isinstance(wrapped, gym.Env):
-        raise EnvironmentRefused(f"wrapper {wrapper.name!r} made a {type(wrapped).__name__}, not a gymnasium.Env")
+        raise EnvironmentRefused(f"wrapper {name!r} made a {type(wrapped).__name__}, not a gymnasium.Env")
     return wrapped
 
 

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
-from rl_training.errors import EnvironmentFault, EnvironmentRefused
+from rl_training.errors import EnvironmentFault, UserError
 
 CLOSE_SECONDS = 5.0
 """How long an environment may take to close, or to finish its step, once the parent has hung up."""
@@ -42,7 +42,7 @@ def _serve(connection: Connection) -> None:
     fields, index = connection.recv()
     try:
         env = make_env(TrainConfig(**fields), index)
-    except EnvironmentRefused as error:
+    except UserError as error:
         connection.send(("refused", str(error)))
         return
     try:

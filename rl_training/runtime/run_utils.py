@@ -32,8 +32,6 @@ logger = logging.getLogger(__name__)
 CONFIG = "config.yaml"
 METADATA = "metadata.json"
 
-_MAPPING_ENTRY = re.compile(r"""(?P<key>[\w.-]+["']?\s*:\s*)(?P<value>"[^"]*"|'[^']*'|[^\s,}]+)""")
-
 
 @dataclass(frozen=True)
 class TrainingRun:
@@ -177,11 +175,7 @@ def _redact_argument(argument: str) -> str:
     for i, key in enumerate(parts[:-1], start=1):
         if is_secret_name(key):
             return "=".join([*parts[:i], REDACTED])
-
-    def entry(match: re.Match[str]) -> str:
-        return match["key"] + (REDACTED if is_secret_name(match["key"]) else match["value"])
-
-    return redact_text(_MAPPING_ENTRY.sub(entry, argument))  # `env_kwargs={token: value}`
+    return redact_text(argument)  # `env_kwargs={token: value}`
 
 
 def _directory_name(config: TrainConfig, started: datetime, run_uid: str) -> str:
