@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rl_training.errors import CheckpointError, ConfigError, UserError
 from rl_training.experiment import registry
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.ppo import SPEC
-from rl_training.experiment.registry import AlgorithmSpec, register_algorithm
+from rl_training.experiment.registry import register_algorithm
 from rl_training.runtime.checkpoint import open_checkpoint, write_checkpoint
 from rl_training.runtime.evaluation import evaluate_policy
 from rl_training.runtime.stopping import StopFlag, StopTraining
@@ -153,11 +154,8 @@ class AlwaysOne:
 
 def test_the_registry_loads_policies_of_any_algorithm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_registered", {})
-    parts = {name: getattr(SPEC, name) for name in ("train", "make_trainer", "check_spaces")}
     register_algorithm(
-        AlgorithmSpec(
-            name="always_one", config_type=AlwaysOneConfig, load_policy=lambda checkpoint: AlwaysOne(), **parts
-        )
+        replace(SPEC, name="always_one", config_type=AlwaysOneConfig, load_policy=lambda checkpoint: AlwaysOne())
     )
     config = AlwaysOneConfig(env_id="case_envs:Plain-v0", total_timesteps=1_000)
     names = {"always_one": config, "never_registered": config}
