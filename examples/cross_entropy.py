@@ -34,7 +34,8 @@ from rl_training import (
     evaluate_checkpoint,
     register_algorithm,
 )
-from rl_training.envs.spaces import ActionCodec, ObservationEncoder, space_from_json, space_to_json
+from rl_training.envs.space_json import space_from_json, space_to_json
+from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.envs.training import TrainingEnvs
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, load_policy_state

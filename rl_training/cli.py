@@ -7,19 +7,17 @@ Nothing heavy is imported before a command needs it, so that `--help` is quick. 
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn, TextIO
+from typing import Annotated, NoReturn, TextIO
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, Parameter, validators
 
 from rl_training import __version__
-from rl_training.cli_output import evaluation_lines, log_to_stderr, result_stream, run_lines, write_result
+from rl_training.cli_output import Summary, log_to_stderr, result_stream, write_result
 from rl_training.errors import RLTrainingError, UserError
-
-if TYPE_CHECKING:
-    from rl_training.api.training import RunSummary
 
 EXIT_FAILED, EXIT_USER_ERROR, EXIT_STOPPED, EXIT_INTERRUPTED = 1, 2, 75, 130
 
@@ -41,8 +39,16 @@ Source = Annotated[
 Set = Annotated[tuple[str, ...], Parameter(name="--set", help="Override a setting: dotted.key=value; repeatable.")]
 EnvId = Annotated[str | None, Parameter(help="A Gymnasium id, with its plug-in module: module:Env-v0.")]
 Algo = Annotated[str, Parameter(help="The algorithm that shall train on it, where an id is given.")]
-Episodes = Annotated[int | None, Parameter(help="By default the config's evaluation.final_episodes.")]
-Seed = Annotated[int | None, Parameter(help="Of the list of episode seeds; by default the config's evaluation.seed.")]
+Episodes = Annotated[
+    int | None, Parameter(validator=validators.Number(gte=1), help="By default the config's evaluation.final_episodes.")
+]
+Seed = Annotated[
+    int | None,
+    Parameter(
+        validator=validators.Number(gte=0),
+        help="Of the list of episode seeds; by default the config's evaluation.seed.",
+    ),
+]
 RunDir = Annotated[Path, Parameter(help="The run's directory.")]
 Json = Annotated[bool, Parameter(name="--json", help="Print the result as one line of JSON.")]
 NoTrack = Annotated[bool, Parameter(help="Keep the run out of MLflow; its directory has everything.")]
@@ -57,13 +63,14 @@ def train(
 ) -> int:
     """Validate the environment, train, and judge the final policy on held-out episodes."""
     with result_stream() as out:
-        from rl_training.api.training import run_training
-        from rl_training.cli_progress import make_progress
         from rl_training.experiment.loading import load_config
 
-        settings = load_config(config, set_)
+        settings = load_config(config, set_)  # before torch is imported, so that a typo is told at once
+        from rl_training.api.training import run_training
+        from rl_training.cli_progress import make_progress
+
         summary = run_training(settings, [make_progress()], track=not no_track, offline=offline)
-        return _finish(summary, out, json)
+        return _finish(summary, out, json, offline=offline)
 
 
 @app.command
@@ -76,26 +83,28 @@ def resume(
         from rl_training.cli_progress import make_progress
 
         summary = resume_training(source, set_, [make_progress()], track=not no_track, offline=offline)
-        return _finish(summary, out, json)
+        return _finish(summary, out, json, offline=offline)
 
 
 @app.command
 def evaluate(source: Source, *, episodes: Episodes = None, seed: Seed = None, json: Json = False) -> int:
     """Play held-out episodes with a checkpoint's greedy policy."""
     with result_stream() as out:
+        from rl_training.api.training import evaluation_lines, evaluation_numbers
         from rl_training.runtime.workflows import evaluate_checkpoint
         from rl_training.tracking.sources import download_checkpoint
 
         checkpoint = download_checkpoint(source)
-        evaluation = evaluate_checkpoint(checkpoint, episodes=episodes, seed=seed).to_dict()
+        evaluation = evaluate_checkpoint(checkpoint, episodes=episodes, seed=seed)
         result = {
             "checkpoint": str(checkpoint.path),
             "run_uid": checkpoint.run_uid,
             "num_timesteps": checkpoint.num_timesteps,
             "policy_sha256": checkpoint.policy_sha256,
-            "evaluation": evaluation,
+            "evaluation": evaluation_numbers(evaluation),
         }
-        write_result(out, result, [*evaluation_lines(evaluation), f"checkpoint {checkpoint.path}"], as_json=json)
+        lines = [*evaluation_lines(evaluation), f"checkpoint: {checkpoint.path}"]
+        write_result(out, result, lines, as_json=json)
         return 0
 
 
@@ -155,8 +164,9 @@ def flow_train(*, config: Config, set_: Set = (), json: Json = False) -> int:
     """Run train-flow: validate, train, evaluate, promote, report."""
     with result_stream() as out:
         from flows.run import run_train_flow
+        from rl_training.cli_progress import make_progress
 
-        return _finish(run_train_flow(config, set_), out, json)
+        return _finish(run_train_flow(config, set_, [make_progress()]), out, json)
 
 
 @flow.command(name="resume")
@@ -164,15 +174,16 @@ def flow_resume(source: Source, *, set_: Set = (), json: Json = False) -> int:
     """Run resume-flow: train on from a checkpoint, then evaluate, promote, report."""
     with result_stream() as out:
         from flows.run import run_resume_flow
+        from rl_training.cli_progress import make_progress
 
-        return _finish(run_resume_flow(source, set_), out, json)
+        return _finish(run_resume_flow(source, set_, [make_progress()]), out, json)
 
 
-def _finish(summary: RunSummary, out: TextIO, as_json: bool) -> int:
-    write_result(out, summary.to_dict(), run_lines(summary), as_json=as_json)
+def _finish(summary: Summary, out: TextIO, as_json: bool, *, offline: bool = False) -> int:
+    write_result(out, summary.to_dict(), summary.lines(), as_json=as_json)
     if summary.stop_reason == "signal":
         return EXIT_STOPPED
-    return EXIT_FAILED if summary.unsent and not summary.offline else 0
+    return EXIT_FAILED if summary.unsent and not offline else 0
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -192,6 +203,8 @@ def run(arguments: Sequence[str]) -> int:
     except UserError as error:
         return _fail(error, EXIT_USER_ERROR)
     except RLTrainingError as error:
+        if error.__cause__ is not None:  # raised in the user's own environment or callback, who will want to see where
+            traceback.print_exception(error.__cause__)
         return _fail(error, EXIT_FAILED)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

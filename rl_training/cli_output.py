@@ -8,10 +8,25 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, Protocol, TextIO
 
-if TYPE_CHECKING:
-    from rl_training.api.training import RunSummary
+
+class Summary(Protocol):
+    """What a run came to, of the library's `run_training` and of a flow alike."""
+
+    @property
+    def stop_reason(self) -> str:
+        """Why training ended."""
+
+    @property
+    def unsent(self) -> str:
+        """What is not in MLflow; empty where everything is there."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns it for JSON."""
+
+    def lines(self) -> list[str]:
+        """Returns it for people."""
 
 
 @contextmanager
@@ -48,32 +63,3 @@ def log_to_stderr() -> None:
 def write_result(stream: TextIO, result: Mapping[str, Any], lines: list[str], *, as_json: bool) -> None:
     """Writes a command's result: one JSON object on one line, or lines for people."""
     print(json.dumps(result, allow_nan=False) if as_json else "\n".join(lines), file=stream, flush=True)
-
-
-def evaluation_lines(evaluation: Mapping[str, Any]) -> list[str]:
-    """Returns the sentence that says how good a policy is."""
-    lines = [
-        f"mean return {evaluation['return_mean']:.2f} over {evaluation['episodes']} held-out episodes "
-        f"(95 % interval {evaluation['ci_low']:.2f} to {evaluation['ci_high']:.2f}, "
-        f"deviation {evaluation['return_std']:.2f})"
-    ]
-    if evaluation.get("cut"):
-        lines.append(f"{evaluation['cut']} episodes were cut at evaluation.max_episode_steps")
-    return lines
-
-
-def run_lines(summary: RunSummary) -> list[str]:
-    """Returns what a run came to, for people."""
-    if summary.stop_reason == "signal":
-        lines = [
-            f"stopped by a signal at step {summary.num_timesteps:,}",
-            f"go on with: rl-training resume {summary.run_dir}",
-        ]
-    else:
-        lines = [f"trained {summary.num_timesteps:,} steps at {summary.steps_per_second:,.0f} steps/s"]
-    if summary.evaluation is not None:
-        lines += evaluation_lines(summary.evaluation.to_dict())
-    lines += [f"run directory: {summary.run_dir}", f"checkpoint: {summary.checkpoint}"]
-    if summary.run_id is not None:
-        lines += [f"MLflow run {summary.run_id}: {summary.ui}"]
-    return [*lines, *([summary.unsent] if summary.unsent else [])]

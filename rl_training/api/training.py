@@ -17,13 +17,14 @@ from rl_training.config.reader import dump_config
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.validation import ValidationReport, require_valid, validate_env
 from rl_training.experiment.default_manager import DefaultExperimentManager
+from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.callbacks import Callback, StopReason
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.job_lock import job_lock
 from rl_training.runtime.stopping import StopFlag, StopTraining, stop_on_signals
 from rl_training.runtime.trainer import Trainer, TrainResult
-from rl_training.runtime.workflows import evaluate_checkpoint, load_checkpoint_config
+from rl_training.runtime.workflows import evaluate_checkpoint
 from rl_training.tracking import run_files
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.session import TrackingSession, start_tracking
@@ -56,13 +57,11 @@ class RunSummary:
     """MLflow's; None where it is not tracked."""
     ui: str | None = None
     """Where the run can be seen: an address, or the command that opens the UI."""
-    offline: bool = False
-    """Whether it was to be kept for `rl-training sync`."""
     unsent: str = ""
     """What is not in MLflow, and what to do; empty where everything is there."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns it for JSON."""
+        """Returns it for JSON; of the evaluation the numbers that sum it up."""
         return {
             "run_id": self.run_id,
             "run_uid": self.run_uid,
@@ -73,9 +72,39 @@ class RunSummary:
             "steps_per_second": self.steps_per_second,
             "cpu_seconds": self.cpu_seconds,
             "policy_sha256": self.policy_sha256,
-            "evaluation": self.evaluation.to_dict() if self.evaluation is not None else None,
+            "evaluation": evaluation_numbers(self.evaluation) if self.evaluation is not None else None,
+            "ui": self.ui,
             "unsent": self.unsent,
         }
+
+    def lines(self) -> list[str]:
+        """Returns it for people."""
+        if self.stop_reason == "signal":
+            go_on = f"go on with: rl-training resume {self.run_dir}"
+            lines = [f"stopped by a signal at step {self.num_timesteps:,}; {go_on}"]
+        else:
+            speed = f" at {self.steps_per_second:,.0f} steps/s" if self.steps_per_second else ""
+            lines = [f"trained {self.num_timesteps:,} steps{speed}"]
+        if self.evaluation is not None:
+            lines += evaluation_lines(self.evaluation)
+        lines += [f"run directory: {self.run_dir}", f"checkpoint: {self.checkpoint}"]
+        if self.run_id is not None:
+            lines.append(f"MLflow run {self.run_id}: {self.ui}")
+        return [*lines, *([self.unsent] if self.unsent else [])]
+
+
+def evaluation_numbers(evaluation: EvaluationResult) -> dict[str, Any]:
+    """Returns the numbers that sum an evaluation up, for JSON, without its single episodes."""
+    return {name: value for name, value in evaluation.to_dict().items() if not isinstance(value, list)}
+
+
+def evaluation_lines(evaluation: EvaluationResult) -> list[str]:
+    """Returns how good a policy is, for people."""
+    interval = ""
+    if evaluation.episodes > 1:
+        interval = f" (95 % interval {evaluation.ci_low:.2f} to {evaluation.ci_high:.2f})"
+    lines = [f"mean return {evaluation.return_mean:.2f} over {evaluation.episodes} held-out episodes{interval}"]
+    return [*lines, *([f"{evaluation.cut} of them were cut at their bound"] if evaluation.cut else [])]
 
 
 def check_environment(config: TrainConfig) -> ValidationReport:
@@ -141,7 +170,8 @@ def resume_training(
         TrackingError: MLflow can't be reached, or does not know the source.
     """
     checkpoint = download_checkpoint(source)
-    config = load_checkpoint_config(checkpoint, overrides)
+    config = config_of_checkpoint(checkpoint, overrides)
+    check_environment(config)
     with job_lock(config.job):
         trainer = get_algorithm(config.algo).make_trainer(config, callbacks, resume_from=checkpoint)
         return _run(trainer, track=track, offline=offline)
@@ -216,6 +246,5 @@ def summarize(
         evaluation=evaluation,
         run_id=run_id,
         ui=ui,
-        offline=session is not None and run_id is None,
         unsent=unsent,
     )

@@ -1,0 +1,269 @@
+"""The command line as a caller sees it: stdout, stderr, exit codes, and what is left on disk."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rl_training.cli import run
+
+ROOT = Path(__file__).resolve().parents[1]
+
+SMALL = """
+algo: ppo
+env_id: case_envs:Plain-v0
+total_timesteps: 256
+num_envs: 2
+rollout_steps: 32
+batch_size: 64
+epochs: 1
+logging: {every: 64}
+evaluation: {every: 128, episodes: 3, final_episodes: 5}
+checkpoint: {every: 128}
+"""
+
+SUMMARY_KEYS = {
+    "run_id",
+    "run_uid",
+    "run_dir",
+    "checkpoint",
+    "num_timesteps",
+    "stop_reason",
+    "steps_per_second",
+    "cpu_seconds",
+    "policy_sha256",
+    "evaluation",
+}
+
+
+@pytest.fixture
+def config(tmp_path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return path
+
+
+@pytest.fixture
+def own_home(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return tmp_path / "home"
+
+
+def command(*words: object) -> tuple[int, str, str]:
+    """Runs `rl-training` in a process of its own; returns the exit code, stdout and stderr."""
+    arguments = [sys.executable, "-m", "rl_training", *map(str, words)]
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=180)
+    return done.returncode, done.stdout, done.stderr
+
+
+def only_json(stdout: str) -> dict:
+    """Returns the JSON object that is all of stdout."""
+    (line,) = stdout.splitlines()
+    return json.loads(line)
+
+
+# Errors of a user's making: exit code 2, a few lines on stderr, nothing on stdout, no traceback, nothing made.
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["trian"], 'Unknown command "trian". Did you mean "train"?'),
+        (["train"], "--config requires an argument"),
+        (["train", "--confg", "x.yaml"], "Did you mean --config"),
+        (["train", "--config", "no_such.yaml"], "no_such.yaml: no such file"),
+        (["train", "--config", "ppo/cartpol"], "did you mean ppo/cartpole?"),
+        (["train", "--config", "ppo/cartpole", "--set", "learing_rate=1"], "did you mean learning_rate?"),
+        (["train", "--config", "ppo/cartpole", "--set", "seed"], "seed"),
+        (
+            ["train", "--config", "ppo/cartpole", "--set", "batch_size=1000"],
+            "batch_size: got 1000, expected at most num_envs * rollout_steps = 8 * 32 = 256",
+        ),
+        (["validate-env"], "one of the two"),
+        (["validate-env", "CartPole-v1", "--config", "ppo/cartpole"], "one of the two"),
+        (["validate-env", "CartPole-v1", "--algo", "pppo"], "pppo"),
+        (["evaluate", "no/such/place"], "no/such/place"),
+        (["evaluate", "no/such/place", "--episodes", "0"], "--episodes"),
+        (["resume", "no/such/place"], "no/such/place"),
+        (["sync", "no/such/place"], "no/such/place"),
+    ],
+)
+def test_user_error_is_exit_code_2_and_a_few_lines(words, says, own_home, capfd):
+    assert run(words) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert says in err
+    assert "Traceback" not in err
+    assert len(err.splitlines()) <= 4
+    assert not list(own_home.glob("runs/*"))
+
+
+def test_every_fault_of_a_config_is_shown_with_its_line(config, own_home, capfd):
+    config.write_text(SMALL + "learing_rate: 1e-3\ngamma: 2\n")
+    assert run(["train", "--config", str(config)]) == 2
+    err = capfd.readouterr().err
+    assert f"{config}:12: learing_rate" in err
+    assert f"{config}:13: gamma" in err
+
+
+def test_refused_environment_starts_no_run(config, own_home, capfd):
+    words = ["train", "--config", str(config), "--set", "env_id=case_envs:NoneReward-v0", "--no-track"]
+    assert run(words) == 2
+    err = capfd.readouterr().err
+    assert "reward" in err
+    assert "Traceback" not in err
+    assert not list(own_home.glob("runs/*"))
+
+
+# Results.
+
+
+def test_algorithms(capfd):
+    assert run(["algorithms", "--json"]) == 0
+    assert "ppo" in only_json(capfd.readouterr().out)["algorithms"]
+
+
+def test_validate_env_reports_on_stdout(capfd):
+    assert run(["validate-env", "CartPole-v1", "--json"]) == 0
+    report = only_json(capfd.readouterr().out)
+    assert report["env_id"] == "CartPole-v1"
+    assert report["episodes_played"] == 2
+    assert [finding for finding in report["findings"] if finding["severity"] == "fatal"] == []
+
+
+@pytest.mark.parametrize(
+    ("env_id", "says"), [("case_envs:NoneReward-v0", "reward"), ("no_such_mod:X-v0", "no module named 'no_such_mod'")]
+)
+def test_validate_env_of_a_bad_one_is_exit_code_2_with_findings(env_id, says, capfd):
+    assert run(["validate-env", env_id]) == 2
+    verdict, finding = capfd.readouterr().out.splitlines()
+    assert verdict.startswith(f"environment {env_id} is refused: 1 fatal, 0 warnings")
+    assert finding.startswith("fatal: ")
+    assert says in finding
+
+
+def test_train_evaluate_and_resume(config, own_home):
+    code, out, err = command("train", "--config", config, "--set", "seed=3", "--no-track", "--json")
+    assert code == 0, err
+    trained = only_json(out)
+    assert set(trained) >= SUMMARY_KEYS
+    assert trained["run_id"] is None
+    assert trained["num_timesteps"] == 256
+    assert trained["stop_reason"] == "completed"
+    assert trained["evaluation"]["episodes"] == 5
+    assert trained["evaluation"]["ci_low"] <= trained["evaluation"]["return_mean"] <= trained["evaluation"]["ci_high"]
+    run_dir = Path(trained["run_dir"])
+    assert run_dir.is_relative_to(own_home)
+    assert Path(trained["checkpoint"]) == run_dir / "checkpoints" / "step_000000000256"
+    # What a person reads on the way: where things are, the resolved settings, and how far it is, in plain lines.
+    assert f"home {own_home}" in err
+    assert f"run directory {run_dir}" in err
+    assert "seed: 3" in err
+    assert "step 128: evaluation mean" in err
+    assert "step 256 of 256" in err
+    assert "\x1b[" not in err
+    # The held-out evaluation is part of the run's record.
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    (held_out,) = [line for line in lines if line["event"] == "heldout"]
+    assert held_out["metrics"]["heldout/return_mean"] == trained["evaluation"]["return_mean"]
+    record = json.loads((run_dir / "artifacts" / "evaluation.json").read_text())
+    assert sum(record["returns"]) / 5 == trained["evaluation"]["return_mean"]
+
+    code, out, err = command("evaluate", run_dir, "--json")
+    assert code == 0, err
+    evaluated = only_json(out)
+    assert evaluated["evaluation"] == trained["evaluation"]
+    assert evaluated["policy_sha256"] == trained["policy_sha256"]
+    assert evaluated["run_uid"] == trained["run_uid"]
+
+    code, out, err = command("resume", run_dir, "--set", "total_timesteps=384", "--no-track", "--json")
+    assert code == 0, err
+    resumed = only_json(out)
+    assert resumed["num_timesteps"] == 384
+    assert resumed["run_uid"] != trained["run_uid"]  # a changed setting is a fork
+    assert resumed["policy_sha256"] != trained["policy_sha256"]
+
+
+def test_complete_run_says_so_and_succeeds(config, own_home, capfd, caplog):
+    assert run(["train", "--config", str(config), "--no-track", "--json"]) == 0
+    trained = only_json(capfd.readouterr().out)
+    assert run(["resume", trained["run_dir"], "--no-track", "--json"]) == 0
+    assert "complete at 256 of 256 steps" in caplog.text
+    again = only_json(capfd.readouterr().out)
+    same = ("run_uid", "policy_sha256", "num_timesteps", "evaluation")
+    assert [again[key] for key in same] == [trained[key] for key in same]
+
+
+def test_without_json_the_result_is_for_people(config, own_home, capfd):
+    assert run(["train", "--config", str(config), "--no-track"]) == 0
+    out = capfd.readouterr().out.splitlines()
+    assert out[0].startswith("trained 256 steps at ")
+    assert out[1].startswith("mean return ")
+    assert "over 5 held-out episodes" in out[1]
+    assert out[2].startswith(f"run directory: {own_home}")
+
+
+def test_tracked_run_is_in_mlflow(config, home, client):
+    code, out, err = command("train", "--config", config, "--json")
+    assert code == 0, err
+    summary = only_json(out)
+    mlflow_run = client.get_run(summary["run_id"])
+    assert mlflow_run.info.status == "FINISHED"
+    assert mlflow_run.data.tags["run_uid"] == summary["run_uid"]
+    assert mlflow_run.data.metrics["heldout/return_mean"] == summary["evaluation"]["return_mean"]
+    assert f"mlflow ui --backend-store-uri sqlite:///{home}/mlflow.db" in err
+    assert summary["unsent"] == ""
+
+
+# Ends that are no success.
+
+
+def test_run_that_breaks_is_exit_code_1(config, own_home):
+    code, out, err = command(
+        "train",
+        "--config",
+        config,
+        "--set",
+        "env_id=case_envs:RaisesLate-v0",
+        "--set",
+        "total_timesteps=4000",
+        "--no-track",
+    )
+    assert (code, out) == (1, "")
+    *_, cause, error = err.splitlines()
+    assert cause == "RuntimeError: sensor 3 returned no frame"  # the end of a traceback into the environment's code
+    assert error.startswith("error: environment case_envs:RaisesLate-v0 (index ")
+    assert "life step 700" in error
+
+
+def test_stopped_by_sigterm_is_75_and_resumable(config, own_home):
+    config.write_text(SMALL.replace("total_timesteps: 256", "total_timesteps: 3_000"))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rl_training", "train", "--config", str(config), "--no-track", "--json"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "evaluation mean" in line:
+            break
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75, err
+    stopped = only_json(out)
+    assert stopped["stop_reason"] == "signal"
+    assert 128 <= stopped["num_timesteps"] < 3_000
+    assert stopped["evaluation"] is None
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
+    code, out, err = command("resume", stopped["run_dir"], "--no-track", "--json")
+    assert code == 0, err
+    resumed = only_json(out)
+    assert (resumed["num_timesteps"], resumed["run_uid"]) == (3_000, stopped["run_uid"])
