@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 
+from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime.checkpoint import (
     list_checkpoints,
     load_policy_state,
@@ -14,6 +16,7 @@ from rl_training.runtime.checkpoint import (
     newest_good,
     open_checkpoint,
 )
+from rl_training.runtime.workflows import evaluate_checkpoint, load_policy
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -37,8 +40,25 @@ def test_format_1() -> None:
     assert trainer["buffer"]["dones"].tolist() == [True, False, False]
 
 
+def test_ppo_of_format_1_acts_evaluates_and_trains_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Written by `golden/write_ppo_format_1.py`: stopped two minibatches into the update at step 64 of 96."""
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
+    checkpoint = open_checkpoint(GOLDEN / "ppo_format_1" / "step_000000000064")
+    observations = list(np.random.default_rng(0).uniform(-1, 1, (12, 4)).astype(np.float32))
+    actions = [int(action) for action in load_policy(checkpoint).act(observations)]
+    assert actions == [0, 1, 1, 1, 1, 0, 1, 1, 0, 1, 1, 0]
+    assert evaluate_checkpoint(checkpoint, episodes=2).episodes == 2
+
+    trainer = DefaultExperimentManager().resume(checkpoint)
+    assert (trainer.num_timesteps, trainer.progress.phase, trainer.progress.iteration) == (64, "update", 3)
+    result = trainer.train()
+    assert (result.num_timesteps, result.stop_reason) == (96, "completed")
+    assert trainer.progress.iteration == 6  # the update under way, and two rollouts of 2 environments * 8 steps
+    assert tmp_path in result.run_dir.parents
+
+
 def test_every_golden_checkpoint_is_the_newest_good_of_its_folder() -> None:
-    for folder in GOLDEN.iterdir():
+    for folder in (path for path in GOLDEN.iterdir() if path.is_dir()):
         found, skipped = newest_good(folder)
         assert found is not None
         assert (len(list_checkpoints(folder)[0]), skipped) == (1, [])
