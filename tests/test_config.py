@@ -254,7 +254,7 @@ def test_env_ids(env_id):
 @pytest.mark.parametrize("env_id", ["''", "a b", "a:b:c", "9mod:A-v0", "a//b", ":A-v0", "mod:", "123/"])
 def test_bad_env_ids(env_id):
     (line,) = faults("", [f"env_id={env_id}"])
-    assert line.startswith("--set env_id: env_id: got ")
+    assert line.startswith("--set env_id: got ")
     assert line.endswith("expected an id such as CartPole-v1, namespace/Env-v0 or module:Env-v0")
 
 
@@ -351,7 +351,7 @@ def test_bytes_of_a_command_line_that_are_no_utf_8_are_refused():
     """Python hands them on as lone surrogates, which no file can hold."""
     for key in ("run_name", "env_kwargs.name"):
         (line,) = faults("", [f"{key}=caf\udce9"])
-        assert line == f"--set {key}: {key}: got caf\\\\udce9, expected text in UTF-8"
+        assert line == f"--set {key}: got caf\\\\udce9, expected text in UTF-8"
     assert faults('run_name: "\\ud800"\n')[0].endswith("expected text in UTF-8")
 
 

@@ -126,7 +126,7 @@ def test_values_of_a_flows_parameters(key, given, value):
 )
 def test_the_same_answers_from_everywhere(key, text, python, expected):
     (of_set,) = refusals([f"{key}={text}"])
-    assert of_set.startswith(f"--set {key}: {key}: ")
+    assert of_set.startswith(f"--set {key}: ")
     (of_flow,) = refusals({key: python})
     assert of_flow.startswith(f"overrides: {key}: ")
     assert expected in of_set
@@ -138,10 +138,15 @@ def test_faults_of_file_and_overrides_together_each_at_its_source():
         config_from_text(BASE + "sede: 1\nseed: x\n", ["gamma=2", "batch_size=4096", "seed=2"], source="my.yaml")
     assert str(caught.value).splitlines() == [
         "my.yaml:9: sede: unknown key; did you mean seed?",
-        "--set gamma: gamma: got 2, expected less than or equal to 1",
-        "--set batch_size: batch_size: got 4096, expected at most num_envs * rollout_steps = 8 * 128 = 1024; "
+        "--set gamma: got 2, expected less than or equal to 1",
+        "--set batch_size: got 4096, expected at most num_envs * rollout_steps = 8 * 128 = 1024; "
         "lower batch_size or raise rollout_steps",
     ]
+
+
+def test_a_combination_names_the_override_that_brought_it_about():
+    (line,) = refusals(["rollout_steps=16"])
+    assert line.startswith("--set rollout_steps: batch_size: got 256, expected at most num_envs * rollout_steps")
 
 
 def test_a_key_given_twice_is_refused():
@@ -152,7 +157,7 @@ def test_a_key_given_twice_is_refused():
     assert refusals(["evaluation=3", "evaluation.every=2"]) == [
         "--set evaluation.every: evaluation: given twice; keep one"
     ]
-    assert refusals(["env_kwargs={a: 1, a: 2}"]) == ["--set env_kwargs: env_kwargs.a: given twice; keep one"]
+    assert refusals(["env_kwargs={a: 1, a: 2}"]) == ["--set env_kwargs.a: given twice; keep one"]
 
 
 @pytest.mark.parametrize("text", ["seed", "=3", ".seed=3", "a..b=3", "", "seed 3"])

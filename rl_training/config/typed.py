@@ -37,7 +37,12 @@ class Fault:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {'.'.join(map(str, self.path))}: {self.message}"
+        place, path = str(self.place), ".".join(map(str, self.path))
+        if place.startswith("--set ") and path.startswith(
+            place.removeprefix("--set ")
+        ):  # `--set seed` says the key already
+            return f"--set {path}: {self.message}"
+        return f"{place}: {path}: {self.message}"
 
 
 class TypedReader:
