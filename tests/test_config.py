@@ -192,9 +192,9 @@ def test_a_combination_is_not_judged_by_the_default_of_a_faulty_key():
 
 
 def test_a_combination_is_shown_at_the_key_that_was_written():
-    (line,) = faults("rollout_steps: 16\n")
+    (line,) = faults("rollout_steps: 4\n")
     assert line == (
-        "my.yaml:4: batch_size: got 256, expected at most num_envs * rollout_steps = 8 * 16 = 128; "
+        "my.yaml:4: batch_size: got 64, expected at most num_envs * rollout_steps = 8 * 4 = 32; "
         "lower batch_size or raise rollout_steps"
     )
     (line,) = faults("batch_size: 1\n")

@@ -145,8 +145,8 @@ def test_faults_of_file_and_overrides_together_each_at_its_source():
 
 
 def test_a_combination_names_the_override_that_brought_it_about():
-    (line,) = refusals(["rollout_steps=16"])
-    assert line.startswith("--set rollout_steps: batch_size: got 256, expected at most num_envs * rollout_steps")
+    (line,) = refusals(["rollout_steps=4"])
+    assert line.startswith("--set rollout_steps: batch_size: got 64, expected at most num_envs * rollout_steps")
 
 
 def test_a_key_given_twice_is_refused():

@@ -30,7 +30,7 @@ class PPOConfig(TrainConfig):
     """Training environments that are stepped together."""
     rollout_steps: PositiveInt = 128
     """Steps that each environment takes between two updates (T)."""
-    batch_size: PositiveInt = 256
+    batch_size: PositiveInt = 64
     """Transitions in a minibatch; at most num_envs * rollout_steps."""
     epochs: PositiveInt = 4
     """Passes over a rollout in each update."""

@@ -250,13 +250,13 @@ class Trainer(ABC):
             raise
         self.progress.last_evaluation = self.num_timesteps
         self.state.evaluation = result
-        improved = self.progress.best_return is None or result.return_mean > self.progress.best_return
-        if improved:
+        is_best = self.progress.best_return is None or result.return_mean >= self.progress.best_return
+        if is_best:  # of equals the later one, which has learnt from more
             self.progress.best_return = result.return_mean
         try:
             self._emit("on_eval_end", result.metrics("eval"))
         finally:
-            if improved:  # after the event, so that the callbacks' state knows of it too
+            if is_best:  # after the event, so that the callbacks' state knows of it too
                 self.state.best_checkpoint = self._save()
                 write_best(self.run.checkpoints, self.state.best_checkpoint, result.return_mean)
 
