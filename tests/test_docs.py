@@ -1,0 +1,104 @@
+"""What the README and the pages say is there: links, files, make targets, commands and settings."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+from cyclopts import CycloptsError
+
+from rl_training.cli import app
+from rl_training.experiment.loading import config_from_mapping
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def blocks(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def commands(program: str) -> list[str]:
+    """Returns each command of a program in the pages' code blocks, without its comment."""
+    lines = [
+        line.split("  #")[0].strip()
+        for page in PAGES
+        for language in ("bash", "sh", "console", "")
+        for block in blocks(page.read_text(encoding="utf-8"), language)
+        for line in block.splitlines()
+    ]
+    return sorted({line for line in lines if line.startswith(program + " ")})
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, fragment = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), f"{page.name} links to {target}"
+        assert linked.is_relative_to(ROOT)
+        if line := re.fullmatch(r"L(\d+)(?:-L(\d+))?", fragment):
+            last = len(linked.read_text(encoding="utf-8").splitlines())
+            assert all(int(number) <= last for number in line.groups() if number)
+        elif fragment:
+            assert fragment in anchors(linked), f"{page.name} links to {target}"
+
+
+def test_make_targets_are_there():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    named = {command.split()[1] for command in commands("make")}
+    assert {"train", "test", "check"} <= named
+    assert named <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+
+
+def test_ci_begins_with_the_readmes_test_command():
+    steps = [
+        line for line in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines() if line.startswith("make")
+    ]
+    assert steps == ["make test", "make check", "make services-test"]
+    assert "make test" in commands("make")
+
+
+@pytest.mark.parametrize("line", commands("rl-training"))
+def test_commands_are_understood(line):
+    try:
+        app.parse_args(shlex.split(line)[1:], exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        pytest.fail(f"{line}: {error}")
+
+
+def test_readmes_python_uses_what_is_offered():
+    (code,) = blocks(README, "python")
+    (names,) = re.findall(r"^from rl_training import (.+)$", code, re.MULTILINE)
+    import rl_training
+
+    assert set(names.split(", ")) <= set(rl_training.__all__)
+    compile(code, "README.md", "exec")
+
+
+def test_readmes_config_is_valid():
+    (text,) = blocks(README, "yaml")
+    assert config_from_mapping(yaml.safe_load(text.replace("1e-3", "0.001"))).total_timesteps == 100_000
+
+
+def test_folders_in_the_layout_are_there():
+    table = README.split("## Layout")[1].split("## Develop")[0]
+    for name in re.findall(r"`([\w/.]+)`", table):
+        assert (ROOT / name).exists() or (ROOT / "rl_training" / name).exists(), name
+
+
+def test_every_page_is_in_the_index():
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").rglob("*.md"):
+        name = page.relative_to(ROOT / "docs").as_posix()
+        assert name == "index.md" or f"]({name})" in index, f"docs/index.md does not list {name}"

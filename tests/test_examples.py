@@ -1,0 +1,85 @@
+"""The examples do what they say, as a reader would run them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import gymnasium as gym
+import pytest
+
+from rl_training import Callback, evaluate_checkpoint, resume
+from rl_training.runtime.checkpoint import open_checkpoint
+
+ROOT = Path(__file__).resolve().parents[1]
+EXAMPLES = ROOT / "examples"
+
+
+@pytest.fixture
+def cross_entropy(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import cross_entropy
+
+    return cross_entropy
+
+
+def rl_training(*words: object) -> dict:
+    """Runs `rl-training` with `examples` on PYTHONPATH and returns its JSON."""
+    done = subprocess.run(
+        [sys.executable, "-m", "rl_training", *map(str, words), "--json"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(EXAMPLES)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_thermostat_keeps_the_contract():
+    report = rl_training("validate-env", "thermostat:Thermostat-v0", "--deep")
+    assert report["findings"] == []
+    assert (report["episodes_played"], report["steps_played"]) == (20, 20 * 60)
+
+
+def test_thermostat_is_learnt():
+    # Random actions come to -308 on average, heating whenever it is too cold to -85.
+    summary = rl_training("train", "--config", "examples/thermostat.yaml", "--no-track")
+    assert summary["num_timesteps"] == 30_000
+    assert summary["evaluation"]["return_mean"] > -110
+
+
+def test_cross_entropy_learns_cartpole(cross_entropy):
+    config = cross_entropy.CrossEntropyConfig(env_id="CartPole-v1", num_envs=16, total_timesteps=30_000)
+    result = cross_entropy.train_cross_entropy(config)
+    assert result.num_timesteps == 30_000
+    assert evaluate_checkpoint(result.checkpoint, episodes=10).return_mean > 100  # a random policy comes to 22
+
+
+class StopAt2000(Callback):
+    """Stops at a checkpoint, which is in the middle of a generation."""
+
+    def on_checkpoint_end(self, state):
+        if state.num_timesteps == 2_000:
+            state.request_stop()
+
+
+def test_cross_entropy_resumes_exactly(cross_entropy):
+    config = cross_entropy.CrossEntropyConfig(
+        env_id="CartPole-v1", num_envs=4, total_timesteps=4_000, evaluation={"episodes": 2}, checkpoint={"every": 1_000}
+    )
+    whole = cross_entropy.train_cross_entropy(config)
+    stopped = cross_entropy.train_cross_entropy(config, [StopAt2000()])
+    assert (stopped.num_timesteps, stopped.stop_reason) == (2_000, "callback")
+    resumed = resume(stopped.run_dir)
+    assert resumed.num_timesteps == whole.num_timesteps == 4_000
+    assert open_checkpoint(resumed.checkpoint).policy_sha256 == open_checkpoint(whole.checkpoint).policy_sha256
+
+
+def test_cross_entropy_refuses_what_it_has_no_head_for(cross_entropy):
+    box, discrete = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Discrete(2)
+    assert cross_entropy.check_spaces(box, discrete) == []
+    (problem,) = cross_entropy.check_spaces(box, box)
+    assert problem.startswith("cross_entropy takes Discrete actions and the environment has Box(-1.0, 1.0, (3,)")
