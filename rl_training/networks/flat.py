@@ -8,7 +8,7 @@ the gaps hold zeros, have no gradient, and stay zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NoReturn
 
 import torch
@@ -63,11 +63,12 @@ class FlatParameters:
 
     def non_finite_parameter(self) -> str | None:
         """Returns the name of the first parameter with a NaN or infinity, or None."""
-        return self._first_non_finite(self._parameters.items())
+        return self._non_finite(self.vector, {name: p.detach() for name, p in self._parameters.items()})
 
     def non_finite_gradient(self) -> str | None:
         """Returns the name of the first parameter whose gradient has a NaN or infinity, or None."""
-        return self._first_non_finite((name, p.grad) for name, p in self._parameters.items() if p.grad is not None)
+        gradients = {name: p.grad for name, p in self._parameters.items() if p.grad is not None}
+        return self._non_finite(self.gradient, gradients)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns a copy of each parameter by name, on the CPU and with memory of its own."""
@@ -90,8 +91,7 @@ class FlatParameters:
                 parameter.copy_(state[name])
 
     @staticmethod
-    def _first_non_finite(named: Iterable[tuple[str, Tensor]]) -> str | None:
-        for name, tensor in named:
-            if not bool(torch.isfinite(tensor).all()):
-                return name
-        return None
+    def _non_finite(vector: Tensor, views: Mapping[str, Tensor]) -> str | None:
+        if bool(torch.isfinite(vector).all()):
+            return None
+        return next(name for name, view in views.items() if not bool(torch.isfinite(view).all()))
