@@ -1,7 +1,16 @@
-"""Runs and points for the tests of tracking."""
+"""Runs, checkpoints of known skill, and points, for the tests of tracking."""
 
+import gymnasium as gym
+import torch
+
+from rl_training.config.paths import embedded_tracking_uri
+from rl_training.envs.space_json import space_to_json
 from rl_training.experiment.loading import config_from_mapping
+from rl_training.runtime.checkpoint import Checkpoint, write_checkpoint
 from rl_training.runtime.run_utils import create_training_run
+from rl_training.tracking import run_files
+from rl_training.tracking.description import describe_run
+from rl_training.tracking.shipment import Shipment
 
 
 def make_run(**settings):
@@ -10,6 +19,22 @@ def make_run(**settings):
         {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 100_000, "num_envs": 8, **settings}
     )
     return create_training_run(config).run_dir, config
+
+
+def tracked_run(own_tags=None, **settings):
+    """Makes a run's directory as tracking starts in it; returns it."""
+    run_dir, config = make_run(**settings)
+    run_files.write_json(run_dir / run_files.TRACKING, describe_run(run_dir, config, own_tags or {}))
+    return run_dir
+
+
+def ship_all(run_dir, status=None, **options) -> Shipment:
+    """Sends all that there is."""
+    shipment = Shipment(run_dir, embedded_tracking_uri())
+    shipment.open(**options)
+    while shipment.ship(status):
+        pass
+    return shipment
 
 
 def stored_points(client, run_id: str) -> set[tuple[str, int, float, int]]:
@@ -21,3 +46,51 @@ def stored_points(client, run_id: str) -> set[tuple[str, int, float, int]]:
     ]
     assert len(points) == len(set(points)) == len({(key, step) for key, step, _, _ in points})
     return set(points)
+
+
+UNSTABLE, WEAK, GOOD = 0.0, 0.02, 0.5
+"""Damping of a CartPole controller that pushes towards where the pole leans: mean returns of 43, more, and 500."""
+
+NETWORK = {"hidden": (4,)}
+
+
+def write_policy(run_dir, step: int, damping: float, lean: float = 1.0) -> Checkpoint:
+    """Writes a checkpoint of a run whose policy is that controller, as a network with one unit that does anything."""
+    config = config_from_mapping(
+        {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 1_000, "num_envs": 8, "network": NETWORK}
+    )
+    first = torch.zeros(2, 4, 4)  # policy and value network; observation (position, speed, angle, its rate) to units
+    first[0, :, 0] = 0.1 * torch.tensor([0.0, 0.0, lean, damping])
+    head = torch.zeros(4, 2)
+    head[0] = torch.tensor([-1.0, 1.0])
+    weights = {
+        "mlps.weights.0": first,
+        "mlps.biases.0": torch.zeros(2, 1, 4),
+        "mlps.head_weights.0": head,
+        "mlps.head_weights.1": torch.zeros(4, 1),
+        "mlps.head_biases.0": torch.zeros(2),
+        "mlps.head_biases.1": torch.zeros(1),
+    }
+    env = gym.make("CartPole-v1")
+    policy = {
+        "weights": weights,
+        "observation_normalizer": None,
+        "observation_space": space_to_json(env.observation_space),
+        "action_space": space_to_json(env.action_space),
+    }
+    return write_checkpoint(
+        run_dir / "checkpoints",
+        config=config,
+        run_uid=run_files.read_json(run_dir / "metadata.json")["run_uid"],
+        algorithm="ppo",
+        num_timesteps=step,
+        policy=policy,
+        trainer={"step": step},
+    )
+
+
+def run_with_policy(damping: float, **settings):
+    """Makes a run with one checkpoint and sends it; returns the checkpoint and the MLflow run's id."""
+    run_dir = tracked_run(network=NETWORK, **settings)
+    checkpoint = write_policy(run_dir, 100, damping)
+    return checkpoint, ship_all(run_dir).address.run_id

@@ -5,12 +5,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from mlflow_store import make_run, stored_points
+from mlflow_store import ship_all, stored_points, tracked_run
 
 from rl_training.config.paths import embedded_tracking_uri
 from rl_training.errors import TrackingError
 from rl_training.tracking import run_files
-from rl_training.tracking.description import describe_run
 from rl_training.tracking.follow import Follower
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.mlflow_run import RunDeleted
@@ -19,12 +18,6 @@ from rl_training.tracking.store import connect
 from rl_training.tracking.sync import sync
 
 STATUS = {"status": "FINISHED", "stop_reason": "completed", "error": None, "time": 2_000_000_000.0}
-
-
-def tracked_run(own_tags=None, **settings):
-    run_dir, config = make_run(**settings)
-    run_files.write_json(run_dir / run_files.TRACKING, describe_run(run_dir, config, own_tags or {}))
-    return run_dir
 
 
 def write_points(run_dir, steps, metric="train/policy_loss", event="update"):
@@ -37,14 +30,6 @@ def write_points(run_dir, steps, metric="train/policy_loss", event="update"):
 def points_of_file(run_dir, total_timesteps):
     lines = Follower(run_dir / run_files.METRICS, total_timesteps).read(most=10**9)
     return {(p.key, p.step, p.value, p.timestamp) for line in lines for p in line.points}
-
-
-def ship_all(run_dir, status=None, **options) -> Shipment:
-    shipment = Shipment(run_dir, embedded_tracking_uri())
-    shipment.open(**options)
-    while shipment.ship(status):
-        pass
-    return shipment
 
 
 def artifacts(client, run_id, path=None):

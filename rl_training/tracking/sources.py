@@ -117,15 +117,16 @@ def checkpoint_of_version(client: MlflowClient, uri: str, version: ModelVersion)
                 version.version,
                 error,
             )
-    return policy_of_version(uri, version)
+    return policy_of_version(client, uri, version)
 
 
-def policy_of_version(uri: str, version: ModelVersion) -> Checkpoint:
+def policy_of_version(client: MlflowClient, uri: str, version: ModelVersion) -> Checkpoint:
     """Returns the version's own copy, verified: weights, normaliser and settings, without training state."""
     from mlflow.artifacts import download_artifacts
 
+    location = client.get_model_version_download_uri(version.name, version.version)
     path = download_artifacts(
-        artifact_uri=f"{version.source.rstrip('/')}/{MODEL_DATA}",
+        artifact_uri=f"{location.rstrip('/')}/{MODEL_DATA}",
         dst_path=str(fresh_directory()),
         tracking_uri=uri,
         registry_uri=uri,
@@ -147,6 +148,8 @@ def _checkpoint_of_run(client: MlflowClient, run_id: str, path: str) -> Checkpoi
     """Returns the checkpoint at an artifact path of a run, or the newest good one where the path is their folder."""
     client.get_run(run_id)  # no such run is another error than no such artifact
     if path != CHECKPOINTS:
+        if not _has_manifest(client, run_id, path):
+            raise CheckpointError(f"run {run_id} has no {path} in MLflow, or its upload did not end")
         return open_checkpoint(_download(client, run_id, path))
     skipped: list[str] = []
     for name in _newest_first(client, run_id, skipped):
@@ -168,7 +171,7 @@ def _newest_first(client: MlflowClient, run_id: str, skipped: list[str]) -> list
         if not entry.is_dir:
             continue
         try:
-            if f"{entry.path}/{MANIFEST}" not in {file.path for file in client.list_artifacts(run_id, entry.path)}:
+            if not _has_manifest(client, run_id, entry.path):
                 raise CheckpointError(f"{entry.path} has no {MANIFEST}: its upload did not end")
             manifest = read_manifest(_download(client, run_id, f"{entry.path}/{MANIFEST}").parent)
             found.append((manifest.num_timesteps, Path(entry.path).name))
@@ -177,5 +180,12 @@ def _newest_first(client: MlflowClient, run_id: str, skipped: list[str]) -> list
     return [name for _, name in sorted(found, reverse=True)]
 
 
+def _has_manifest(client: MlflowClient, run_id: str, path: str) -> bool:
+    return any(entry.path == f"{path}/{MANIFEST}" for entry in client.list_artifacts(run_id, path))
+
+
 def _download(client: MlflowClient, run_id: str, path: str) -> Path:
-    return Path(client.download_artifacts(run_id, path, str(fresh_directory())))
+    """Downloads an artifact to a fresh directory, under its own folders."""
+    folder = fresh_directory() / Path(path).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    return Path(client.download_artifacts(run_id, path, str(folder)))

@@ -1,0 +1,120 @@
+"""A checkpoint's policy as an MLflow pyfunc model: saved with data alone, loaded by this module, never unpickled.
+
+`mlflow.pyfunc.load_model("models:/NAME@champion").predict(observations)` gives actions in the environment's own units.
+Shape legend: B batch.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from rl_training import __version__
+from rl_training.runtime.checkpoint import CONFIG, Checkpoint, open_checkpoint
+from rl_training.runtime.manifest import MANIFEST, POLICY
+from rl_training.runtime.policy import Policy
+from rl_training.runtime.workflows import load_policy
+from rl_training.tracking.sources import MODEL_DATA
+
+if TYPE_CHECKING:
+    from mlflow.models import ModelSignature
+    from mlflow.types import TensorSpec
+
+SERVED = (MANIFEST, CONFIG, POLICY)
+"""The files of a checkpoint that a registered model has."""
+
+
+class PolicyModel:
+    """What MLflow calls to predict."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+
+    def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> npt.NDArray[Any]:
+        """Returns the greedy action for each observation: [B, *action].
+
+        Args:
+            model_input: Observations as the environment returns them, stacked: an array [B, *observation], for Dict
+                spaces a mapping of names to such arrays, or a list of B observations.
+            params: None are known.
+
+        Returns:
+            The actions, in the environment's own units.
+        """
+        return np.asarray(self._policy.act(_rows(model_input)))
+
+
+def _rows(model_input: Any) -> list[Any]:
+    if isinstance(model_input, Mapping):
+        count = len(next(iter(model_input.values())))
+        return [{name: values[i] for name, values in model_input.items()} for i in range(count)]
+    return list(model_input)
+
+
+def _load_pyfunc(data_path: str) -> PolicyModel:
+    """Called by MLflow: verifies the copied checkpoint by its hashes and loads its policy.
+
+    Raises:
+        CheckpointError: It is damaged.
+    """
+    return PolicyModel(load_policy(open_checkpoint(data_path, policy_only=True)))
+
+
+def save_model(checkpoint: Checkpoint, path: Path) -> None:
+    """Writes an MLflow model directory with a checkpoint's policy in it.
+
+    Args:
+        checkpoint: Verified.
+        path: The directory to make.
+
+    Raises:
+        CheckpointError: The policy can't be loaded.
+    """
+    import mlflow.pyfunc
+
+    policy = load_policy(checkpoint)
+    with tempfile.TemporaryDirectory() as folder:
+        data = Path(folder) / Path(MODEL_DATA).name
+        data.mkdir()
+        for name in SERVED:
+            shutil.copyfile(checkpoint.path / name, data / name)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*input example was not provided.*")
+            mlflow.pyfunc.save_model(
+                str(path),
+                loader_module=__name__,
+                data_path=str(data),
+                signature=signature_of(policy.observation_space, policy.action_space),
+                pip_requirements=[f"rl-training=={__version__}"],  # named, so that MLflow infers nothing
+            )
+
+
+def signature_of(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> ModelSignature | None:
+    """Returns the signature with a leading batch dimension, or None for spaces that MLflow's schemas can't express."""
+    from mlflow.models import ModelSignature
+    from mlflow.types import Schema
+
+    if isinstance(observation_space, gym.spaces.Dict):
+        wanted = [_tensor(space, name) for name, space in observation_space.items()]
+    else:
+        wanted = [_tensor(observation_space)]
+    inputs, output = [tensor for tensor in wanted if tensor is not None], _tensor(action_space)
+    if output is None or len(inputs) < len(wanted):
+        return None
+    return ModelSignature(inputs=Schema([*inputs]), outputs=Schema([output]))
+
+
+def _tensor(space: gym.Space[Any], name: str | None = None) -> TensorSpec | None:
+    from mlflow.types import TensorSpec
+
+    if space.shape is None or space.dtype is None:
+        return None
+    return TensorSpec(np.dtype(space.dtype), (-1, *space.shape), name)

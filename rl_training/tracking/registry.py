@@ -1,0 +1,129 @@
+"""The registered model of a task: its name, its versions, and who is champion."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rl_training.config.settings import TrainConfig
+from rl_training.errors import CheckpointError
+from rl_training.runtime.checkpoint import Checkpoint
+from rl_training.tracking.pyfunc import save_model
+from rl_training.tracking.sources import CHECKPOINT_TAG, policy_of_version
+from rl_training.tracking.store import no_resend
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+    from mlflow.tracking import MlflowClient
+
+CHAMPION, CHALLENGER = "champion", "challenger"
+
+CANDIDATE_KEY = "candidate_key"
+"""Tag of a version: what it was made of, so that offering the same again makes no second version."""
+
+
+def model_name(config: TrainConfig) -> str:
+    """Returns the name of the task's registered model: `promotion.model`, or the environment's id made legal."""
+    return config.promotion.model or re.sub(r"[^\w.\-]+", "-", config.env_id, flags=re.ASCII)
+
+
+def champion_of(client: MlflowClient, model: str) -> ModelVersion | None:
+    """Returns the version with the alias `champion`, or None where there is no such model or alias.
+
+    Raises:
+        MlflowException: The registry is in trouble, which is not the same as having no champion.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_model_version_by_alias(model, CHAMPION)
+    except MlflowException as error:
+        # MLflow's codes for a model, and for an alias, that is not there.
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            return None
+        raise
+
+
+def get_or_register(
+    client: MlflowClient, uri: str, model: str, checkpoint: Checkpoint, config: TrainConfig, run_id: str
+) -> ModelVersion:
+    """Returns the version of this run and policy; it is made where there is none.
+
+    A version is a self-contained copy: an MLflow model of its own, not an artifact of the run. What was uploaded is
+    downloaded and compared before the version exists.
+
+    Args:
+        client: MLflow's client.
+        uri: The tracking URI.
+        model: The registered model's name.
+        checkpoint: Verified.
+        config: Its settings.
+        run_id: The MLflow run that it comes from.
+
+    Raises:
+        CheckpointError: What was registered is not what was to be registered.
+    """
+    key = f"{run_id}:{checkpoint.policy_sha256}"
+    version = _find(client, model, key) or _register(client, model, checkpoint, config, run_id, key)
+    copy = policy_of_version(client, uri, version)
+    if copy.policy_sha256 != checkpoint.policy_sha256:
+        raise CheckpointError(
+            f"version {version.version} of {model} holds the policy {copy.policy_sha256}, "
+            f"expected {checkpoint.policy_sha256}; delete the version in MLflow and try again"
+        )
+    return version
+
+
+def _register(
+    client: MlflowClient, model: str, checkpoint: Checkpoint, config: TrainConfig, run_id: str, key: str
+) -> ModelVersion:
+    from mlflow.exceptions import MlflowException
+
+    _make_model(client, model, config)
+    experiment_id = client.get_run(run_id).info.experiment_id
+    with no_resend():
+        logged = client.create_logged_model(
+            experiment_id, name=checkpoint.path.name, source_run_id=run_id, model_type="policy"
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        save_model(checkpoint, path)
+        client.log_model_artifacts(logged.model_id, str(path))
+    client.finalize_logged_model(logged.model_id, "READY")
+    tags = {
+        CANDIDATE_KEY: key,
+        CHECKPOINT_TAG: checkpoint.path.name,
+        "run_uid": checkpoint.run_uid,
+        "policy_sha256": checkpoint.policy_sha256,
+        "num_timesteps": str(checkpoint.num_timesteps),
+        "algo": checkpoint.algorithm,
+        "env_id": config.env_id,
+    }
+    try:
+        with no_resend():
+            return client.create_model_version(
+                model, source=logged.artifact_location, run_id=run_id, tags=tags, model_id=logged.model_id
+            )
+    except MlflowException:
+        version = _find(client, model, key)  # a lost reply
+        if version is None:
+            raise
+        return version
+
+
+def _make_model(client: MlflowClient, model: str, config: TrainConfig) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        with no_resend():
+            client.create_registered_model(model, tags={"env_id": config.env_id})
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def _find(client: MlflowClient, model: str, key: str) -> ModelVersion | None:
+    found = client.search_model_versions(f"name = '{model}' and tags.{CANDIDATE_KEY} = '{key}'")
+    return min(found, key=lambda version: int(version.version), default=None)

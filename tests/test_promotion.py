@@ -1,0 +1,333 @@
+"""Promotion against a real registry: who becomes champion, on which evidence, and what happens when it is cut off."""
+
+import hashlib
+import json
+import threading
+import time
+from pathlib import Path
+
+import gymnasium as gym
+import mlflow
+import numpy as np
+import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+from mlflow_store import GOOD, UNSTABLE, WEAK, run_with_policy, ship_all, write_policy
+
+from rl_training.config.paths import embedded_tracking_uri
+from rl_training.errors import CheckpointError, TrackingError, UserError
+from rl_training.experiment.loading import config_of_checkpoint
+from rl_training.runtime.workflows import load_policy
+from rl_training.seeding import env_seeds, episode_seeds
+from rl_training.tracking import promotion
+from rl_training.tracking.promotion import fresh_seeds, promote
+from rl_training.tracking.promotion_lock import Lease, promotion_lock
+from rl_training.tracking.pyfunc import signature_of
+from rl_training.tracking.registry import champion_of, model_name
+
+MODEL = "CartPole-v1"
+
+
+def offer(checkpoint, run_id, **promotion_settings):
+    """Promotes with 20 episodes."""
+    settings = {"episodes": 20, **promotion_settings}
+    return promote(checkpoint, config_of_checkpoint(checkpoint, {"promotion": settings}), run_id=run_id)
+
+
+def champion(client) -> str | None:
+    version = champion_of(client, MODEL)
+    return None if version is None else str(version.version)
+
+
+def aliases(client) -> dict[str, str]:
+    return {alias: str(version) for alias, version in client.get_registered_model(MODEL).aliases.items()}
+
+
+def tags(client, version):
+    return client.get_model_version(MODEL, version).tags
+
+
+def test_the_first_champion_needs_the_floor_alone(client):
+    checkpoint, run_id = run_with_policy(GOOD)
+    result = offer(checkpoint, run_id, floor=475.0)
+    assert (result.verdict.kind, result.alias, result.model) == ("PROMOTE", "champion", MODEL)
+    assert result.champion is None
+    assert result.previous_version is None
+    assert result.candidate.returns == (500.0,) * 20
+    assert champion(client) == result.version == "1"
+    written = tags(client, "1")
+    assert written["gate.verdict"] == "PROMOTE"
+    assert "reaches the floor of 475" in written["gate.reasons"]
+    assert json.loads(written["gate.numbers"])["candidate_lower"] == 500.0
+    assert written["policy_sha256"] == checkpoint.policy_sha256
+    record = Path(client.download_artifacts(run_id, f"promotions/{result.decision_id}.json"))
+    assert json.loads(record.read_text())["candidate"]["evaluation"]["seeds"] == list(result.candidate.seeds)
+
+
+def test_below_the_floor_nobody_becomes_champion(client):
+    checkpoint, run_id = run_with_policy(UNSTABLE)
+    result = offer(checkpoint, run_id, floor=475.0)
+    assert (result.verdict.kind, result.alias) == ("REJECT", None)
+    assert champion(client) is None
+    assert aliases(client) == {}
+
+
+def test_the_registered_version_predicts_without_pickle(client, tmp_path):
+    checkpoint, run_id = run_with_policy(GOOD)
+    offer(checkpoint, run_id)
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(embedded_tracking_uri())
+    try:
+        model = mlflow.pyfunc.load_model(f"models:/{MODEL}@champion")
+        files = Path(mlflow.artifacts.download_artifacts(f"models:/{MODEL}@champion", dst_path=str(tmp_path / "m")))
+    finally:
+        mlflow.set_tracking_uri(before)
+    observations = np.random.default_rng(0).normal(0, 0.1, (5, 4)).astype(np.float32)
+    actions = model.predict(observations)
+    assert actions.tolist() == load_policy(checkpoint).act(list(observations))
+    assert set(actions.tolist()) == {0, 1}
+    assert str(model.metadata.signature.inputs) == "[Tensor('float32', (-1, 4))]"
+    assert str(model.metadata.signature.outputs) == "[Tensor('int64', (-1,))]"
+    names = {path.relative_to(files).as_posix() for path in files.rglob("*") if path.is_file()}
+    assert {name for name in names if name.startswith("data/")} == {
+        "data/checkpoint/manifest.json",
+        "data/checkpoint/config.yaml",
+        "data/checkpoint/policy.pt",
+    }
+    assert not [name for name in names if name.endswith((".pkl", ".py"))]
+
+
+def test_a_better_candidate_takes_over_on_the_same_fresh_seeds(client):
+    first, first_run = run_with_policy(UNSTABLE, seed=1)
+    offer(first, first_run)
+    better, better_run = run_with_policy(GOOD, seed=2)
+    result = offer(better, better_run)
+    assert (result.verdict.kind, result.alias, result.version) == ("PROMOTE", "champion", "2")
+    assert result.previous_version == "1"
+    assert result.champion is not None
+    assert result.champion.seeds == result.candidate.seeds
+    assert result.champion.return_mean < 60 < result.candidate.return_mean
+    assert aliases(client) == {"champion": "2", "challenger": "2"}
+    assert tags(client, "2")["gate.previous_champion"] == "1"
+
+    worse, worse_run = run_with_policy(WEAK, seed=3)
+    result = offer(worse, worse_run)
+    assert (result.verdict.kind, result.alias) == ("REJECT", None)
+    assert champion(client) == "2"
+
+
+def test_a_tie_keeps_the_champion(client):
+    checkpoint, run_id = run_with_policy(GOOD, seed=1)
+    offer(checkpoint, run_id)
+    equal, equal_run = run_with_policy(GOOD, seed=2)  # the champion's own policy, from another run
+    result = offer(equal, equal_run)
+    assert (result.verdict.kind, result.alias) == ("HOLD", "challenger")
+    assert aliases(client) == {"champion": "1", "challenger": "2"}
+
+
+def test_offering_the_same_again_plays_nothing(client, monkeypatch):
+    first, first_run = run_with_policy(WEAK, seed=1)
+    offer(first, first_run)
+    equal, equal_run = run_with_policy(WEAK, seed=2)
+    held, promoted = offer(equal, equal_run), offer(first, first_run)
+    monkeypatch.setattr(promotion, "evaluate_policy", None)
+    assert offer(equal, equal_run) == held
+    assert offer(first, first_run) == promoted
+    assert (held.verdict.kind, promoted.verdict.kind) == ("HOLD", "PROMOTE")
+    assert len(client.search_model_versions(f"name = '{MODEL}'")) == 2
+
+
+def test_other_rules_are_another_decision_with_other_seeds(client):
+    first, first_run = run_with_policy(WEAK, seed=1)
+    offer(first, first_run)
+    equal, equal_run = run_with_policy(WEAK, seed=2)
+    one, two = offer(equal, equal_run), offer(equal, equal_run, confidence=0.9)
+    assert one.decision_id != two.decision_id
+    assert not set(one.candidate.seeds) & set(two.candidate.seeds)
+
+
+def test_a_decision_that_was_cut_off_before_the_alias_is_finished(client, monkeypatch):
+    checkpoint, run_id = run_with_policy(GOOD)
+    set_alias = MlflowClient.set_registered_model_alias
+
+    def cut_off(self, name, alias, version):
+        if alias == "champion":
+            raise MlflowException("connection lost")
+        set_alias(self, name, alias, version)
+
+    monkeypatch.setattr(MlflowClient, "set_registered_model_alias", cut_off)
+    with pytest.raises(TrackingError, match="connection lost"):
+        offer(checkpoint, run_id)
+    assert champion(client) is None
+    monkeypatch.setattr(MlflowClient, "set_registered_model_alias", set_alias)
+    monkeypatch.setattr(promotion, "evaluate_policy", None)
+    result = offer(checkpoint, run_id)
+    assert (result.verdict.kind, result.alias, champion(client)) == ("PROMOTE", "champion", "1")
+
+
+def test_a_deleted_champion_makes_the_next_one_the_first(client):
+    first, first_run = run_with_policy(GOOD, seed=1)
+    offer(first, first_run)
+    client.delete_model_version(MODEL, "1")
+    second, second_run = run_with_policy(UNSTABLE, seed=2)
+    result = offer(second, second_run)
+    assert (result.verdict.kind, result.champion, champion(client)) == ("PROMOTE", None, "2")
+    assert offer(first, first_run).alias == "champion"  # registered anew, and better
+    assert champion(client) == "3"
+
+
+def test_trouble_is_not_taken_for_no_champion(client, monkeypatch):
+    checkpoint, run_id = run_with_policy(GOOD)
+
+    def fail(self, name, alias):
+        raise MlflowException("database is locked")  # INTERNAL_ERROR
+
+    monkeypatch.setattr(MlflowClient, "get_model_version_by_alias", fail)
+    with pytest.raises(TrackingError, match="database is locked"):
+        offer(checkpoint, run_id)
+    assert aliases(client) == {}
+
+
+def test_a_champion_whose_copy_is_damaged_is_an_error(client):
+    first, first_run = run_with_policy(WEAK, seed=1)
+    offer(first, first_run)
+    root = Path(client.get_model_version_download_uri(MODEL, "1").removeprefix("file://"))
+    path = root / "data" / "checkpoint" / "policy.pt"
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    better, better_run = run_with_policy(GOOD, seed=2)
+    with pytest.raises(CheckpointError, match=r"policy\.pt is damaged"):
+        offer(better, better_run)
+    assert champion(client) == "1"
+
+
+def test_a_run_that_mlflow_does_not_know_is_an_error(client):
+    checkpoint, _ = run_with_policy(GOOD)
+    with pytest.raises(UserError, match=r"Run with id=0+ not found"):
+        offer(checkpoint, "0" * 32)
+
+
+@pytest.mark.parametrize("order", [(WEAK, GOOD), (GOOD, WEAK)])
+def test_of_two_at_once_the_better_is_champion(client, order):
+    base, base_run = run_with_policy(UNSTABLE, seed=1)
+    offer(base, base_run)
+    candidates = [run_with_policy(damping, seed=2 + i) for i, damping in enumerate(order)]
+    results = {}
+
+    def run(i):
+        results[i] = offer(*candidates[i])
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    good = results[order.index(GOOD)]
+    assert champion(client) == good.version
+    assert good.verdict.kind == "PROMOTE"
+
+
+def test_only_one_holds_the_lease_and_the_registry_stays_clean(client):
+    held, most, order = 0, 0, []
+
+    def hold(name):
+        nonlocal held, most
+        with Lease(client, MODEL, seconds=20.0).held(wait=60.0):
+            held += 1
+            most = max(most, held)
+            time.sleep(0.05)
+            order.append(name)
+            held -= 1
+
+    threads = [threading.Thread(target=hold, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+    assert sorted(order) == [0, 1, 2]
+    assert [model.name for model in client.search_registered_models()] == [f"promotion-lock.{MODEL}.3"]
+
+
+def test_a_lease_that_is_not_renewed_is_taken_over_and_its_holder_notices(client):
+    gone = Lease(client, MODEL, seconds=0.5)
+    assert gone._make(1)  # and its process is gone: nobody renews it
+    gone.check()
+    with Lease(client, MODEL, seconds=0.5).held(wait=20.0) as lease:
+        lease.check()
+        with pytest.raises(TrackingError, match="another one took over"):
+            gone.check()
+
+
+def test_a_lease_in_use_is_waited_for_no_longer_than_asked(client):
+    with (
+        Lease(client, MODEL, seconds=60.0).held(wait=1.0),
+        pytest.raises(TrackingError, match="did not end within 1 s"),
+        Lease(client, MODEL, seconds=60.0).held(wait=1.0),
+    ):
+        pass
+
+
+def test_who_comes_late_with_an_old_number_gets_nothing(client):
+    late = Lease(client, MODEL)
+    for _ in range(2):
+        with Lease(client, MODEL).held(wait=5.0):
+            pass
+    assert not late._make(1)  # number 1 is free again, and 2 is there
+    assert [model.name for model in client.search_registered_models()] == [f"promotion-lock.{MODEL}.2"]
+
+
+def test_a_file_lock_serves_an_sqlite_store(client):
+    uri = embedded_tracking_uri()
+    with (
+        promotion_lock(client, uri, MODEL),
+        pytest.raises(TrackingError, match="another promotion of 'CartPole-v1' did not end within 0 s"),
+        promotion_lock(client, uri, MODEL, wait=0.2),
+    ):
+        pass
+    with promotion_lock(client, uri, MODEL), promotion_lock(client, uri, "another"):
+        pass
+
+
+def test_fresh_seeds_belong_to_one_decision_and_were_never_used(client):
+    checkpoint, _ = run_with_policy(GOOD)
+    config = config_of_checkpoint(checkpoint)
+    one = fresh_seeds("decision-1", 200, [config])
+    assert one == fresh_seeds("decision-1", 200, [config])
+    assert len(set(one)) == 200
+    assert not set(one) & set(fresh_seeds("decision-2", 200, [config]))
+    used = {*env_seeds(config.seed, config.num_envs), *episode_seeds(config.evaluation.seed, "held_out", 100)}
+    assert not set(one) & used
+    # Were the decision's own stream the one that was used, none of its seeds would be taken.
+    number = int.from_bytes(hashlib.sha256(b"decision-1").digest())
+    evaluation = config.evaluation.model_copy(update={"seed": number, "final_episodes": 50})
+    clash = config.model_copy(update={"evaluation": evaluation})
+    assert not set(fresh_seeds("decision-1", 200, [clash])) & set(episode_seeds(number, "held_out", 50))
+
+
+def test_names_of_models(client):
+    checkpoint, _ = run_with_policy(GOOD)
+    config = config_of_checkpoint(checkpoint)
+    assert model_name(config) == "CartPole-v1"
+    assert model_name(config.model_copy(update={"env_id": "my.plug_in:Env/Sub-v0"})) == "my.plug_in-Env-Sub-v0"
+    named = config_of_checkpoint(checkpoint, {"promotion": {"model": "cart.pole"}})
+    assert model_name(named) == "cart.pole"
+
+
+def test_a_resumed_run_offers_its_new_policy_as_a_new_version(client):
+    checkpoint, run_id = run_with_policy(UNSTABLE)
+    offer(checkpoint, run_id)
+    run_dir = checkpoint.path.parent.parent
+    newer = write_policy(run_dir, 200, GOOD)
+    ship_all(run_dir)
+    result = offer(newer, run_id)
+    assert (result.version, result.alias, champion(client)) == ("2", "champion", "2")
+    assert tags(client, "2")["checkpoint"] == "step_000000000200"
+
+
+def test_signatures_of_spaces():
+    box, discrete = gym.spaces.Box(-1, 1, (3, 2)), gym.spaces.Discrete(4)
+    signature = signature_of(gym.spaces.Dict({"image": gym.spaces.Box(0, 255, (8, 8), np.uint8), "vector": box}), box)
+    assert str(signature.inputs) == "['image': Tensor('uint8', (-1, 8, 8)), 'vector': Tensor('float32', (-1, 3, 2))]"
+    assert str(signature.outputs) == "[Tensor('float32', (-1, 3, 2))]"
+    assert str(signature_of(discrete, gym.spaces.MultiBinary(5)).inputs) == "[Tensor('int64', (-1,))]"
+    assert signature_of(gym.spaces.Tuple((box, discrete)), discrete) is None

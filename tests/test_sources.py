@@ -1,0 +1,131 @@
+"""Where a checkpoint can come from: the newest good one, by the step in its manifest, verified."""
+
+import os
+import time
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from mlflow_store import GOOD, UNSTABLE, WEAK, run_with_policy, ship_all, tracked_run, write_policy
+
+from rl_training.config.paths import embedded_tracking_uri
+from rl_training.errors import CheckpointError, TrackingError, UserError
+from rl_training.experiment.loading import config_of_checkpoint
+from rl_training.runtime.checkpoint import load_trainer_state
+from rl_training.runtime.workflows import load_policy
+from rl_training.tracking.promotion import promote
+from rl_training.tracking.sources import download_checkpoint
+
+
+def stored_file(client, run_id, path):
+    """Returns the file of an artifact in the embedded store, to be damaged."""
+    return Path(urlsplit(client.get_run(run_id).info.artifact_uri).path) / path
+
+
+@pytest.fixture
+def run(client):
+    run_dir = tracked_run()
+    checkpoints = [
+        write_policy(run_dir, step, damping) for step, damping in [(100, UNSTABLE), (200, WEAK), (300, GOOD)]
+    ]
+    return checkpoints, ship_all(run_dir).address.run_id
+
+
+def test_a_run_id_gives_its_newest_checkpoint_whole(client, home, run):
+    checkpoints, run_id = run
+    for source in (run_id, f"runs:/{run_id}", f"runs:/{run_id}/checkpoints"):
+        found = download_checkpoint(source)
+        assert found.num_timesteps == 300
+        assert found.policy_sha256 == checkpoints[2].policy_sha256
+        assert load_trainer_state(found) == {"step": 300}
+        assert found.path.is_relative_to(home / "downloads")
+        assert found.path != checkpoints[2].path
+
+
+def test_a_path_gives_that_checkpoint(client, run):
+    checkpoints, run_id = run
+    found = download_checkpoint(f"runs:/{run_id}/checkpoints/step_000000000100")
+    assert found.policy_sha256 == checkpoints[0].policy_sha256
+
+
+def test_what_is_damaged_or_half_there_is_skipped_and_said(client, run, caplog):
+    _, run_id = run
+    stored_file(client, run_id, "checkpoints/step_000000000300/manifest.json").unlink()  # an upload that did not end
+    with stored_file(client, run_id, "checkpoints/step_000000000200/policy.pt").open("r+b") as file:
+        file.seek(40)
+        file.write(b"\xff")
+    found = download_checkpoint(run_id)
+    assert found.num_timesteps == 100
+    assert "step_000000000300 has no manifest.json: its upload did not end" in caplog.text
+    assert "step_000000000200/policy.pt is damaged" in caplog.text
+    stored_file(client, run_id, "checkpoints/step_000000000100/policy.pt").unlink()
+    with pytest.raises(CheckpointError, match=f"run {run_id} has no good checkpoint in MLflow"):
+        download_checkpoint(run_id)
+
+
+def test_the_newest_is_by_the_manifest_and_not_by_name(client, run):
+    _, run_id = run
+    root = stored_file(client, run_id, "checkpoints")
+    (root / "step_000000000300").rename(root / "step_000000000050")
+    assert download_checkpoint(run_id).num_timesteps == 300
+
+
+def test_a_directory_is_taken_where_it_is(client, run):
+    checkpoints, _ = run
+    assert download_checkpoint(checkpoints[0].path).path == checkpoints[0].path
+    assert download_checkpoint(str(checkpoints[0].path.parent.parent)).num_timesteps == 300
+
+
+def test_a_model_gives_its_runs_checkpoint_and_else_its_own_copy(client, home, caplog):
+    checkpoint, run_id = run_with_policy(GOOD)
+    result = promote(checkpoint, config_of_checkpoint(checkpoint), run_id=run_id)
+    for source in ("models:/CartPole-v1@champion", f"models:/CartPole-v1/{result.version}"):
+        found = download_checkpoint(source)
+        assert found.policy_sha256 == checkpoint.policy_sha256
+        assert load_trainer_state(found) == {"step": 100}
+    stored_file(client, run_id, "checkpoints/step_000000000100/trainer.pt").unlink()
+    found = download_checkpoint("models:/CartPole-v1@champion")
+    assert "fine-tuning only" in caplog.text
+    assert found.policy_sha256 == checkpoint.policy_sha256
+    assert load_policy(found).act([[0.0, 0.0, 0.1, 0.0], [0.0, 0.0, -0.1, 0.0]]) == [1, 0]
+    with pytest.raises(CheckpointError, match=r"trainer\.pt"):
+        load_trainer_state(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("0" * 32, "has no such thing: Run with id=0+ not found"),
+        ("models:/Nothing@champion", "has no such thing: Registered Model with name=Nothing not found"),
+        ("nowhere/at/all", "is no checkpoint; expected"),
+        ("models:/Nothing", "is no checkpoint; expected"),
+    ],
+)
+def test_unknown_sources_are_one_line(home, source, message):
+    with pytest.raises(UserError, match=message) as caught:
+        download_checkpoint(source)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_path_of_a_run_is_an_error(client, run):
+    _, run_id = run
+    with pytest.raises(CheckpointError, match=f"run {run_id} has no checkpoints/step_000000000999 in MLflow"):
+        download_checkpoint(f"runs:/{run_id}/checkpoints/step_000000000999")
+
+
+def test_a_server_that_is_away_is_another_error_than_no_such_run(home):
+    began = time.monotonic()
+    with pytest.raises(TrackingError, match="can't be reached"):
+        download_checkpoint("0" * 32, tracking_uri="http://127.0.0.1:9")
+    assert time.monotonic() - began < 30
+
+
+def test_old_downloads_are_removed(client, home, run):
+    _, run_id = run
+    first = download_checkpoint(run_id)
+    folder = first.path.parent.parent
+    assert folder.parent == home / "downloads"
+    for path in (home / "downloads").iterdir():
+        os.utime(path, (0, 0))
+    assert download_checkpoint(run_id, tracking_uri=embedded_tracking_uri()).num_timesteps == 300
+    assert not folder.exists()
