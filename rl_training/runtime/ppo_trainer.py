@@ -41,8 +41,8 @@ class PPOTrainer(Trainer):
     ) -> None:
         super().__init__(config, run, callbacks, stop=stop)
         self.envs = TrainingEnvs(config, gamma=config.gamma)
-        device = resolve_device(config.device, images=self.envs.encoder.kind != "vector")
-        self.ppo = PPO(config, self.envs.encoder, self.envs.codec, device)
+        self.device = resolve_device(config.device, images=self.envs.encoder.kind != "vector")
+        self.ppo = PPO(config, self.envs.encoder, self.envs.codec, self.device)
         self.buffer = RolloutBuffer(
             config.rollout_steps,
             config.num_envs,

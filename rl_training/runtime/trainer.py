@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.training import Episode
@@ -90,6 +91,9 @@ class Progress:
 
 class Trainer(ABC):
     """One training run; `train()` runs it to its end and may be called once."""
+
+    device: torch.device
+    """Where the networks live; an algorithm's trainer chooses it by the rule of `resolve_device`."""
 
     def __init__(
         self, config: TrainConfig, run: TrainingRun, callbacks: Iterable[Callback] = (), *, stop: StopFlag | None = None
@@ -275,6 +279,7 @@ class Trainer(ABC):
                 "progress": asdict(self.progress),
                 "callbacks": self.callbacks.state_dict(),
             },
+            extra={"device": str(self.device), "threads": self.config.threads},
         )
         self.state.checkpoint, self._saved_moment = checkpoint, moment
         self._emit("on_checkpoint_end", {})
