@@ -123,7 +123,13 @@ def open_run(make_trainer: MakeTrainer) -> Iterator[OpenRun]:
         callbacks.append(session.callback)
         run = OpenRun(trainer, session, progress, callbacks, stop)
         caller.opened.append(run)
-        yield run
+        try:
+            yield run
+        except Exception:
+            raise
+        except BaseException as interruption:  # a cancel, Ctrl-C
+            session.finish("KILLED", stop_reason="signal", error=type(interruption).__name__)
+            raise
 
 
 def _tags() -> dict[str, str]:

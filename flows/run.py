@@ -62,13 +62,11 @@ def run_train_flow(
         RunFailed: The run broke; its last good checkpoint is kept.
         KeyboardInterrupt: A signal came before there was a run.
     """
+    from flows.train import read_settings, train_flow
 
-    def call() -> dict[str, Any]:
-        from flows.train import train_flow
-
-        return train_flow(_plain(config), _plain(overrides))
-
-    return _run(call, callbacks)
+    parameters = _plain(config), _plain(overrides)
+    read_settings(*parameters)  # a mistake in them is said before a server is started
+    return _run(lambda: train_flow(*parameters), callbacks)
 
 
 def run_resume_flow(source: str | Path, overrides: Overrides = (), callbacks: Sequence[Callback] = ()) -> FlowSummary:
@@ -79,13 +77,9 @@ def run_resume_flow(source: str | Path, overrides: Overrides = (), callbacks: Se
         overrides: Settings that change.
         callbacks: See training besides the flow's own.
     """
+    from flows.resume import resume_flow
 
-    def call() -> dict[str, Any]:
-        from flows.resume import resume_flow
-
-        return resume_flow(str(source), _plain(overrides))
-
-    return _run(call, callbacks)
+    return _run(lambda: resume_flow(str(source), _plain(overrides)), callbacks)
 
 
 def _plain(value: Any) -> Any:

@@ -21,7 +21,7 @@ from flows.opened import OpenRun
 from flows.report import report_text
 from flows.supervise import FlowReporter, supervise
 from rl_training.config.settings import TrainConfig
-from rl_training.errors import EnvironmentFault, RunFailed, UserError
+from rl_training.errors import EnvironmentFault, RunFailed, TrackingError, UserError
 
 
 class NoProgress(RunFailed):
@@ -29,9 +29,9 @@ class NoProgress(RunFailed):
 
 
 def may_pass(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Whether a task's error may pass: a fault of the environment, of the disk, of the network or of a server."""
+    """Whether a task's error may pass: whatever is not of the user's making or the run's, and a server that is away."""
     error = state.data
-    return isinstance(error, EnvironmentFault | OSError) or not isinstance(error, UserError | RunFailed)
+    return isinstance(error, EnvironmentFault | TrackingError) or not isinstance(error, UserError | RunFailed)
 
 
 def may_pass_in_training(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
@@ -71,7 +71,7 @@ def fetch(source: str) -> str:
     name="train",
     cache_policy=NO_CACHE,
     retries=5,
-    retry_delay_seconds=[1, 5, 15, 30, 60],
+    retry_delay_seconds=[1, 2, 5, 10, 30],
     retry_condition_fn=may_pass_in_training,
 )
 def train(run: OpenRun) -> dict[str, Any]:
@@ -119,7 +119,9 @@ def promote(run: OpenRun, checkpoint: str) -> dict[str, Any]:
     from rl_training.runtime.workflows import resolve_local_checkpoint
     from rl_training.tracking.promotion import promote as decide
 
-    result = decide(resolve_local_checkpoint(checkpoint), run.config, run_id=run.session.run_id)
+    run_id = run.session.run_id
+    assert run_id is not None  # a flow's run is tracked before it trains
+    result = decide(resolve_local_checkpoint(checkpoint), run.config, run_id=run_id)
     get_run_logger().info("%s: %s", result.verdict.kind, "; ".join(result.verdict.reasons))
     return {
         "verdict": result.verdict.kind,

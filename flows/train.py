@@ -8,6 +8,7 @@ from prefect import flow
 
 from flows.chain import train_and_judge
 from flows.tasks import validate
+from rl_training.config.settings import TrainConfig
 
 
 @flow(name="train-flow")
@@ -30,10 +31,20 @@ def train_flow(
         RunFailed: The run broke; its last good checkpoint is kept.
     """
     from rl_training.experiment.default_manager import DefaultExperimentManager
-    from rl_training.experiment.loading import config_from_mapping, load_config
 
-    overrides = overrides or {}
-    settings = config_from_mapping(config, overrides) if isinstance(config, dict) else load_config(config, overrides)
+    settings = read_settings(config, overrides)
     validate(settings)
     manager = DefaultExperimentManager()
     return train_and_judge(settings, lambda callbacks, stop: manager.setup(settings, callbacks, stop=stop))
+
+
+def read_settings(config: str | dict[str, Any], overrides: dict[str, Any] | list[str] | None) -> TrainConfig:
+    """Returns the settings that the flow's parameters stand for.
+
+    Raises:
+        ConfigError: A line for every fault.
+    """
+    from rl_training.experiment.loading import config_from_mapping, load_config
+
+    overrides = overrides or {}
+    return config_from_mapping(config, overrides) if isinstance(config, dict) else load_config(config, overrides)

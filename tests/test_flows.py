@@ -1,0 +1,302 @@
+"""The flows on a real Prefect server and a real MLflow store, with environments of ten steps."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prefect.cli.deploy._models import PrefectYamlModel
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
+from prefect.flows import load_flow_from_entrypoint
+
+from flows.resume import resume_flow
+from flows.server import embedded_server
+from flows.train import train_flow
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+TINY: dict[str, Any] = {
+    "algo": "ppo",
+    "env_id": "case_envs:Plain-v0",
+    "total_timesteps": 2_000,
+    "num_envs": 2,
+    "rollout_steps": 50,
+    "batch_size": 50,
+    "learning_rate": 0.01,
+    "network": {"hidden": [8]},
+    "evaluation": {"every": 500, "episodes": 3, "final_episodes": 20},
+    "checkpoint": {"every": 500},
+    "promotion": {"model": "plain", "floor": 5.0, "episodes": 20},
+}
+"""Four evaluations on the way; 10.0 is the best return, which a few hundred steps find."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def flow_home(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A home with an empty MLflow store, and an embedded Prefect server for this module's flows."""
+    home = tmp_path_factory.mktemp("flow_home")
+    shutil.copy(store_template, home / "mlflow.db")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RL_TRAINING_HOME", str(home))
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        with embedded_server():
+            yield home
+
+
+@pytest.fixture
+def mlflow_client(flow_home: Path) -> Any:
+    from rl_training.tracking.store import connect
+
+    return connect(f"sqlite:///{flow_home}/mlflow.db")
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[Any, dict[str, Any]]:
+    """One whole run of train-flow: its final state and its summary."""
+    state = train_flow(TINY, {"seed": 3}, return_state=True)
+    return state, state.result()
+
+
+def task_states(flow_run_id: Any, *, expected: int) -> list[tuple[str, str, int]]:
+    """Name, state and number of runs of each task, in order; the server takes them in with a delay."""
+
+    def read() -> list[tuple[str, str, int]]:
+        with get_client(sync_client=True) as client:
+            flow_runs = FlowRunFilter.model_validate({"id": {"any_": [str(flow_run_id)]}})
+            runs = client.read_task_runs(flow_run_filter=flow_runs, task_run_filter=TaskRunFilter())
+        runs = [run for run in runs if run.start_time is not None]
+        runs.sort(key=lambda run: run.start_time)
+        return [(run.name.rsplit("-", 1)[0], run.state_name or "", run.run_count) for run in runs]
+
+    return eventually(
+        read, lambda states: len(states) == expected and all(state != "Running" for _, state, _ in states)
+    )
+
+
+def artifacts(flow_run_id: Any, kind: str) -> list[Any]:
+    with get_client(sync_client=True) as client:
+        answer = client.request(
+            "POST", "/artifacts/filter", json={"artifacts": {"flow_run_id": {"any_": [str(flow_run_id)]}}}
+        )
+    return [artifact["data"] for artifact in answer.json() if artifact["type"] == kind]
+
+
+def evaluation_events(run_uid: str, *, expected: int) -> list[dict[str, Any]]:
+    wanted = {"filter": {"event": {"name": ["rl.evaluation.finished"]}, "order": "ASC"}}
+
+    def read() -> list[dict[str, Any]]:
+        with get_client(sync_client=True) as client:
+            events = client.request("POST", "/events/filter", json=wanted).json()["events"]
+        return [e["payload"] for e in events if e["resource"]["prefect.resource.id"] == f"rl-training.run.{run_uid}"]
+
+    return eventually(read, lambda events: len(events) == expected)
+
+
+def eventually(read: Callable[[], Any], enough: Callable[[Any], bool], seconds: float = 20.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not enough(value := read()) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return value
+
+
+def test_train_flow_chains_its_tasks_and_sums_the_run_up(trained: tuple[Any, dict[str, Any]], flow_home: Path) -> None:
+    state, summary = trained
+    assert state.is_completed()
+    assert [name for name, _, _ in task_states(state.state_details.flow_run_id, expected=5)] == [
+        "validate",
+        "train",
+        "evaluate",
+        "promote",
+        "report",
+    ]
+    assert summary["num_timesteps"] == 2_000
+    assert summary["stop_reason"] == "completed"
+    assert summary["checkpoint"] == f"{summary['run_dir']}/checkpoints/step_000000002000"
+    assert summary["evaluation"]["episodes"] == 20
+    assert summary["evaluation"]["return_mean"] == 10.0
+    assert summary["cpu_seconds"] > 0
+    assert summary["unsent"] == ""
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+
+
+def test_evaluations_show_as_table_rows_and_events_while_progress_and_report_are_artifacts(
+    trained: tuple[Any, dict[str, Any]],
+) -> None:
+    state, summary = trained
+    flow_run_id = state.state_details.flow_run_id
+    (table,) = artifacts(flow_run_id, "table")
+    rows = json.loads(table)
+    assert [row["steps"] for row in rows] == [500, 1_000, 1_500, 2_000]
+    assert all(row["episodes"] == 3 for row in rows)
+    events = evaluation_events(summary["run_uid"], expected=4)
+    assert [event["num_timesteps"] for event in events] == [500, 1_000, 1_500, 2_000]
+    assert [event["eval/return_mean"] for event in events] == [row["mean return"] for row in rows]
+    assert artifacts(flow_run_id, "progress") == [100.0]
+    (report,) = artifacts(flow_run_id, "markdown")
+    assert "mean return 10.00 (95 % interval 10.00 to 10.00) over 20 held-out episodes" in report
+    assert "PROMOTE: registered model plain, version 1, now champion" in report
+    assert summary["run_id"] in report
+    assert summary["run_dir"] in report
+
+
+def test_the_mlflow_run_is_finished_with_held_out_metrics_and_a_champion(
+    trained: tuple[Any, dict[str, Any]], mlflow_client: Any
+) -> None:
+    state, summary = trained
+    run = mlflow_client.get_run(summary["run_id"])
+    assert run.info.status == "FINISHED"
+    assert run.data.metrics["heldout/return_mean"] == summary["evaluation"]["return_mean"] == 10.0
+    assert run.data.params["seed"] == "3"
+    assert run.data.tags["prefect.flow_run_id"] == str(state.state_details.flow_run_id)
+    champion = mlflow_client.get_model_version_by_alias("plain", "champion")
+    assert str(champion.version) == summary["promotion"]["version"] == "1"
+    assert champion.run_id == summary["run_id"]
+    assert {artifact.path for artifact in mlflow_client.list_artifacts(summary["run_id"])} >= {
+        "checkpoints",
+        "config.yaml",
+        "evaluation.json",
+        "report.md",
+    }
+
+
+def test_resume_flow_trains_on_from_the_logged_checkpoint_and_meets_the_champion(
+    trained: tuple[Any, dict[str, Any]], mlflow_client: Any
+) -> None:
+    _, first = trained
+    summary = resume_flow(first["run_id"], ["total_timesteps=3000"])
+    assert summary["num_timesteps"] == 3_000
+    assert summary["run_id"] != first["run_id"]  # a larger total is a run of its own
+    run = mlflow_client.get_run(summary["run_id"])
+    assert run.info.status == "FINISHED"
+    steps = [point.step for point in mlflow_client.get_metric_history(summary["run_id"], "eval/return_mean")]
+    assert sorted(steps) == [2_500, 3_000]
+    # Both play 10.0 on every seed, so nothing speaks for a change.
+    assert summary["promotion"]["verdict"] == "HOLD"
+    assert mlflow_client.get_model_version_by_alias("plain", "champion").run_id == first["run_id"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "faults"),
+    [
+        ({"learing_rate": 1, "evaluation": {"evry": 5}}, ["learing_rate", "learning_rate", "evaluation.evry", "every"]),
+        (["batch-size=8"], ["batch-size", "batch_size"]),
+        ({"gamma": "high", "total_timesteps": 0}, ["gamma", "total_timesteps"]),
+    ],
+)
+def test_wrong_parameters_fail_the_flow_at_once_and_name_every_fault(
+    overrides: Any, faults: list[str], flow_home: Path
+) -> None:
+    runs = set((flow_home / "runs").glob("*"))
+    state = train_flow(TINY, overrides, return_state=True)
+    assert state.is_failed()
+    assert state.name == "Failed"
+    assert "ConfigError" in state.message
+    assert [fault for fault in faults if fault not in state.message] == []
+    assert set((flow_home / "runs").glob("*")) == runs
+    assert task_states(state.state_details.flow_run_id, expected=0) == []
+
+
+def test_a_refused_environment_fails_the_flow_before_anything_is_trained_or_logged(flow_home: Path) -> None:
+    runs = set((flow_home / "runs").glob("*"))
+    state = train_flow({**TINY, "env_id": "case_envs:NanEarly-v0"}, return_state=True)
+    assert state.is_failed()
+    assert "EnvironmentRefused" in state.message
+    assert set((flow_home / "runs").glob("*")) == runs
+    assert task_states(state.state_details.flow_run_id, expected=1) == [("validate", "Failed", 1)]
+
+
+def test_an_environment_that_breaks_is_retried_from_the_newest_checkpoint_in_the_same_run(mlflow_client: Any) -> None:
+    """Each instance raises at its 700th step: from zero no attempt reaches 2,000, from checkpoints the third does."""
+    config = {**TINY, "env_id": "case_envs:RaisesLate-v0", "num_envs": 1, "experiment": "retried"}
+    config["promotion"] = {"enabled": False}
+    state = train_flow(config, return_state=True)
+    summary = state.result()
+    assert summary["num_timesteps"] == 2_000
+    assert summary["promotion"] is None
+    states = task_states(state.state_details.flow_run_id, expected=4)
+    assert [(name, outcome) for name, outcome, _ in states] == [
+        ("validate", "Completed"),
+        ("train", "Completed"),
+        ("evaluate", "Completed"),
+        ("report", "Completed"),
+    ]
+    assert 2 <= states[1][2] <= 4
+    experiment = mlflow_client.get_experiment_by_name("retried")
+    (run,) = mlflow_client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FINISHED"
+    steps = [point.step for point in mlflow_client.get_metric_history(run.info.run_id, "eval/return_mean")]
+    assert sorted(steps) == [500, 1_000, 1_500, 2_000]
+
+
+def test_no_attempt_follows_one_that_made_no_progress(mlflow_client: Any) -> None:
+    config = {**TINY, "env_id": "case_envs:RaisesLate-v0", "env_kwargs": {"at": 100}, "num_envs": 1}
+    config["experiment"] = "no_progress"
+    state = train_flow(config, return_state=True)
+    assert state.is_failed()
+    assert "NoProgress: no new checkpoint since step 0" in state.message
+    assert "sensor 3 returned no frame" in state.message
+    assert task_states(state.state_details.flow_run_id, expected=2)[1] == ("train", "Failed", 2)
+    experiment = mlflow_client.get_experiment_by_name("no_progress")
+    (run,) = mlflow_client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FAILED"
+
+
+def test_a_flow_run_that_is_run_again_goes_on_in_its_run(mlflow_client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rl_training.runtime import workflows
+
+    evaluate, calls = workflows.evaluate_checkpoint, []
+
+    def fail_once(*arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise ValueError("a mistake in code, which no task retry helps")
+        return evaluate(*arguments, **options)
+
+    monkeypatch.setattr(workflows, "evaluate_checkpoint", fail_once)
+    config = {**TINY, "experiment": "run_again", "promotion": {"enabled": False}}
+    state = train_flow.with_options(retries=1)(config, return_state=True)
+    assert state.is_completed()
+    assert len(calls) == 2
+    experiment = mlflow_client.get_experiment_by_name("run_again")
+    (run,) = mlflow_client.search_runs([experiment.experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.info.run_id == state.result()["run_id"]
+    steps = [point.step for point in mlflow_client.get_metric_history(run.info.run_id, "eval/return_mean")]
+    assert sorted(steps) == [500, 1_000, 1_500, 2_000]
+
+
+def test_a_job_trains_once_at_a_time() -> None:
+    from rl_training.runtime.job_lock import job_lock
+
+    with job_lock("nightly"):
+        state = train_flow(TINY, {"job": "nightly"}, return_state=True)
+    assert state.is_failed()
+    assert "job 'nightly' is training already" in state.message
+
+
+def test_flow_modules_import_neither_torch_nor_mlflow_nor_gymnasium() -> None:
+    code = "import sys, flows.train, flows.resume, flows.run; print(*sorted(sys.modules))"
+    command = [sys.executable, "-c", code]
+    modules = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()
+    assert [name for name in ("torch", "mlflow", "gymnasium") if name in modules] == []
+
+
+def test_prefect_yaml_holds_what_prefect_knows_and_its_entrypoints_are_the_flows() -> None:
+    text = yaml.safe_load((REPOSITORY / "prefect.yaml").read_text())
+    model = PrefectYamlModel.model_validate(text)
+    known = set(type(model.deployments[0]).model_fields)
+    assert all(set(deployment) <= known for deployment in text["deployments"])  # others are dropped without a word
+    flows = [load_flow_from_entrypoint(deployment.entrypoint or "") for deployment in model.deployments]
+    names = [f"{flow.name}/{deployment.name}" for flow, deployment in zip(flows, model.deployments, strict=True)]
+    assert names == ["train-flow/default", "resume-flow/default"]
+    for flow, deployment in zip(flows, model.deployments, strict=True):
+        assert set(deployment.parameters) <= set(flow.parameters.properties)
