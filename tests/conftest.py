@@ -62,3 +62,19 @@ def client(home: Path):
     from rl_training.tracking.store import connect
 
     return connect(f"sqlite:///{home}/mlflow.db")
+
+
+# The database of the embedded Prefect server, likewise.
+
+
+@pytest.fixture(scope="session")
+def prefect_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from flows.server import EmbeddedServer
+
+    home = tmp_path_factory.mktemp("prefect_template")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RL_TRAINING_HOME", str(home))
+        server = EmbeddedServer()
+        server.wait_until_ready()
+        server.stop()
+    return home / "prefect"

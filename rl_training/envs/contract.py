@@ -69,6 +69,14 @@ def observation_breaches(space: gym.Space[Any], observation: Any) -> list[Breach
     return [breach for leaf in leaves(space) for breach in _leaf_breaches(leaf, leaf.pick(observation))]
 
 
+def observation_is_array(part: Any) -> bool:
+    """Returns whether a part of an observation is numbers in an array, or in what makes one."""
+    try:
+        return np.asarray(part).dtype.kind in "biuf"
+    except ValueError:  # lists of unequal length
+        return False
+
+
 def not_finite(feature: str, value: float, what: str = "observation feature") -> Breach:
     """Returns the breach of a NaN or an infinity."""
     return Breach("fatal", "not-finite", f"{what} {feature} is {value}; it must be finite", feature, str(value))
@@ -219,14 +227,11 @@ def _leaf_breaches(leaf: Leaf, observation: Any) -> Iterator[Breach]:
     space, name = leaf.space, _called(leaf.path)
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return
-    try:
-        array = np.asarray(observation)
-    except ValueError:
-        array = np.empty((), object)
     dtype = np.dtype(space.dtype)
-    if array.dtype.kind not in "biuf":
+    if not observation_is_array(observation):
         yield Breach("fatal", "dtype", f"{name} is {_describe(observation)}; the space declares {dtype} numbers")
         return
+    array = np.asarray(observation)
     if array.shape != space.shape:
         yield Breach("fatal", "shape", f"{name} has shape {array.shape}; the space declares {space.shape}")
         return

@@ -7,7 +7,6 @@ from difflib import get_close_matches
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import RecordEpisodeStatistics
 
 from rl_training.config.secrets import resolve_secrets
@@ -40,6 +39,7 @@ def make_env(config: TrainConfig, env_index: int) -> EpisodeReplay:
 
     Raises:
         EnvironmentRefused: There is no such environment or wrapper, or making it failed; the message has its own text.
+        ConfigError: A secret that the arguments refer to is not to be found.
     """
     env = make_bare_env(config)
     try:
@@ -74,8 +74,9 @@ def make_bare_env(config: TrainConfig) -> gym.Env[Any, Any]:
 
     Raises:
         EnvironmentRefused: As `make_env`.
+        ConfigError: As `make_env`.
     """
-    env = make_from_spec(config, find_spec(config.env_id), config.max_episode_steps)
+    env = _construct(config)
     try:
         for i, wrapper in enumerate(config.wrappers):
             kwargs = resolve_secrets(wrapper.kwargs, path=f"wrappers.{i}.kwargs")
@@ -86,17 +87,12 @@ def make_bare_env(config: TrainConfig) -> gym.Env[Any, Any]:
     return env
 
 
-def make_from_spec(config: TrainConfig, spec: EnvSpec, max_episode_steps: int | None) -> gym.Env[Any, Any]:
-    """Makes the environment of `spec`; `max_episode_steps` is as in `gymnasium.make` (-1: no time limit).
-
-    Raises:
-        EnvironmentRefused: Its constructor failed.
-        ConfigError: A secret that `env_kwargs` refer to is not to be found.
-    """
+def _construct(config: TrainConfig) -> gym.Env[Any, Any]:
+    spec = find_spec(config.env_id)
     kwargs = resolve_secrets(config.env_kwargs)  # here and no earlier: what is resolved is in no settings
     try:
         # Gymnasium's checker warns where ours reports, and would run in every step of training.
-        return gym.make(spec, max_episode_steps=max_episode_steps, disable_env_checker=True, **kwargs)
+        return gym.make(spec, max_episode_steps=config.max_episode_steps, disable_env_checker=True, **kwargs)
     except (Exception, SystemExit) as error:
         # Gymnasium adds the arguments, which may hold secrets, to a TypeError; the original has the text alone.
         original = error.__cause__ if isinstance(error.__cause__, TypeError) else error

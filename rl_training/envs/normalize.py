@@ -51,7 +51,7 @@ class RunningMeanStd:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns count, mean and sum of squared deviations."""
-        return {"count": self.count, "mean": self.mean.copy(), "squares": self._squares.copy()}
+        return {"count": self.count, "mean": np.array(self.mean), "squares": np.array(self._squares)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes back what `state_dict` returned."""

@@ -37,7 +37,7 @@ def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
             "dtype": np.dtype(space.dtype).name,
         }
     if isinstance(space, spaces.MultiBinary):
-        return {"type": "MultiBinary", "shape": list(space.shape)}
+        return {"type": "MultiBinary", "n": space.n if isinstance(space.n, int) else list(space.shape)}
     if isinstance(space, spaces.Dict):
         return {"type": "Dict", "spaces": [[key, space_to_json(part)] for key, part in space.spaces.items()]}
     if isinstance(space, spaces.Tuple):
@@ -65,7 +65,7 @@ def space_from_json(description: Mapping[str, Any]) -> gym.Space[Any]:
         nvec, start = (np.array(description[side], dtype) for side in ("nvec", "start"))
         return spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
     if kind == "MultiBinary":
-        return spaces.MultiBinary(description["shape"])
+        return spaces.MultiBinary(description["n"])
     if kind == "Dict":
         return spaces.Dict([(key, space_from_json(part)) for key, part in description["spaces"]], sort_keys=False)
     if kind == "Tuple":

@@ -40,7 +40,7 @@ class _VectorPart:
         elif isinstance(space, spaces.MultiDiscrete):
             _one_hot((values - space.start).reshape(len(values), -1), space.nvec.ravel(), columns)
         else:
-            columns[:] = values.reshape(len(values), -1)
+            columns[:] = _as_float32(values).reshape(len(values), -1)
 
     def feature(self, index: int) -> str:
         """Returns the name of the column `index` of this part."""
@@ -132,7 +132,7 @@ class ObservationEncoder:
             [N, *shape]; may share memory with `batch`.
         """
         if self.kind == "vector" and isinstance(self.space, spaces.Box):
-            return np.asarray(batch, np.float32).reshape(len(batch), -1)
+            return _as_float32(np.asarray(batch)).reshape(len(batch), -1)
         return self._assemble([np.asarray(leaf.pick(batch)) for leaf in self._leaves])
 
     def encode_list(self, observations: Sequence[Any]) -> NDArray[Any]:
@@ -219,6 +219,13 @@ class ActionCodec:
         elif isinstance(space, spaces.Box):
             actions = np.rint(np.clip(actions.astype(np.float64), space.low, space.high))
         return actions.astype(self._env_dtype)
+
+
+def _as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
+    if values.dtype == np.float32:
+        return values
+    with np.errstate(over="ignore"):  # Becomes an infinity, which is found and named.
+        return values.astype(np.float32)
 
 
 def _one_hot(choices: NDArray[Any], counts: NDArray[Any], out: NDArray[np.float32]) -> None:

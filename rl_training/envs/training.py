@@ -162,8 +162,8 @@ class TrainingEnvs:
         for name in ("observation_normalizer", "reward_normalizer"):
             normalizer = getattr(self, name)
             if (normalizer is None) != (state[name] is None):
-                has = "no" if state[name] is None else "an"
-                raise CheckpointError(f"the checkpoint has {has} {name.replace('_', ' ')}; the settings differ")
+                has, want = ("no", "ask for one") if state[name] is None else ("one", "ask for none")
+                raise CheckpointError(f"{name.replace('_', ' ')}: the checkpoint has {has}; the settings {want}")
             if normalizer is not None:
                 normalizer.load_state_dict(state[name])
         restored = self._envs.call_each("restore", snapshots)

@@ -63,20 +63,21 @@ def validate_env(
     found = Findings()
     episodes = config.validation.episodes if episodes is None else episodes
     max_steps = config.validation.max_steps if max_steps is None else max_steps
-    played, steps, seconds = 0, 0, 0.0
-    texts = ("", "")
-    with _made(config, found) as twin:
-        if twin is not None:
+    played, steps, seconds, texts, playable = 0, 0, 0.0, ("", ""), False
+    with _made(config, found) as first:
+        if first is not None:
             found.add(_module_breaches(config.env_id))
-            texts = (str(twin.observation_space), str(twin.action_space))
-            if _check_spaces(twin, config, check_spaces, found) and _check_signatures(twin.unwrapped, found):
-                with _made(config, found) as env:
-                    if env is not None:
-                        player = Player(env, twin, env_seeds(config.seed, 1)[0], found)
-                        _check_twin_spaces(env, twin, found)
-                        played = _play(player, env, episodes, max_steps, found)
-                        steps, seconds = player.steps, player.seconds
-    speed = steps / seconds if seconds > 0 else 0.0
+            texts = (str(first.observation_space), str(first.action_space))
+            playable = _check_spaces(first, config, check_spaces, found) and _check_signatures(first.unwrapped, found)
+    if playable:
+        # Two that have lived no step yet, so that a difference between them is none of their ages.
+        with _made(config, found) as env, _made(config, found) as twin:
+            if env is not None and twin is not None:
+                _check_twin_spaces(env, twin, found)
+                player = Player(env, twin, env_seeds(config.seed, 1)[0], found)
+                played = _play(player, env, episodes, max_steps, found)
+                steps, seconds = player.steps, player.seconds
+    speed = (steps - 1) / seconds if seconds > 0 else 0.0
     return ValidationReport(config.env_id, found.ordered(), speed, played, steps, *texts)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from rl_training.envs.contract import Breach, Severity
 
@@ -74,6 +75,10 @@ class ValidationReport:
     def lines(self) -> list[str]:
         """Returns the outcome and then each finding, a line each."""
         return [self._summary(), *(finding.line() for finding in self.findings)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the report for JSON."""
+        return {"ok": self.ok, **asdict(self)}
 
     def to_markdown(self) -> str:
         """Returns the report as Markdown."""

@@ -152,7 +152,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
         ours, theirs = multiprocessing.Pipe(duplex=True)
         self._connections.append(ours)
         with theirs:
-            arguments = [str(theirs.fileno()), json.dumps(sys.path)]
+            arguments = [str(theirs.fileno()), json.dumps([str(path) for path in sys.path])]
             process = subprocess.Popen(
                 [sys.executable, "-c", _START, *arguments],
                 pass_fds=(theirs.fileno(),),
@@ -170,11 +170,6 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
         except (BrokenPipeError, ConnectionError):
             # It is gone; why is said where its answer is awaited.
             return
-        except (TypeError, AttributeError, ValueError) as error:
-            raise EnvironmentRefused(
-                f"environment {self._env_id!r}: {error}; what goes to a worker process must be plain data "
-                f"(or set vectorization: sync)"
-            ) from error
 
     def _receive_all(self, indices: Sequence[int]) -> list[Any]:
         """Returns the answers, all of them awaited before the first error is raised."""

@@ -1,0 +1,76 @@
+"""Environments that misuse the interface itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from case_envs.plain import Plain
+
+
+class NoSeedReset(Plain):
+    """`reset` takes no arguments."""
+
+    def reset(self) -> tuple[Any, dict[str, Any]]:  # type: ignore[override]
+        self.t = 0
+        return self.observe(), {}
+
+
+class OldApi(Plain):
+    """As gym before 0.26: reset returns the observation alone, step four values."""
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:  # type: ignore[override]
+        self.t = 0
+        return self.observe()
+
+    def step(self, action: Any) -> Any:
+        observation, reward, terminated, truncated, info = super().step(action)
+        return observation, reward, terminated or truncated, info
+
+
+class SpacesAsClasses(Plain):
+    """Hands over the classes of its spaces."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.observation_space = spaces.Box
+        self.action_space = spaces.Discrete
+
+
+class SpaceChangesLater(Plain):
+    """From the fourth reset on space and observations have five features."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.resets = 0
+        self.features = 4
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        self.resets += 1
+        if self.resets > 3:
+            self.features = 5
+            self.observation_space = spaces.Box(-1.0, 1.0, (5,), np.float32)
+        return super().reset(**kwargs)
+
+    def observe(self) -> Any:
+        return np.zeros(self.features, np.float32)
+
+
+class NeedsToken(Plain):
+    """Takes a credential."""
+
+    def __init__(self, api_token: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        if not api_token:
+            raise ValueError("api_token is required")
+        self.api_token = api_token
+
+
+class OddInfo(Plain):
+    """Its infos hold arrays whose shape varies, objects, and an `episode` of its own."""
+
+    def step(self, action: Any) -> Any:
+        *rest, _ = super().step(action)
+        return *rest, {"path": np.zeros(self.t), "engine": object(), "episode": {"r": -1.0}, "speed": float(self.t)}

@@ -1,0 +1,347 @@
+"""What validation finds in environments that Gymnasium's own checker passes, and how it says so."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rl_training.config.ppo import PPOConfig
+from rl_training.envs.training import TrainingEnvs
+from rl_training.envs.validation import Finding, ValidationReport, require_valid, validate_env
+from rl_training.errors import EnvironmentFault, EnvironmentRefused
+
+
+def settings(env_id: str, **fields: Any) -> PPOConfig:
+    return PPOConfig(env_id=env_id, total_timesteps=1, num_envs=2, rollout_steps=128, **fields)
+
+
+def validate(name: str, **fields: Any) -> ValidationReport:
+    return validate_env(settings(name if ":" in name else f"case_envs:{name}-v0", **fields))
+
+
+def fault_of_a_run(name: str) -> str:
+    """What a run that was not stopped by validation says when it ends."""
+    envs = TrainingEnvs(settings(f"case_envs:{name}-v0"), gamma=None)
+    envs.start()
+    try:
+        for _ in range(200):
+            envs.step(np.zeros(2, np.int64))
+    except EnvironmentFault as fault:
+        return str(fault)
+    raise AssertionError(f"{name} had no fault")
+
+
+def only(report: ValidationReport, code: str) -> Finding:
+    """The one finding of a report, which is of this kind."""
+    assert [finding.code for finding in report.findings] == [code]
+    return report.findings[0]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Plain", "Float64Obs", "BigImage", "DictObs", "DiscreteObs", "MultiDiscAct", "MultiBinaryAct", "OffsetAct"),
+        *("AsymAct", "CutAtTen", "BothFlags", "OneStep", "SeedEcho", "Coin", "ShortOrLong", "OddInfo"),
+    ],
+)
+def test_sound_environments_have_no_finding(name: str) -> None:
+    report = validate(name)
+    assert report.findings == ()
+    assert report.ok
+    assert report.episodes_played == 2
+
+
+def test_two_whole_episodes_are_played_by_default_and_timed() -> None:
+    report = validate("Plain")
+    assert (report.episodes_played, report.steps_played) == (2, 20)
+    assert 1_000 < report.steps_per_second < 10_000_000
+    assert report.observation_space == "Box(-1.0, 1.0, (4,), float32)"
+    assert report.action_space == "Discrete(2)"
+
+
+def test_the_speed_is_the_envs_own() -> None:
+    report = validate_env(settings("case_envs:SlowStep-v0"), episodes=1, max_steps=3)
+    assert report.steps_per_second == pytest.approx(5.0, rel=0.1)
+
+
+def test_depth_is_a_setting_and_an_argument() -> None:
+    assert validate("Plain", validation={"episodes": 3, "max_steps": 4}).steps_played == 12
+    assert validate_env(settings("case_envs:Plain-v0"), episodes=5, max_steps=100).steps_played == 50
+
+
+FATAL = [
+    ("NanEarly", "not-finite", 3, "1", "nan", "step: observation feature 1 is nan; it must be finite"),
+    ("InfiniteReward", "reward-not-finite", 5, None, "inf", "step: reward is inf; it must be finite"),
+    ("NoneReward", "reward-type", 1, None, "None", "step: reward is None; it must be one number"),
+    (
+        "NoSeedReset",
+        "reset-signature",
+        None,
+        None,
+        None,
+        "reset takes no `seed` and no `options`; it must be reset(*, ",
+    ),
+    (
+        "BadDict",
+        "structure",
+        1,
+        None,
+        None,
+        "step: observation has the keys ['a']; the space declares the keys ['a', 'b']",
+    ),
+    ("FlagsAsText", "flag-type", 1, None, "'no'", "step: terminated is a str; it must be True or False"),
+    (
+        "FloatForPixels",
+        "dtype",
+        0,
+        None,
+        None,
+        "reset: observation is an array of shape (12, 16, 3) and dtype float64; ",
+    ),
+    ("RaggedObs", "dtype", 0, None, None, "reset: observation is a list; the space declares float32 numbers"),
+]
+
+
+@pytest.mark.parametrize(("name", "code", "step", "feature", "value", "message"), FATAL, ids=[row[0] for row in FATAL])
+def test_fatal_findings_name_step_feature_and_value(
+    name: str, code: str, step: int | None, feature: str | None, value: str | None, message: str
+) -> None:
+    report = validate(name)
+    finding = report.fatal[0]
+    assert {other.code for other in report.findings} == {code}
+    assert not report.ok
+    assert (finding.step, finding.feature, finding.value) == (step, feature, value)
+    assert finding.message.startswith(message)
+
+
+WARNINGS = [
+    ("OutOfBounds", "outside", 4, "2", "1.5", "step: observation feature 2 is 1.5; the space declares -1.0 to 1.0"),
+    (
+        "ArrayReward",
+        "reward-type",
+        1,
+        None,
+        "array([1.])",
+        "step: reward is an array of shape (1,) and dtype float64; ",
+    ),
+    ("MutatesAction", "action-changed", 1, None, None, "step: changed the action [1. 1.] in place; it gets a copy"),
+    ("UnboundedAct", "unbounded-action", None, None, None, "action space Box(-inf, inf, (1,), float32) has no bounds"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "step", "feature", "value", "message"), WARNINGS, ids=[row[0] for row in WARNINGS]
+)
+def test_warnings_name_step_feature_and_value(
+    name: str, code: str, step: int | None, feature: str | None, value: str | None, message: str
+) -> None:
+    report = validate(name)
+    finding = only(report, code)
+    assert report.ok
+    assert finding.severity == "warning"
+    assert (finding.step, finding.feature, finding.value) == (step, feature, value)
+    assert finding.message.startswith(message)
+
+
+def test_a_dtype_that_is_not_kept_is_told_for_reset_and_for_step() -> None:
+    report = validate("DtypeLie")
+    assert report.ok
+    assert [(f.code, f.step, f.message, f.count) for f in report.findings] == [
+        (
+            "dtype",
+            0,
+            "reset: observation is an array of shape (4,) and dtype float64; the space declares float32 (it is cast)",
+            2,
+        ),
+        ("dtype", 1, "step: observation is a list; the space declares float32 (it is cast)", 20),
+    ]
+
+
+def test_the_old_signatures_are_both_named() -> None:
+    report = validate("OldApi")
+    assert [f.message for f in report.fatal] == [
+        "reset returned an array of shape (4,) and dtype float32; it must return (observation, info dict)",
+        "step returned 4 values (the signature of gym before 0.26); it must return (observation, reward, terminated, "
+        "truncated, info dict)",
+    ]
+
+
+def test_the_old_signatures_are_named_below_a_time_limit_too() -> None:
+    assert [f.code for f in validate("OldApi", max_episode_steps=5).fatal] == ["reset-result", "step-result"]
+
+
+def test_spaces_as_classes_are_both_named() -> None:
+    report = validate("SpacesAsClasses")
+    assert [f.message.split(";")[0] for f in report.fatal] == [
+        "observation_space is the class Box itself",
+        "action_space is the class Discrete itself",
+    ]
+
+
+def test_a_reused_array_is_a_warning_since_it_is_copied() -> None:
+    report = validate("SharedArray")
+    assert report.ok
+    assert {f.code for f in report.findings} == {"array-reused"}
+    assert "changed it in place; it is copied" in report.findings[0].message
+
+
+def test_an_env_that_is_not_deterministic_is_a_warning_with_the_first_difference() -> None:
+    report = validate("NotDeterministic")
+    finding = only(report, "not-deterministic")
+    assert report.ok
+    assert (finding.step, finding.feature) == (0, "3")
+    assert "with the same seed and actions, a second environment gave another reset: observation feature 3" in (
+        finding.message
+    )
+
+
+def test_what_differs_only_in_later_episodes_is_found_by_the_twin() -> None:
+    finding = only(validate("GlobalCount"), "not-deterministic")
+    assert finding.step == 1
+    assert "another step: observation feature 3 was" in finding.message
+
+
+def test_an_action_that_the_env_rejects_is_fatal_with_its_text() -> None:
+    report = validate_env(settings("case_envs:NarrowAct-v0"))
+    finding = only(report, "raised")
+    # The first actions are the bounds, which clipped actions reach.
+    assert (finding.severity, finding.step) == ("fatal", 1)
+    assert finding.message == "step raised ValueError: torque 2.0 is too much on the action [2.]"
+
+
+def test_an_env_that_exits_is_fatal() -> None:
+    finding = only(validate("ExitsLate", env_kwargs={"at": 3}), "raised")
+    assert finding.message.startswith("step called sys.exit(0) on the action")
+    assert finding.step == 3
+
+
+def test_an_episode_without_end_is_a_warning_unless_a_time_limit_ends_it() -> None:
+    report = validate_env(settings("case_envs:Endless-v0"), max_steps=50)
+    finding = only(report, "no-end")
+    assert report.ok
+    assert (report.episodes_played, report.steps_played, finding.step) == (0, 100, 50)
+    assert "did not end within 50 steps and there is no time limit; where that is not meant, set max_episode_steps" in (
+        finding.message
+    )
+    assert validate_env(settings("case_envs:Endless-v0", max_episode_steps=200), max_steps=50).findings == ()
+
+
+def test_a_space_that_changes_is_found_by_a_deeper_look_in_the_words_of_the_run() -> None:
+    assert validate("SpaceChangesLater").ok
+    report = validate_env(settings("case_envs:SpaceChangesLater-v0"), episodes=5)
+    changed = next(finding for finding in report.fatal if finding.code == "space-changed")
+    assert fault_of_a_run("SpaceChangesLater").endswith(changed.message)
+    assert "(4,)" in changed.message
+    assert "(5,)" in changed.message
+
+
+@pytest.mark.parametrize("name", ["NanObs", "WrongShape"])
+def test_what_shows_late_ends_the_run_in_the_words_of_validation(name: str) -> None:
+    report = validate_env(settings(f"case_envs:{name}-v0"), episodes=14)
+    finding, fault = report.fatal[0], fault_of_a_run(name)
+    assert finding.step == 137
+    assert "at its life step 137: " in fault
+    assert fault.endswith(finding.message.removeprefix("step: "))
+
+
+def no_head(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Sequence[str]:
+    return [f"it has no head for {action_space}; ppo has", "and another thing"]
+
+
+def test_what_an_algorithm_can_not_train_on_is_fatal_with_algorithm_and_space() -> None:
+    report = validate_env(settings("case_envs:MultiDiscAct-v0"), check_spaces=no_head)
+    assert [finding.code for finding in report.fatal] == ["algorithm", "algorithm"]
+    assert report.fatal[0].message == "ppo can't train on it: it has no head for MultiDiscrete([3 4]); ppo has"
+    assert report.steps_played == 20  # the rest is looked at all the same
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "code", "words"),
+    [
+        ("TextObs", {}, "observation-space", "Text"),
+        ("DictAct", {}, "action-space", "action space Dict"),
+        ("SmallImage", {"normalization": {"observation": True}}, "observation-space", "nothing to normalise"),
+    ],
+)
+def test_spaces_without_an_array_form_are_fatal(name: str, fields: dict[str, Any], code: str, words: str) -> None:
+    finding = only(validate(name, **fields), code)
+    assert finding.severity == "fatal"
+    assert words in finding.message
+
+
+@pytest.mark.parametrize(
+    ("env_id", "words"),
+    [
+        ("no_such_mod:X-v0", "no module named 'no_such_mod'"),
+        ("case_envs:Nothing-v0", "unknown id 'Nothing-v0'"),
+        ("case_envs:NeedsToken-v0", "could not be made: ValueError: api_token is required"),
+    ],
+)
+def test_what_can_not_be_made_is_a_fatal_finding(env_id: str, words: str) -> None:
+    report = validate_env(settings(env_id))
+    assert words in only(report, "not-made").message
+    assert (report.steps_played, report.steps_per_second) == (0, 0.0)
+
+
+def test_an_id_that_only_this_process_knows_is_a_warning() -> None:
+    import trialplug  # noqa: F401 - registers it here
+
+    finding = only(validate_env(settings("PlugWalk-v0")), "no-module")
+    assert finding.severity == "warning"
+    assert "write trialplug:PlugWalk-v0" in finding.message
+    assert validate_env(settings("trialplug:PlugWalk-v0")).findings == ()
+
+
+def test_an_env_that_fails_on_closing_is_a_warning() -> None:
+    report = validate("FailsOnClose")
+    assert {finding.message for finding in report.findings} == {"close raised OSError: the simulator is gone"}
+
+
+def test_every_instance_is_closed() -> None:
+    from case_envs.processes import FailsOnClose
+
+    FailsOnClose.closed = 0
+    validate("FailsOnClose")
+    assert FailsOnClose.closed == 3
+
+
+def test_nothing_leaks_to_the_console(capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder) -> None:
+    for name in ("DtypeLie", "NanEarly", "OutOfBounds", "OldApi", "SharedArray", "NoneReward"):
+        validate(name)
+    assert capfd.readouterr() == ("", "")
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_require_valid_lists_every_fatal_finding_on_a_line() -> None:
+    require_valid(validate("DtypeLie"))
+    with pytest.raises(EnvironmentRefused) as refused:
+        require_valid(validate("OldApi"))
+    lines = str(refused.value).splitlines()
+    assert lines[0] == "environment case_envs:OldApi-v0 can't be trained on:"
+    assert len(lines) == 3
+    assert lines[1].startswith("fatal: reset-result at life step 0: reset returned an array")
+
+
+def test_lines_and_markdown_say_the_same() -> None:
+    report = validate("NanEarly")
+    summary, line = report.lines()
+    assert summary.startswith(
+        "environment case_envs:NanEarly-v0 is refused: 1 fatal, 0 warnings; 2 episodes, 20 steps, "
+    )
+    assert line == ("fatal: not-finite at life step 3: step: observation feature 1 is nan; it must be finite (2 times)")
+    page = report.to_markdown()
+    assert summary in page
+    assert "| fatal | not-finite | 3 | 1 | nan | step: observation feature 1 is nan; it must be finite |" in page
+    assert "- observation space: `Box(-1.0, 1.0, (4,), float32)`" in page
+
+
+def test_many_features_at_fault_are_named_up_to_a_bound_and_fatal_comes_first() -> None:
+    report = validate("NoisyBounds")
+    warnings = [finding for finding in report.findings if finding.severity == "warning"]
+    assert 1 <= len(warnings) <= 8
+    assert [f.severity for f in report.findings] == sorted((f.severity for f in report.findings), key="fatal".__ne__)
+    assert report.findings[0].code == "reward-type"
