@@ -48,19 +48,20 @@ def stored_points(client, run_id: str) -> set[tuple[str, int, float, int]]:
     return set(points)
 
 
-UNSTABLE, WEAK, GOOD = 0.0, 0.02, 0.5
-"""Damping of a CartPole controller that pushes towards where the pole leans: mean returns of 43, more, and 500."""
+BAD, WEAK, GOOD = (-1.0, 0.0), (1.0, 0.0), (1.0, 0.5)
+"""CartPole controllers: push by the pole's angle and its rate, with these gains. Mean returns 9 (the wrong way), 43 (no
+damping) and 500, so far apart that no choice of seeds blurs them."""
 
 NETWORK = {"hidden": (4,)}
 
 
-def write_policy(run_dir, step: int, damping: float, lean: float = 1.0) -> Checkpoint:
+def write_policy(run_dir, step: int, gains: tuple[float, float]) -> Checkpoint:
     """Writes a checkpoint of a run whose policy is that controller, as a network with one unit that does anything."""
     config = config_from_mapping(
         {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 1_000, "num_envs": 8, "network": NETWORK}
     )
     first = torch.zeros(2, 4, 4)  # policy and value network; observation (position, speed, angle, its rate) to units
-    first[0, :, 0] = 0.1 * torch.tensor([0.0, 0.0, lean, damping])
+    first[0, :, 0] = 0.1 * torch.tensor([0.0, 0.0, *gains])
     head = torch.zeros(4, 2)
     head[0] = torch.tensor([-1.0, 1.0])
     weights = {
@@ -89,8 +90,8 @@ def write_policy(run_dir, step: int, damping: float, lean: float = 1.0) -> Check
     )
 
 
-def run_with_policy(damping: float, **settings):
+def run_with_policy(gains: tuple[float, float], **settings):
     """Makes a run with one checkpoint and sends it; returns the checkpoint and the MLflow run's id."""
     run_dir = tracked_run(network=NETWORK, **settings)
-    checkpoint = write_policy(run_dir, 100, damping)
+    checkpoint = write_policy(run_dir, 100, gains)
     return checkpoint, ship_all(run_dir).address.run_id

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
-from mlflow_store import GOOD, UNSTABLE, WEAK, run_with_policy, ship_all, write_policy
+from mlflow_store import BAD, GOOD, WEAK, run_with_policy, ship_all, write_policy
 
 from rl_training.config.paths import embedded_tracking_uri
 from rl_training.errors import CheckpointError, TrackingError, UserError
@@ -65,7 +65,7 @@ def test_the_first_champion_needs_the_floor_alone(client):
 
 
 def test_below_the_floor_nobody_becomes_champion(client):
-    checkpoint, run_id = run_with_policy(UNSTABLE)
+    checkpoint, run_id = run_with_policy(BAD)
     result = offer(checkpoint, run_id, floor=475.0)
     assert (result.verdict.kind, result.alias) == ("REJECT", None)
     assert champion(client) is None
@@ -98,7 +98,7 @@ def test_the_registered_version_predicts_without_pickle(client, tmp_path):
 
 
 def test_a_better_candidate_takes_over_on_the_same_fresh_seeds(client):
-    first, first_run = run_with_policy(UNSTABLE, seed=1)
+    first, first_run = run_with_policy(BAD, seed=1)
     offer(first, first_run)
     better, better_run = run_with_policy(GOOD, seed=2)
     result = offer(better, better_run)
@@ -106,7 +106,7 @@ def test_a_better_candidate_takes_over_on_the_same_fresh_seeds(client):
     assert result.previous_version == "1"
     assert result.champion is not None
     assert result.champion.seeds == result.candidate.seeds
-    assert result.champion.return_mean < 60 < result.candidate.return_mean
+    assert result.champion.return_mean < 15 < result.candidate.return_mean == 500.0
     assert aliases(client) == {"champion": "2", "challenger": "2"}
     assert tags(client, "2")["gate.previous_champion"] == "1"
 
@@ -169,7 +169,7 @@ def test_a_deleted_champion_makes_the_next_one_the_first(client):
     first, first_run = run_with_policy(GOOD, seed=1)
     offer(first, first_run)
     client.delete_model_version(MODEL, "1")
-    second, second_run = run_with_policy(UNSTABLE, seed=2)
+    second, second_run = run_with_policy(BAD, seed=2)
     result = offer(second, second_run)
     assert (result.verdict.kind, result.champion, champion(client)) == ("PROMOTE", None, "2")
     assert offer(first, first_run).alias == "champion"  # registered anew, and better
@@ -208,9 +208,9 @@ def test_a_run_that_mlflow_does_not_know_is_an_error(client):
 
 @pytest.mark.parametrize("order", [(WEAK, GOOD), (GOOD, WEAK)])
 def test_of_two_at_once_the_better_is_champion(client, order):
-    base, base_run = run_with_policy(UNSTABLE, seed=1)
+    base, base_run = run_with_policy(BAD, seed=1)
     offer(base, base_run)
-    candidates = [run_with_policy(damping, seed=2 + i) for i, damping in enumerate(order)]
+    candidates = [run_with_policy(gains, seed=2 + i) for i, gains in enumerate(order)]
     results = {}
 
     def run(i):
@@ -314,7 +314,7 @@ def test_names_of_models(client):
 
 
 def test_a_resumed_run_offers_its_new_policy_as_a_new_version(client):
-    checkpoint, run_id = run_with_policy(UNSTABLE)
+    checkpoint, run_id = run_with_policy(BAD)
     offer(checkpoint, run_id)
     run_dir = checkpoint.path.parent.parent
     newer = write_policy(run_dir, 200, GOOD)

@@ -6,7 +6,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from mlflow_store import GOOD, UNSTABLE, WEAK, run_with_policy, ship_all, tracked_run, write_policy
+from mlflow_store import BAD, GOOD, WEAK, run_with_policy, ship_all, tracked_run, write_policy
 
 from rl_training.config.paths import embedded_tracking_uri
 from rl_training.errors import CheckpointError, TrackingError, UserError
@@ -25,9 +25,7 @@ def stored_file(client, run_id, path):
 @pytest.fixture
 def run(client):
     run_dir = tracked_run()
-    checkpoints = [
-        write_policy(run_dir, step, damping) for step, damping in [(100, UNSTABLE), (200, WEAK), (300, GOOD)]
-    ]
+    checkpoints = [write_policy(run_dir, step, gains) for step, gains in [(100, BAD), (200, WEAK), (300, GOOD)]]
     return checkpoints, ship_all(run_dir).address.run_id
 
 
