@@ -41,10 +41,11 @@ TINY: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module", autouse=True)
-def flow_home(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def flow_home(store_template: Path, prefect_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A home with an empty MLflow store, and an embedded Prefect server for this module's flows."""
     home = tmp_path_factory.mktemp("flow_home")
     shutil.copy(store_template, home / "mlflow.db")
+    shutil.copytree(prefect_template, home / "prefect")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RL_TRAINING_HOME", str(home))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
