@@ -110,6 +110,7 @@ def open_run(make_trainer: MakeTrainer) -> Iterator[OpenRun]:
     Raises:
         UserError: The settings, the checkpoint or the tracking server can't be used; nothing was trained.
     """
+    from rl_training.api.training import announce
     from rl_training.tracking.session import start_tracking
 
     caller = _caller.get(Caller())
@@ -123,6 +124,7 @@ def open_run(make_trainer: MakeTrainer) -> Iterator[OpenRun]:
         callbacks.append(session.callback)
         run = OpenRun(trainer, session, progress, callbacks, stop)
         caller.opened.append(run)
+        announce(trainer, session)
         try:
             yield run
         except Exception:

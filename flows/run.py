@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -62,11 +63,12 @@ def run_train_flow(
         RunFailed: The run broke; its last good checkpoint is kept.
         KeyboardInterrupt: A signal came before there was a run.
     """
-    from flows.train import read_settings, train_flow
+    with _quiet_prefect():
+        from flows.train import read_settings, train_flow
 
-    parameters = _plain(config), _plain(overrides)
-    read_settings(*parameters)  # a mistake in them is said before a server is started
-    return _run(lambda: train_flow(*parameters), callbacks)
+        parameters = _plain(config), _plain(overrides)
+        read_settings(*parameters)  # a mistake in them is said before a server is started
+        return _run(lambda: train_flow(*parameters), callbacks)
 
 
 def run_resume_flow(source: str | Path, overrides: Overrides = (), callbacks: Sequence[Callback] = ()) -> FlowSummary:
@@ -77,9 +79,10 @@ def run_resume_flow(source: str | Path, overrides: Overrides = (), callbacks: Se
         overrides: Settings that change.
         callbacks: See training besides the flow's own.
     """
-    from flows.resume import resume_flow
+    with _quiet_prefect():
+        from flows.resume import resume_flow
 
-    return _run(lambda: resume_flow(str(source), _plain(overrides)), callbacks)
+        return _run(lambda: resume_flow(str(source), _plain(overrides)), callbacks)
 
 
 def _plain(value: Any) -> Any:
@@ -90,7 +93,7 @@ def _plain(value: Any) -> Any:
 
 
 def _run(call: Callable[[], dict[str, Any]], callbacks: Sequence[Callback]) -> FlowSummary:
-    with _quiet_prefect(), embedded_server(_import_what_runs_need), _sigterm_is_survived():
+    with embedded_server(_import_what_runs_need), _sigterm_is_survived():
         from prefect.exceptions import TerminationSignal
 
         from flows.chain import summarize_stopped
@@ -115,7 +118,7 @@ def _quiet_prefect() -> Iterator[None]:
     """Keeps Prefect's lines off the console, where a flow's caller writes its own; the server has them all."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
-
+    import_module("prefect.main")  # which puts handlers of its own on the root logger
     root.handlers[:], root.level = handlers, level
     loud, inner = logging.getLogger("prefect"), logging.getLogger("prefect._internal")
     before = loud.propagate, inner.level

@@ -161,8 +161,8 @@ def test_train_evaluate_and_resume(config, own_home):
     assert run_dir.is_relative_to(own_home)
     assert Path(trained["checkpoint"]) == run_dir / "checkpoints" / "step_000000000256"
     # What a person reads on the way: where things are, the resolved settings, and how far it is, in plain lines.
-    assert f"home {own_home}" in err
-    assert f"run directory {run_dir}" in err
+    assert f"home: {own_home}" in err
+    assert f"run directory: {run_dir}" in err
     assert "seed: 3" in err
     assert "step 128: evaluation mean" in err
     assert "step 256 of 256" in err

@@ -73,7 +73,7 @@ class RunSummary:
             "cpu_seconds": self.cpu_seconds,
             "policy_sha256": self.policy_sha256,
             "evaluation": evaluation_numbers(self.evaluation) if self.evaluation is not None else None,
-            "ui": self.ui,
+            "ui_command": self.ui,
             "unsent": self.unsent,
         }
 
@@ -179,11 +179,9 @@ def resume_training(
 
 def _run(trainer: Trainer, *, track: bool, offline: bool) -> RunSummary:
     run_dir, config = trainer.run.run_dir, trainer.config
-    logger.info("home %s\nrun directory %s\nsettings:\n%s", home(), run_dir, dump_config(config).rstrip())
     with ExitStack() as stack:
         session = stack.enter_context(start_tracking(run_dir, config, offline=offline)) if track else None
-        if session is not None and session.ui is not None:
-            logger.info("MLflow run %s: %s", session.run_id, session.ui)
+        announce(trainer, session)
         log = session.callback if session is not None else MetricLog(run_dir)
         trainer.callbacks.append(log)
         stack.enter_context(stop_on_signals(trainer.stop))
@@ -193,6 +191,14 @@ def _run(trainer: Trainer, *, track: bool, offline: bool) -> RunSummary:
         evaluation = judge_final_policy(result, log, trainer.stop)
         log.close()
         return summarize(trainer, result, evaluation, session)
+
+
+def announce(trainer: Trainer, session: TrackingSession | None) -> None:
+    """Says where the run is kept and with which settings, before it trains."""
+    settings = dump_config(trainer.config).rstrip()
+    logger.info("settings:\n%s\nhome: %s\nrun directory: %s", settings, home(), trainer.run.run_dir)
+    if session is not None and session.ui is not None:
+        logger.info("MLflow run %s: %s", session.run_id, session.ui)
 
 
 def judge_final_policy(result: TrainResult, log: MetricLog, stop: StopFlag) -> EvaluationResult | None:
