@@ -90,6 +90,7 @@ def train(run: OpenRun) -> dict[str, Any]:
         if run.newest_step() > start:
             raise
         raise NoProgress(f"no new checkpoint since step {start:,}, so there is no other try: {error}") from error
+    assert result.checkpoint is not None  # training ends with one
     return {
         "num_timesteps": result.num_timesteps,
         "checkpoint": str(result.checkpoint),
