@@ -27,10 +27,10 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "rl_training needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1); name another: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
-	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 2; }; }
 	@echo "installing into $(VENV) (minutes the first time)"
-	@$(PIP) install --quiet --constraint constraints.txt torch
-	@$(PIP) install --quiet --constraint constraints.txt --editable '.[dev]'
+	@$(PIP) install --quiet --quiet --constraint constraints.txt torch
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 train: $(READY)
