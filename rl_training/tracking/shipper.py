@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 from rl_training.errors import TrackingError
 from rl_training.tracking import run_files
 from rl_training.tracking.shipment import Shipment
-from rl_training.tracking.store import resolve_tracking_uri
+from rl_training.tracking.store import explain, resolve_tracking_uri
 from rl_training.tracking.system_metrics import SystemMetrics, interval
 
 logger = logging.getLogger(__name__)
@@ -85,13 +85,13 @@ class Shipper:
             say(asdict(self.shipment.report(self._trouble)))
 
     def _note(self, error: Exception) -> None:
-        self._trouble = one_line(error)
+        self._trouble = explain(error, self.shipment.uri)
         logger.warning("sending failed, to be tried again: %s", self._trouble)
         try:
             if self.shipment.deleted():
                 self._deleted, self._trouble = True, f"run {self.shipment.address.run_id} was deleted in MLflow"
         except Exception as another:
-            logger.warning("asking for the run failed too: %s", one_line(another))
+            logger.warning("asking for the run failed too: %s", explain(another, self.shipment.uri))
 
     def _status(self) -> Mapping[str, Any]:
         return end_status(self.shipment.run_dir)
@@ -120,11 +120,6 @@ def end_status(run_dir: Path) -> dict[str, Any]:
     return status
 
 
-def one_line(error: Exception) -> str:
-    """Returns an error as one line of at most 300 characters."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
-
-
 def say(message: Mapping[str, Any]) -> None:
     """Writes one line of JSON for the training process, which may be gone."""
     try:
@@ -150,7 +145,7 @@ def main(run_dir: Path) -> int:
             say({"error": str(error)})
             return 2
         except Exception as error:
-            say({"error": one_line(error)})
+            say({"error": explain(error, shipment.uri)})
             return 2
         shipper = Shipper(shipment)
         say(asdict(address))

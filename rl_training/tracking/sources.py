@@ -16,7 +16,7 @@ from rl_training.config.paths import home
 from rl_training.errors import CheckpointError, TrackingError, UserError
 from rl_training.runtime.checkpoint import CHECKPOINTS, Checkpoint, find_checkpoint, open_checkpoint
 from rl_training.runtime.manifest import MANIFEST, read_manifest
-from rl_training.tracking.store import connect, resolve_tracking_uri, without_credentials
+from rl_training.tracking.store import connect, explain, resolve_tracking_uri, without_credentials
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -87,10 +87,10 @@ def reaching(uri: str, what: str) -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        where = without_credentials(uri)
+        where, why = without_credentials(uri), explain(error, uri)
         if error.error_code in _UNKNOWN:
-            raise UserError(f"{what}: MLflow at {where} has no such thing: {error.message}") from error
-        raise TrackingError(f"{what}: MLflow at {where} can't be reached or is in trouble: {error.message}") from error
+            raise UserError(f"{what}: MLflow at {where} has no such thing: {why}") from None
+        raise TrackingError(f"{what}: MLflow at {where} can't be reached or is in trouble: {why}") from None
 
 
 def find_version(client: MlflowClient, name: str, alias: str | None, version: str | None) -> ModelVersion:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit, urlunsplit
 from filelock import FileLock
 
 from rl_training.config.paths import embedded_artifact_root, embedded_tracking_uri
+from rl_training.config.secrets import redact_text
 from rl_training.errors import TrackingError
 
 if TYPE_CHECKING:
@@ -65,6 +66,16 @@ def without_credentials(uri: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
+def explain(error: Exception, uri: str) -> str:
+    """Returns an error of MLflow's as one line of at most 300 characters, without the store's credentials."""
+    from mlflow.exceptions import MlflowException
+
+    name = "" if isinstance(error, MlflowException) else f"{type(error).__name__}: "
+    text = " ".join(f"{name}{error}".split())
+    credentials, at, _ = urlsplit(uri).netloc.rpartition("@")
+    return redact_text(text.replace(credentials + at, "") if at else text)[:300]
+
+
 def is_server(uri: str) -> bool:
     """Whether the URI is an MLflow server's address (and not a database that is opened directly)."""
     return urlsplit(uri).scheme in ("http", "https")
@@ -102,7 +113,7 @@ def connect(uri: str) -> MlflowClient:
     try:
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
     except MlflowException as error:
-        raise TrackingError(f"can't use the MLflow store {without_credentials(uri)}: {error.message}") from error
+        raise TrackingError(f"can't use the MLflow store {without_credentials(uri)}: {explain(error, uri)}") from None
 
 
 def _create_sqlite(path: Path) -> None:

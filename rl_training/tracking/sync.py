@@ -11,8 +11,8 @@ from rl_training.errors import TrackingError
 from rl_training.tracking import run_files
 from rl_training.tracking.description import trainer_is_alive
 from rl_training.tracking.shipment import Shipment, ShipReport
-from rl_training.tracking.shipper import end_status, one_line
-from rl_training.tracking.store import resolve_tracking_uri, without_credentials
+from rl_training.tracking.shipper import end_status
+from rl_training.tracking.store import explain, resolve_tracking_uri, without_credentials
 
 TRIES = 4
 """Of each piece, with 1, 2 and 4 seconds between them."""
@@ -48,9 +48,8 @@ def _send(shipment: Shipment, new_run: bool) -> ShipReport:
     except TrackingError:
         raise
     except Exception as error:
-        raise TrackingError(
-            f"MLflow at {without_credentials(shipment.uri)} can't be used: {one_line(error)}"
-        ) from error
+        where = without_credentials(shipment.uri)
+        raise TrackingError(f"MLflow at {where} can't be used: {explain(error, shipment.uri)}") from None
     run_dir = shipment.run_dir
     going_on = not (run_dir / run_files.STATUS).exists() and trainer_is_alive(shipment.description)
     tries = 0
@@ -61,7 +60,7 @@ def _send(shipment: Shipment, new_run: bool) -> ShipReport:
         except Exception as error:  # the server's trouble, of whatever kind
             tries += 1
             if tries == TRIES:
-                return shipment.report(f"MLflow is in trouble: {one_line(error)}")
+                return shipment.report(f"MLflow is in trouble: {explain(error, shipment.uri)}")
             time.sleep(2.0 ** (tries - 1))
             continue
         if not more:

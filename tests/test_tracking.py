@@ -1,0 +1,305 @@
+"""Tracking as a run has it: the process beside training, on a store of its own and on a real server."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from mlflow_store import NETWORK, make_run, ship_all, stored_points, tracked_run
+
+from rl_training.errors import TrackingError, UserError
+from rl_training.runtime.ppo_trainer import make_ppo_trainer
+from rl_training.tracking import run_files
+from rl_training.tracking.follow import Follower
+from rl_training.tracking.session import start_tracking
+from rl_training.tracking.store import connect, resolve_tracking_uri, ui_hint, without_credentials
+from rl_training.tracking.sync import sync
+from rl_training.tracking.system_metrics import SystemMetrics, interval
+
+
+def points_of_file(run_dir, total_timesteps=100_000):
+    lines = Follower(run_dir / run_files.METRICS, total_timesteps).read(most=10**9)
+    return {(p.key, p.step, p.value, p.timestamp) for line in lines for p in line.points}
+
+
+def wait_for(condition, seconds):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.2)
+
+
+def test_a_training_run_is_in_mlflow_whole(client, home):
+    _, config = make_run(  # for its settings: the trainer makes the run's directory
+        total_timesteps=256,
+        num_envs=2,
+        rollout_steps=32,
+        batch_size=32,
+        epochs=1,
+        network=NETWORK,
+        logging={"every": 1},
+        evaluation={"every": 128, "episodes": 2},
+        checkpoint={"every": 128},
+    )
+    trainer = make_ppo_trainer(config)
+    run_dir = trainer.run.run_dir
+    with start_tracking(run_dir, trainer.config, tags={"attempt": "1"}) as session:
+        trainer.callbacks.append(session.callback)
+        result = trainer.train()
+        session.log(result.num_timesteps, {"heldout/return_mean": 9.0}, "heldout")
+        session.log_artifact("evaluation.json", json.dumps({"return_mean": 9.0}))
+        report = session.finish("FINISHED", stop_reason="completed")
+    assert (report.unsent, report.message) == (0, "")
+    assert report.run_id == session.run_id
+    run = client.get_run(session.run_id)
+    assert (run.info.status, run.data.tags["stop_reason"], run.data.tags["attempt"]) == ("FINISHED", "completed", "1")
+    assert run.data.tags["run_uid"] == result.run_uid == session.run_uid
+    points = stored_points(client, session.run_id)
+    assert points == points_of_file(run_dir, 256)
+    assert {"train/policy_loss", "eval/return_mean", "heldout/return_mean"} <= {key for key, _, _, _ in points}
+    assert [step for key, step, _, _ in sorted(points) if key == "eval/return_mean"] == [128, 256]
+    names = {entry.path for entry in client.list_artifacts(session.run_id)}
+    assert {"learning_curve.png", "evaluation.json", "evaluations", "config.yaml", "metadata.json"} <= names
+    kept = {path.name for path in (run_dir / "checkpoints").glob("step_*")}
+    sent = {Path(entry.path).name for entry in client.list_artifacts(session.run_id, "checkpoints")}
+    assert kept <= sent
+    known = run_files.read_json(run_dir / run_files.MLFLOW)
+    assert (known["run_id"], known["tracking_uri"]) == (session.run_id, f"sqlite:///{home}/mlflow.db")
+    assert session.ui == f"mlflow ui --backend-store-uri sqlite:///{home}/mlflow.db"
+    assert session.finish("FAILED") == report  # the first word counts
+
+
+KILLED_RUN = """
+import os, signal, sys, time
+from pathlib import Path
+from rl_training.experiment.loading import load_config
+from rl_training.tracking.session import start_tracking
+run_dir = Path(sys.argv[1])
+session = start_tracking(run_dir, load_config(run_dir / "config.yaml"))
+for step in range(0, 100_000, 500):
+    session.log(step, {"train/loss": float(step)}, "update")
+print(session._process.pid, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_run_whose_process_is_killed_is_marked_and_complete(client):
+    run_dir, _ = make_run()
+    killed = subprocess.run([sys.executable, "-c", KILLED_RUN, str(run_dir)], stdout=subprocess.PIPE, text=True)
+    died = time.monotonic()
+    assert killed.returncode == -signal.SIGKILL
+    run_id = run_files.read_json(run_dir / run_files.MLFLOW)["run_id"]
+    pid = int(killed.stdout)
+    wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, 20)
+    assert time.monotonic() - died < 16
+    run = client.get_run(run_id)
+    assert (run.info.status, run.data.tags["stop_reason"]) == ("KILLED", "killed")
+    assert stored_points(client, run_id) == points_of_file(run_dir)
+    assert run_files.read_json(run_dir / run_files.STATUS)["status"] == "KILLED"
+
+
+def test_an_error_marks_the_run_failed_and_offline_runs_are_sent_later(home, client):
+    run_dir, config = make_run()
+    session = start_tracking(run_dir, config, offline=True)
+    assert session.run_id is None
+    session.log(10, {"train/loss": 1.0}, "update")
+    with pytest.raises(ZeroDivisionError), session:
+        _ = 1 / 0
+    report = session.finish("FINISHED")
+    assert (report.run_id, report.sent, report.unsent) == (None, 0, 1)
+    assert f"rl-training sync {run_dir}" in report.message
+    assert not (run_dir / run_files.MLFLOW).exists()
+    sent = sync(run_dir)
+    run = client.get_run(sent.run_id)
+    assert (run.info.status, run.data.tags["error"]) == ("FAILED", "ZeroDivisionError: division by zero")
+    assert (sent.sent, sent.unsent) == (1, 0)
+
+
+def test_several_runs_start_at_once_on_a_store_that_is_not_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "fresh"))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    runs = [make_run(seed=seed) for seed in range(3)]
+    sessions = [start_tracking(run_dir, config, wait=False) for run_dir, config in runs]
+    for session in sessions:
+        session.log(1, {"train/loss": 1.0}, "update")
+    for session in sessions:
+        session.ready()
+    reports = [session.finish("FINISHED") for session in sessions]
+    client = connect(resolve_tracking_uri())
+    assert len({report.run_id for report in reports}) == 3
+    for report, (run_dir, _) in zip(reports, runs, strict=True):
+        assert (report.sent, report.unsent, report.message) == (1, 0, "")
+        assert stored_points(client, report.run_id) == points_of_file(run_dir)
+
+
+def test_load_of_the_machine_is_recorded_where_asked_for(client, monkeypatch):
+    assert interval() == 0.0
+    monkeypatch.setenv("RL_TRAINING_SYSTEM_METRICS", "0.01")
+    run_dir = tracked_run()
+    system = SystemMetrics(run_dir / run_files.SYSTEM_METRICS, os.getpid(), interval())
+    system.record(7)  # not yet due
+    time.sleep(0.05)
+    system.record(8)
+    run_id = ship_all(run_dir).address.run_id
+    points = {key: (step, value) for key, step, value, _ in stored_points(client, run_id)}
+    assert {step for step, _ in points.values()} == {8}
+    assert 50 < points["system/training_memory_megabytes"][1] < 100_000
+    assert 0 < points["system/memory_usage_percentage"][1] <= 100
+    monkeypatch.setenv("RL_TRAINING_SYSTEM_METRICS", "often")
+    with pytest.raises(UserError, match="expected a number of seconds"):
+        interval()
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+class Server:
+    """A real `mlflow server` on a copy of the template store, that can be stopped and started again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, free_port()
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--backend-store-uri", f"sqlite:///{self.folder}/mlflow.db", "--workers", "1"]
+        command += ["--artifacts-destination", str(self.folder / "served")]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"},
+            start_new_session=True,
+        )
+        wait_for(self.answers, 120)
+
+    def answers(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def stop(self) -> None:
+        if self.process is not None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            self.process = None
+
+
+@pytest.fixture
+def server(home):
+    server = Server(home)
+    server.start()
+    yield server
+    server.stop()
+
+
+def test_a_server_that_goes_away_loses_and_doubles_nothing(server):
+    run_dir, config = make_run()
+    client = connect(server.uri)
+    session = start_tracking(run_dir, config, tracking_uri=server.uri)
+
+    def held():
+        return "train/loss" in client.get_run(session.run_id).data.metrics
+
+    def log(start, stop):
+        began = time.monotonic()
+        for step in range(start, stop, 500):
+            session.log(step, {"train/loss": step / 3, "rollout/episode_return_mean": float(step)}, "update")
+        assert time.monotonic() - began < 2  # nothing waits for MLflow
+
+    log(0, 20_000)
+    wait_for(held, 30)
+    assert session.ui.startswith(f"{server.uri}/#/experiments/")
+
+    server.stop()
+    log(20_000, 40_000)
+    checkpoint = run_dir / "checkpoints" / "step_000000040000"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "policy.pt").write_bytes(b"weights")
+    (checkpoint / "manifest.json").write_text("{}")
+    time.sleep(2)
+    server.start()  # back in mid-run
+    wait_for(lambda: stored_points(client, session.run_id) == points_of_file(run_dir), 60)
+    wait_for(lambda: len(client.list_artifacts(session.run_id, "checkpoints/step_000000040000")) == 2, 30)
+
+    server.stop()
+    log(40_000, 60_000)
+    ended = time.monotonic()
+    report = session.finish("KILLED", stop_reason="signal", wait=1.0)
+    assert time.monotonic() - ended < 3
+    assert report.unsent == 80
+    assert f"`rl-training sync {run_dir}` sends the rest" in report.message
+    session._process.wait(timeout=20)  # outlives training by 15 s at most
+    assert time.monotonic() - ended < 18
+    server.start()  # back after the end
+    report = sync(run_dir)  # knows by itself where the run is
+    assert (report.run_id, report.unsent, report.message) == (session.run_id, 0, "")
+    assert stored_points(client, session.run_id) == points_of_file(run_dir)
+    assert len(points_of_file(run_dir)) == 240
+    assert client.get_run(session.run_id).info.status == "KILLED"
+    local = client.download_artifacts(session.run_id, "checkpoints/step_000000040000/policy.pt")
+    assert Path(local).read_bytes() == b"weights"
+
+
+def test_a_server_that_is_away_at_the_start_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
+    run_dir, config = make_run()
+    uri = f"http://somebody:hunter2@127.0.0.1:{free_port()}"
+    began = time.monotonic()
+    with pytest.raises(TrackingError) as caught:
+        start_tracking(run_dir, config, tracking_uri=uri)
+    assert time.monotonic() - began < 30
+    message = str(caught.value)
+    assert without_credentials(uri) in message
+    assert "hunter2" not in message
+    assert "--offline" in message
+    for path in run_dir.iterdir():
+        if path.is_file():
+            assert "hunter2" not in path.read_text()
+
+
+def test_a_server_that_hangs_at_the_start_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
+    monkeypatch.setattr("rl_training.tracking.session.SERVER_SECONDS", 6.0)
+    run_dir, config = make_run()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        began = time.monotonic()
+        with pytest.raises(TrackingError, match="no answer in time"):
+            start_tracking(run_dir, config, tracking_uri=f"http://127.0.0.1:{listener.getsockname()[1]}")
+    assert time.monotonic() - began < 10
+
+
+def test_addresses(tmp_path, monkeypatch):
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert resolve_tracking_uri() == f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///here.db")
+    assert resolve_tracking_uri() == f"sqlite:///{tmp_path}/here.db"
+    assert resolve_tracking_uri("http://h:1") == "http://h:1"
+    for directory in ("./mlruns", "file:///tmp/mlruns"):
+        with pytest.raises(TrackingError, match="is a directory"):
+            resolve_tracking_uri(directory)
+    assert without_credentials("http://u:p@h:1/x") == "http://h:1/x"
+    assert without_credentials("postgresql+psycopg2://u:p@h/db") == "postgresql+psycopg2://h/db"
+    assert ui_hint("https://u:p@h:1/", "3", "abc") == "https://h:1/#/experiments/3/runs/abc"
+
+
+def test_threads_are_not_left_behind(home):
+    before = threading.active_count()
+    run_dir, config = make_run()
+    with start_tracking(run_dir, config, offline=True) as session:
+        session.log(1, {"a": 1.0}, "update")
+    assert threading.active_count() == before
