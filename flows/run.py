@@ -120,13 +120,18 @@ def _quiet_prefect() -> Iterator[None]:
     handlers, level = list(root.handlers), root.level
     import_module("prefect.main")  # which puts handlers of its own on the root logger
     root.handlers[:], root.level = handlers, level
-    loud, inner = logging.getLogger("prefect"), logging.getLogger("prefect._internal")
-    before = loud.propagate, inner.level
-    loud.propagate, inner.level = False, logging.ERROR
+    prefect_logger, propagate = logging.getLogger("prefect"), logging.getLogger("prefect").propagate
+    senders = [logging.getLogger(name) for name in ("EventsWorker", "APILogWorker")]  # warn that they have work left
+    levels = [logger.level for logger in senders]
+    prefect_logger.propagate = False
+    for logger in senders:
+        logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        loud.propagate, inner.level = before
+        prefect_logger.propagate = propagate
+        for logger, level in zip(senders, levels, strict=True):
+            logger.setLevel(level)
 
 
 @contextmanager
