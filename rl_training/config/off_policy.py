@@ -1,0 +1,67 @@
+"""Settings that the off-policy algorithms share: the replay buffer, and how much is learnt from each environment step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from rl_training.config.settings import Combination, TrainConfig
+
+
+class OffPolicyConfig(TrainConfig):
+    """What DQN's and SAC's settings have in common."""
+
+    buffer_size: PositiveInt = 100_000
+    """Transitions that the replay buffer holds, over all environments; a multiple of num_envs."""
+    learning_starts: NonNegativeInt = 1_000
+    """Environment steps with random actions and without updates (which wait for batch_size transitions, too)."""
+    batch_size: PositiveInt = 64
+    """Transitions in each update, drawn uniformly with replacement."""
+    train_freq: PositiveInt = 4
+    """Environment steps, summed over all environments, between two blocks of updates."""
+    gradient_steps: PositiveInt = 1
+    """Updates in a block; gradient_steps / train_freq is the number of updates per environment step."""
+    n_step: PositiveInt = 1
+    """Rewards that are summed before a target bootstraps."""
+    gamma: float = Field(default=0.99, gt=0, le=1)
+    """Discount."""
+    learning_rate: float = Field(default=5e-4, gt=0)
+    """Adam's step size (at the start, where it is annealed)."""
+    learning_rate_schedule: Literal["constant", "linear"] = "constant"
+    """`linear` decays to 0 over total_timesteps."""
+
+    def updates_due(self, num_timesteps: int) -> int:
+        """Returns how many updates there are up to an environment step: of this alone, whatever num_envs is."""
+        start = max(self.learning_starts, self.batch_size)
+        blocks = num_timesteps // self.train_freq - start // self.train_freq
+        return self.gradient_steps * max(0, blocks)
+
+    def combinations(self) -> Iterator[Combination]:
+        """Yields each combination of these settings that can't work."""
+        yield from super().combinations()
+        size, num_envs = self.buffer_size, self.num_envs
+        if self.batch_size > size:
+            yield Combination(
+                ("batch_size", "buffer_size"),
+                f"got {self.batch_size}, expected at most buffer_size = {size}; lower batch_size or raise buffer_size",
+            )
+        if size % num_envs:
+            yield Combination(
+                ("buffer_size", "num_envs"),
+                f"got {size}, expected a multiple of num_envs = {num_envs}: {-(-size // num_envs) * num_envs}, say",
+            )
+        if self.n_step > size // num_envs:
+            yield Combination(
+                ("n_step", "buffer_size", "num_envs"),
+                f"got {self.n_step}, expected at most buffer_size / num_envs = {size // num_envs}, the steps that are "
+                f"held of each environment",
+            )
+        if self.updates_due(-(-self.total_timesteps // num_envs) * num_envs) == 0:
+            yield Combination(
+                ("learning_starts", "total_timesteps", "train_freq", "batch_size"),
+                f"got {self.learning_starts}, and the run ends at total_timesteps = {self.total_timesteps} with 0 "
+                f"updates: the first one waits for learning_starts and for batch_size = {self.batch_size} transitions, "
+                f"then for train_freq = {self.train_freq} steps more; lower learning_starts or raise total_timesteps",
+            )
