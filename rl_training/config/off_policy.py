@@ -1,4 +1,4 @@
-"""Settings that the off-policy algorithms share: the replay buffer, and how much is learnt from each environment step."""
+"""Settings that the off-policy algorithms share: the replay buffer, and how much is learnt from each step."""
 
 from __future__ import annotations
 

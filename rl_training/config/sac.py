@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveInt
+from pydantic import Field, PositiveInt, field_validator
 
 from rl_training.config.off_policy import OffPolicyConfig
 from rl_training.config.settings import Settings
@@ -32,11 +32,18 @@ class SACConfig(OffPolicyConfig):
     """Adam's step size of policy, critics and temperature (at the start, where it is annealed)."""
     tau: float = Field(default=0.005, gt=0, le=1)
     """Share of the critics that the target critics take over after each update."""
-    entropy_coef: NonNegativeFloat | Literal["auto"] = "auto"
-    """Weight of the entropy (alpha, the temperature): `auto` learns it, a number fixes it."""
+    entropy_coef: float | Literal["auto"] = "auto"
+    """Weight of the entropy (alpha, the temperature): `auto` learns it, a number from 0 fixes it."""
     initial_entropy_coef: float = Field(default=1.0, gt=0)
     """Where a learned entropy weight starts."""
     target_entropy: float | Literal["auto"] = "auto"
-    """Entropy that a learned weight aims for, of actions in [-1, 1]; `auto` is minus the number of action dimensions."""
+    """Entropy that a learned weight aims for, of actions in [-1, 1]; `auto` is minus the number of their dimensions."""
     network: SACNetworkConfig = SACNetworkConfig()
     """Policy and critics."""
+
+    @field_validator("entropy_coef")
+    @classmethod
+    def _not_negative(cls, value: float | str) -> float | str:
+        if isinstance(value, float) and value < 0:
+            raise ValueError("expected auto or a number from 0")
+        return value

@@ -118,7 +118,7 @@ class TypedReader:
         if len(rest) == 1:
             self.faults += trials[0].faults
             return UNREADABLE
-        return self.refuse(node, path, "expected " + " or ".join(getattr(kind, "__name__", str(kind)) for kind in rest))
+        return self.refuse(node, path, "expected " + " or ".join(map(_in_words, rest)))
 
     def _literal(self, node: Node, options: tuple[Any, ...], path: KeyPath) -> Any:
         for kind in dict.fromkeys(type(option) for option in options):
@@ -166,6 +166,12 @@ class TypedReader:
         except ValueError as error:
             self.refuse(node, path, str(error))
             return None
+
+
+def _in_words(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return " or ".join(map(str, get_args(kind)))
+    return scalars.EXPECTED.get(kind, str(kind))
 
 
 def shown(node: Node, path: KeyPath) -> str:
