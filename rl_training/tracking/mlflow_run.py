@@ -90,7 +90,7 @@ def _create(client: MlflowClient, experiment_id: str, description: Mapping[str, 
     run_uid = description["run_uid"]
     try:
         with no_resend():
-            client.create_run(
+            run = client.create_run(
                 experiment_id,
                 start_time=round(description["started"] * 1000),
                 run_name=description["run_name"],
@@ -101,9 +101,7 @@ def _create(client: MlflowClient, experiment_id: str, description: Mapping[str, 
         if run_id is None:
             raise
         return run_id
-    run_id = _find(client, experiment_id, run_uid)
-    assert run_id is not None, "MLflow made a run and does not find it by its tag run_uid"
-    return run_id
+    return str(run.info.run_id)
 
 
 def _find(client: MlflowClient, experiment_id: str, run_uid: str) -> str | None:

@@ -178,18 +178,21 @@ class TrackingSession:
         if self._process is None:
             return self._unreported(f"offline: `rl-training sync {self.run_dir}` sends the run to MLflow")
         deadline = time.monotonic() + wait
+        self._deadline = min(self._deadline, deadline)
         assert self._process.stdin is not None
         self._process.stdin.close()  # the shipper takes this for the end
-        line = self._next_line(wait)
-        if line and self._address is None and "run_id" in json.loads(line) and "sent" not in json.loads(line):
-            self._address = json.loads(line)
-            line = self._next_line(deadline - time.monotonic())
+        try:
+            self.ready()
+        except TrackingError as error:
+            return self._unreported(str(error))
+        line = self._next_line(deadline - time.monotonic())
         if not line:
             return self._unreported(f"{self._why_silent()}; {later}")
         self._process.wait()
         report = ShipReport(**json.loads(line))
         if report.unsent or report.message:
-            report = ShipReport(report.sent, report.unsent, f"{report.message}; {later}", report.run_id)
+            message = "; ".join(filter(None, [report.message, later]))
+            report = ShipReport(report.sent, report.unsent, message, report.run_id)
         return report
 
     def _unreported(self, message: str) -> ShipReport:

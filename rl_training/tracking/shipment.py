@@ -110,10 +110,6 @@ class Shipment:
         self.cursor: Cursor = load_cursor(self.run_dir, shown, self.address.run_id)
         return self.address
 
-    def reopen(self) -> None:
-        """Sets the run to RUNNING."""
-        reopen(self._client, self.address.run_id)
-
     def ship(self, status: Callable[[], Mapping[str, Any]] | None = None) -> bool:
         """Sends the next piece: the description, a batch of points, the run's status, a checkpoint, or a file.
 
@@ -127,6 +123,8 @@ class Shipment:
             Exception: Whatever the way to the server gives; the piece is sent again by the next call.
         """
         if not self._described:
+            if status is None:  # the run goes on, whatever an earlier end left on it
+                reopen(self._client, self.address.run_id)
             describe(self._client, self.address.run_id, self.description)
             if not self.cursor.offsets:  # the run may have begun in another directory, on another machine
                 self._there = latest_steps(self._client, self.address.run_id)

@@ -140,7 +140,6 @@ def main(run_dir: Path) -> int:
         shipment = Shipment(run_dir, resolve_tracking_uri())
         try:
             address = shipment.open()
-            shipment.reopen()
         except TrackingError as error:
             say({"error": str(error)})
             return 2
