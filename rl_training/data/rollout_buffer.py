@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from rl_training.data.arrays import without_records
+
 
 @dataclass(frozen=True)
 class Minibatch:
@@ -164,7 +166,7 @@ class RolloutBuffer:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns copies of the filled part, as tensors; records (mixed observations) as their bytes."""
-        filled = {name: _plain(array[: self.position]) for name, array in self._arrays().items()}
+        filled = {name: without_records(array[: self.position]) for name, array in self._arrays().items()}
         tensors = {name: torch.from_numpy(array.copy()) for name, array in filled.items()}
         return {"position": self.position, "steps": self.steps, **tensors}
 
@@ -173,17 +175,10 @@ class RolloutBuffer:
         self.reset(state["steps"])
         self.position = state["position"]
         for name, array in self._arrays().items():
-            _plain(array)[: self.position] = state[name].numpy()
+            without_records(array)[: self.position] = state[name].numpy()
 
     def _flat(self, field: np.ndarray) -> np.ndarray:
         return field[: self.position].reshape(self.num_transitions, *field.shape[2:])
 
     def _arrays(self) -> dict[str, np.ndarray]:
         return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
-
-
-def _plain(array: np.ndarray) -> np.ndarray:
-    """Returns a view that torch can hold: records as bytes, [..., bytes of a record]."""
-    if array.dtype.names is None:
-        return array
-    return array.view(np.uint8).reshape(*array.shape, array.dtype.itemsize)
