@@ -153,7 +153,7 @@ def test_the_users_own_server_is_used_and_must_answer(monkeypatch: pytest.Monkey
 
     with (
         temporary_settings(updates={PREFECT_API_URL: "http://127.0.0.1:9/api"}),
-        pytest.raises(UserError, match="Prefect server at http://127.0.0.1:9/api does not answer"),
+        pytest.raises(UserError, match=r"Prefect server at http://127\.0\.0\.1:9/api does not answer"),
         embedded_server(),
     ):
         raise AssertionError("the block must not run")
