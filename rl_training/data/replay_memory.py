@@ -1,0 +1,99 @@
+"""Whether a replay buffer fits into the memory that this process may use, told before anything is trained."""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator
+from math import prod
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+
+from rl_training.config.off_policy import OffPolicyConfig
+from rl_training.envs.spaces import ActionCodec, ObservationEncoder
+from rl_training.errors import ConfigError
+
+RESERVE = 0.1
+"""The share of the memory that a buffer must leave to everything else."""
+
+
+def check_memory(
+    config: OffPolicyConfig, encoder: ObservationEncoder, codec: ActionCodec, available: int | None = None
+) -> None:
+    """Refuses a replay buffer that would not fit.
+
+    Args:
+        config: The settings.
+        encoder: Says what an observation takes.
+        codec: Says what an action takes.
+        available: Bytes that the process may still use; `available_memory()` by default.
+
+    Raises:
+        ConfigError: It does not fit. The message has the arithmetic, and a size that would do.
+    """
+    available = available_memory() if available is None else available
+    obs_bytes, action_bytes = (prod(part.shape) * part.dtype.itemsize for part in (encoder, codec))
+    transition_bytes = 2 * obs_bytes + action_bytes + 4 + 2
+    needed, usable = config.buffer_size * transition_bytes, int(available * (1 - RESERVE))
+    if needed <= usable:
+        return
+    fitting = _round_down(usable // transition_bytes, config.num_envs)
+    raise ConfigError(
+        f"buffer_size: {config.buffer_size:,} x (2 x {obs_bytes:,} + {action_bytes} + 4 + 2) bytes (observation and "
+        f"next observation, action, reward, two flags) = {_gigabytes(needed)}, and this process may use "
+        f"{_gigabytes(available)}, of which a tenth is left to everything else; buffer_size {fitting:,} would fit"
+    )
+
+
+def available_memory(root: Path = Path("/")) -> int:
+    """Returns the bytes that this process may still use: of the machine, of its control groups, and of `ulimit -v`.
+
+    Args:
+        root: Where `proc` and `sys` are mounted.
+    """
+    available = [int(psutil.virtual_memory().available), *_left_in_groups(root)]
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY:
+        available.append(limit - psutil.Process().memory_info().vms)
+    return max(0, min(available))
+
+
+def _left_in_groups(root: Path) -> Iterator[int]:
+    """Yields what is left in the control group of this process and in each that holds it, of version 2 and 1."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:  # no Linux
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            mount, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            mount = root / "sys/fs/cgroup/memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        group = mount / path.lstrip("/")
+        for folder in (group, *group.parents):
+            if folder.is_relative_to(mount) and (left := _left(folder, *names)) is not None:
+                yield left
+
+
+def _left(folder: Path, limit: str, usage: str, cache: str) -> int | None:
+    """Returns the limit less what is used, where there is a limit; file pages that nobody reads count as free."""
+    try:
+        bound, used = (folder / limit).read_text().strip(), int((folder / usage).read_text())
+        statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except OSError:  # a container does not see the groups that hold it, and the outermost group has no limit
+        return None
+    return None if bound == "max" else int(bound) - used + int(statistics.get(cache, 0))
+
+
+def _round_down(size: int, multiple: int) -> int:
+    """Returns `size` with two digits and then zeros, as a multiple."""
+    digits: int = 10 ** max(0, len(str(size)) - 2)
+    return size // digits * digits // multiple * multiple
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e9:.4f} GB"
