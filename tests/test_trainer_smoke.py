@@ -186,4 +186,4 @@ def test_learned_values_on_fixed_length_episodes(env: str, first_value: float) -
     trainer.train()
     first = np.full((4, 4), 0.5, np.float32)
     first[:, 0] = 0.0 if env != "CutAtTen" else 0.5
-    assert trainer.ppo.value(first)[0] == pytest.approx(first_value, rel=0.05)  # type: ignore[attr-defined]
+    assert trainer.algorithm.value(first)[0] == pytest.approx(first_value, rel=0.05)  # type: ignore[attr-defined]

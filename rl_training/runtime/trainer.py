@@ -92,8 +92,8 @@ class Progress:
 class Trainer(ABC):
     """One training run; `train()` runs it to its end and may be called once."""
 
-    device: torch.device
-    """Where the networks live; an algorithm's trainer chooses it by the rule of `resolve_device`."""
+    device = torch.device("cpu")
+    """Where the learning is computed; a trainer of networks chooses it by the rule of `resolve_device`."""
 
     def __init__(
         self, config: TrainConfig, run: TrainingRun, callbacks: Iterable[Callback] = (), *, stop: StopFlag | None = None

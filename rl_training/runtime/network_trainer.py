@@ -1,0 +1,141 @@
+"""What trainers of networks share: environments, the greedy policy, and what a checkpoint holds of both.
+
+Each algorithm's own trainer adds its loop and its buffer.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
+
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from rl_training.config.checking import check
+from rl_training.config.reader import read_text
+from rl_training.config.settings import TrainConfig
+from rl_training.envs.normalize import ObservationNormalizer
+from rl_training.envs.space_json import space_from_json, space_to_json
+from rl_training.envs.spaces import ActionCodec, ObservationEncoder
+from rl_training.envs.training import TrainingEnvs
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.checkpoint import Checkpoint, load_policy_state
+from rl_training.runtime.policy import GreedyPolicy, Policy
+from rl_training.runtime.run_utils import TrainingRun, resolve_device
+from rl_training.runtime.stopping import StopFlag
+from rl_training.runtime.trainer import Trainer
+
+
+class NetworkAlgorithm(Protocol):
+    """What an algorithm of `rl_training.algorithms` offers its trainer, whatever it learns and how."""
+
+    def act_greedy(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Returns the best actions [N, *A] for observations [N, *O]."""
+
+    def policy_state(self) -> dict[str, Tensor]:
+        """Returns the weights that acting needs."""
+
+    def load_policy_state(self, state: Mapping[str, Tensor]) -> None:
+        """Takes those back."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all of training but these weights."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes that back."""
+
+
+ConfigT = TypeVar("ConfigT", bound=TrainConfig)
+MakeAlgorithm = Callable[[ConfigT, ObservationEncoder, ActionCodec, torch.device], NetworkAlgorithm]
+
+
+class NetworkTrainer(Trainer):
+    """A trainer whose policy is a network."""
+
+    algorithm: NetworkAlgorithm
+
+    def __init__(
+        self, config: TrainConfig, run: TrainingRun, callbacks: Iterable[Callback] = (), *, stop: StopFlag | None = None
+    ) -> None:
+        super().__init__(config, run, callbacks, stop=stop)
+        self.envs = self._make_envs()
+        self.device = resolve_device(config.device, images=self.envs.encoder.kind != "vector")
+
+    @abstractmethod
+    def _make_envs(self) -> TrainingEnvs:
+        """Returns the training environments."""
+
+    def _start(self) -> None:
+        self.envs.start()
+
+    def policy(self) -> Policy:
+        """Returns the current policy, greedy, with the normaliser's statistics as they are now."""
+        return GreedyPolicy(
+            encoder=self.envs.encoder,
+            normalizer=self.envs.observation_normalizer,
+            act_greedy=self.algorithm.act_greedy,
+            codec=self.envs.codec,
+            observation_space=self.envs.single_observation_space,
+            action_space=self.envs.single_action_space,
+        )
+
+    def _policy_state(self) -> dict[str, Any]:
+        normalizer = self.envs.observation_normalizer
+        return {
+            "weights": self.algorithm.policy_state(),
+            "observation_normalizer": normalizer.state_dict() if normalizer is not None else None,
+            "observation_space": space_to_json(self.envs.single_observation_space),
+            "action_space": space_to_json(self.envs.single_action_space),
+        }
+
+    def _trainer_state(self) -> dict[str, Any]:
+        return {"algorithm": self.algorithm.state_dict(), "envs": self.envs.state_dict()}
+
+    def _load_states(self, policy: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[int]:
+        self.algorithm.load_policy_state(policy["weights"])
+        self.algorithm.load_state_dict(trainer["algorithm"])
+        if self.envs.observation_normalizer is not None:
+            self.envs.observation_normalizer.load_state_dict(policy["observation_normalizer"])
+        return self.envs.load_state_dict(trainer["envs"])
+
+    def _close(self) -> None:
+        self.envs.close()
+
+
+def load_network_policy(
+    checkpoint: Checkpoint,
+    config_type: type[ConfigT],
+    make_algorithm: MakeAlgorithm[ConfigT],
+    make_codec: Callable[[Any], ActionCodec] = ActionCodec,
+) -> Policy:
+    """Returns the greedy policy of a checkpoint that a `NetworkTrainer` wrote, without making an environment.
+
+    Args:
+        checkpoint: Verified.
+        config_type: The algorithm's settings.
+        make_algorithm: The algorithm's class.
+        make_codec: Makes the action codec from the action space.
+
+    Raises:
+        CheckpointError: The checkpoint is damaged or another algorithm's.
+    """
+    config = check(read_text(checkpoint.config_text(), str(checkpoint.path)), config_type)
+    state = load_policy_state(checkpoint)
+    observation_space, action_space = (space_from_json(state[name]) for name in ("observation_space", "action_space"))
+    encoder, codec = ObservationEncoder(observation_space), make_codec(action_space)
+    algorithm = make_algorithm(config, encoder, codec, torch.device("cpu"))
+    algorithm.load_policy_state(state["weights"])
+    normalizer = None
+    if state["observation_normalizer"] is not None:
+        normalizer = ObservationNormalizer(encoder, config.normalization.clip)
+        normalizer.load_state_dict(state["observation_normalizer"])
+    return GreedyPolicy(
+        encoder=encoder,
+        normalizer=normalizer,
+        act_greedy=algorithm.act_greedy,
+        codec=codec,
+        observation_space=observation_space,
+        action_space=action_space,
+    )
