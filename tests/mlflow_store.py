@@ -28,9 +28,9 @@ def tracked_run(own_tags=None, **settings):
     return run_dir
 
 
-def ship_all(run_dir, status=None, **options) -> Shipment:
-    """Sends all that there is."""
-    shipment = Shipment(run_dir, embedded_tracking_uri())
+def ship_all(run_dir, status=None, uri=None, **options) -> Shipment:
+    """Sends all that there is, to the embedded store by default."""
+    shipment = Shipment(run_dir, uri or embedded_tracking_uri())
     shipment.open(**options)
     while shipment.ship(status):
         pass
@@ -90,8 +90,8 @@ def write_policy(run_dir, step: int, gains: tuple[float, float]) -> Checkpoint:
     )
 
 
-def run_with_policy(gains: tuple[float, float], **settings):
+def run_with_policy(gains: tuple[float, float], uri=None, **settings):
     """Makes a run with one checkpoint and sends it; returns the checkpoint and the MLflow run's id."""
     run_dir = tracked_run(network=NETWORK, **settings)
     checkpoint = write_policy(run_dir, 100, gains)
-    return checkpoint, ship_all(run_dir).address.run_id
+    return checkpoint, ship_all(run_dir, uri=uri).address.run_id

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,13 +13,16 @@ from pathlib import Path
 
 import psutil
 import pytest
-from mlflow_store import NETWORK, make_run, ship_all, stored_points, tracked_run
+from mlflow_store import GOOD, NETWORK, WEAK, make_run, run_with_policy, ship_all, stored_points, tracked_run
 
 from rl_training.errors import TrackingError, UserError
+from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.runtime.ppo_trainer import make_ppo_trainer
 from rl_training.tracking import run_files
 from rl_training.tracking.follow import Follower
+from rl_training.tracking.promotion import promote
 from rl_training.tracking.session import start_tracking
+from rl_training.tracking.sources import download_checkpoint, policy_of_version
 from rl_training.tracking.store import connect, resolve_tracking_uri, ui_hint, without_credentials
 from rl_training.tracking.sync import sync
 from rl_training.tracking.system_metrics import SystemMetrics, interval
@@ -80,7 +84,9 @@ KILLED_RUN = """
 import os, signal, sys, time
 from pathlib import Path
 from rl_training.experiment.loading import load_config
+from rl_training.tracking.promotion import promote
 from rl_training.tracking.session import start_tracking
+from rl_training.tracking.sources import download_checkpoint, policy_of_version
 run_dir = Path(sys.argv[1])
 session = start_tracking(run_dir, load_config(run_dir / "config.yaml"))
 for step in range(0, 100_000, 500):
@@ -195,15 +201,17 @@ class Server:
             self.process = None
 
 
-@pytest.fixture
-def server(home):
-    server = Server(home)
+@pytest.fixture(scope="module")
+def server(store_template, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copy(store_template, folder / "mlflow.db")
+    server = Server(folder)
     server.start()
     yield server
     server.stop()
 
 
-def test_a_server_that_goes_away_loses_and_doubles_nothing(server):
+def test_a_server_that_goes_away_loses_and_doubles_nothing(server, home):
     run_dir, config = make_run()
     client = connect(server.uri)
     session = start_tracking(run_dir, config, tracking_uri=server.uri)
@@ -249,6 +257,25 @@ def test_a_server_that_goes_away_loses_and_doubles_nothing(server):
     assert client.get_run(session.run_id).info.status == "KILLED"
     local = client.download_artifacts(session.run_id, "checkpoints/step_000000040000/policy.pt")
     assert Path(local).read_bytes() == b"weights"
+
+
+def test_promotion_and_download_through_a_server(server, home):
+    client = connect(server.uri)
+    results = []
+    for i, gains in enumerate((WEAK, GOOD)):
+        checkpoint, run_id = run_with_policy(gains, uri=server.uri, seed=i)
+        config = config_of_checkpoint(checkpoint, {"promotion": {"episodes": 20}})
+        results.append(promote(checkpoint, config, run_id=run_id, tracking_uri=server.uri))
+    assert [(r.verdict.kind, r.version, r.previous_version) for r in results] == [
+        ("PROMOTE", "1", None),
+        ("PROMOTE", "2", "1"),
+    ]
+    found = download_checkpoint("models:/CartPole-v1@champion", tracking_uri=server.uri)
+    assert found.policy_sha256 == checkpoint.policy_sha256
+    own = policy_of_version(client, server.uri, client.get_model_version_by_alias("CartPole-v1", "champion"))
+    assert own.policy_sha256 == checkpoint.policy_sha256
+    names = [model.name for model in client.search_registered_models()]
+    assert sorted(names) == ["CartPole-v1", "promotion-lock.CartPole-v1.2"]
 
 
 def test_a_server_that_is_away_at_the_start_is_an_error(tmp_path, monkeypatch):
