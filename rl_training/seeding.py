@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-STREAMS = ("init", "action", "replay", "permutation", "envs", "evaluation", "held_out")
+STREAMS = ("init", "action", "replay", "permutation", "envs", "evaluation", "held_out", "update_noise")
 """The consumers, by spawn index. Append only: an index is part of what makes a run repeatable."""
 
 ENV_SEED_BITS = 31

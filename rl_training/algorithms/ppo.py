@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.schedules import annealed
 from rl_training.config.ppo import PPOConfig
 from rl_training.data.rollout_buffer import Minibatch, RolloutBuffer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder, UnsupportedSpace
@@ -261,11 +262,6 @@ def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]
         except UnsupportedSpace as unsupported:
             faults.append(f"ppo: {unsupported}")
     return faults
-
-
-def annealed(start: float, schedule: Literal["constant", "linear"], progress: float) -> float:
-    """Returns a scheduled value: `start`, or linearly from `start` to 0 as progress goes from 0 to 1."""
-    return start * (1.0 - progress) if schedule == "linear" else start
 
 
 def clipped_surrogate_loss(ratios_B: Tensor, advantages_B: Tensor, clip_range: float) -> Tensor:

@@ -168,13 +168,15 @@ class ActionCodec:
 
     Args:
         space: The action space of one environment.
+        scaled: Whether the policy's `Box` actions lie in [-1, 1], of which -1 is the lower bound of each dimension and
+            1 the upper. Without it, they are in the environment's units.
 
     Raises:
-        UnsupportedSpace: There is no such form of `space`.
+        UnsupportedSpace: There is no such form of `space`; `scaled`, it is no `Box` with bounds.
     """
 
-    def __init__(self, space: gym.Space[Any]) -> None:
-        self.space = space
+    def __init__(self, space: gym.Space[Any], *, scaled: bool = False) -> None:
+        self.space, self.scaled = space, scaled
         self.kind: ActionKind
         self.dtype: np.dtype[Any]
         self.nvec: tuple[int, ...] = ()
@@ -197,6 +199,8 @@ class ActionCodec:
         self.shape: tuple[int, ...] = () if self.kind == "discrete" else (prod(self._env_shape),)
         if self.size == 0:
             raise UnsupportedSpace(f"action space {space} holds no number; at least one is needed")
+        if scaled and not (isinstance(space, spaces.Box) and space.is_bounded()):
+            raise UnsupportedSpace(f"action space {space} has no bounds to scale actions to; a bounded Box has")
 
     @property
     def size(self) -> int:
@@ -207,10 +211,15 @@ class ActionCodec:
         """Returns the batch that the environments take, in memory of its own.
 
         Args:
-            actions: [N, *shape] of the policy. `Box` actions are cut to the space's bounds.
+            actions: [N, *shape] of the policy. `Box` actions are scaled, where asked for, and cut to the space's
+                bounds.
         """
         space, shape = self.space, (len(actions), *self._env_shape)
         actions = actions.reshape(shape)
+        if self.scaled and isinstance(space, spaces.Box):
+            low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+            share = 0.5 * (actions.astype(np.float64) + 1.0)
+            actions = (1.0 - share) * low + share * high  # as low + share * (high - low) could overflow
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
             actions = actions + space.start
         elif isinstance(space, spaces.Box) and np.issubdtype(self._env_dtype, np.floating):

@@ -58,12 +58,13 @@ class TrainingEnvs:
     Args:
         config: The settings.
         gamma: Discount of the return whose deviation scales rewards; needed with `normalization.reward`.
+        scale_actions: Whether the policy's actions lie in [-1, 1] and are scaled to the space's bounds.
 
     Raises:
         EnvironmentRefused: The environment can't be made, or its spaces have no array form.
     """
 
-    def __init__(self, config: TrainConfig, gamma: float | None) -> None:
+    def __init__(self, config: TrainConfig, gamma: float | None, *, scale_actions: bool = False) -> None:
         self._config = config
         self._envs = make_vector_env(config)
         try:
@@ -71,7 +72,7 @@ class TrainingEnvs:
             self.single_observation_space = self._envs.single_observation_space
             self.single_action_space = self._envs.single_action_space
             self.encoder = ObservationEncoder(self.single_observation_space)
-            self.codec = ActionCodec(self.single_action_space)
+            self.codec = ActionCodec(self.single_action_space, scaled=scale_actions)
             settings = config.normalization
             self.observation_normalizer = (
                 ObservationNormalizer(self.encoder, settings.clip) if settings.observation else None

@@ -93,6 +93,31 @@ class StackedMLP(nn.Module):
         """Returns the output of each network, [B, K] each."""
         return _Stack.apply(x_BI, self, *self._in_order)  # type: ignore[no-any-return, no-untyped-call]
 
+    def evaluate(self, x_BI: Tensor) -> tuple[Tensor, ...]:
+        """Returns the output of each network, [B, K] each, without a graph; `backpropagate` may follow."""
+        with torch.no_grad():
+            return _forward_pass(self, self.workspace(x_BI.shape[0]), x_BI, self._in_order)
+
+    def backpropagate(
+        self, x_BI: Tensor, d_outputs: Sequence[Tensor], *, parameters: bool = True, columns: slice | None = None
+    ) -> Tensor | None:
+        """Goes back through the last evaluation of as large a batch, which must have been that of `x_BI`.
+
+        Args:
+            x_BI: The inputs.
+            d_outputs: The loss's gradient by each output, [B, K] each.
+            parameters: Whether to overwrite the `grad` of each parameter, which must be there, with its gradient.
+            columns: The inputs whose gradient is wanted.
+
+        Returns:
+            The gradient by the inputs `columns`, [B, columns]; None without them.
+        """
+        gradients: list[Any] | None = [parameter.grad for parameter in self._in_order] if parameters else None
+        with torch.no_grad():
+            return _backward_pass(
+                self, self.workspace(x_BI.shape[0]), x_BI, self._in_order, d_outputs, gradients, columns
+            )
+
     def split(self, in_order: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any]]:
         """Splits what is in the order of the parameters: hidden weights and biases, head weights and biases."""
         layers, heads = len(self.weights), 2 * len(self.weights)
@@ -127,41 +152,64 @@ class _Stack(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x_BI: Tensor, stack: StackedMLP, *parameters: Tensor) -> tuple[Tensor, ...]:
-        weights, biases, head_weights, head_biases = stack.split(parameters)
         work = stack.workspace(x_BI.shape[0])
-        work.uses += 1
+        outputs = _forward_pass(stack, work, x_BI, parameters)
         ctx.stack, ctx.work, ctx.use = stack, work, work.uses
         ctx.x_BI, ctx.parameters = x_BI, parameters
-        h_SBH = x_BI.expand(stack.networks, *x_BI.shape)
-        for weight, bias, output in zip(weights, biases, work.outputs, strict=True):
-            h_SBH = stack.activation.torch_(torch.baddbmm(bias, h_SBH, weight, out=output))
-        return tuple(torch.addmm(b, h, w) for h, w, b in zip(h_SBH, head_weights, head_biases, strict=True))
+        return outputs
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        stack, work = ctx.stack, ctx.work
-        if ctx.use != work.uses:
+        if ctx.use != ctx.work.uses:
             raise RuntimeError("the network was used again before this backward pass, so that its buffers are gone")
-        weights, _, head_weights, _ = stack.split(ctx.parameters)
-        inputs = [ctx.x_BI.expand(stack.networks, *ctx.x_BI.shape), *work.outputs]
-        d_head_weights = [torch.mm(h.t(), d) for h, d in zip(inputs[-1], d_outputs, strict=True)]
-        d_head_biases = [d.sum(0) for d in d_outputs]
-        d_weights: list[Tensor] = []
-        d_biases: list[Tensor] = []
-        d_SBH = work.gradients[-1] if weights else torch.empty_like(inputs[0])
-        for d, d_output, weight in zip(d_SBH, d_outputs, head_weights, strict=True):
-            torch.mm(d_output, weight.t(), out=d)
-        for layer in reversed(range(len(weights))):
-            stack.activation.backward_(d_SBH, work.outputs[layer])
-            d_weights.insert(0, torch.bmm(inputs[layer].transpose(1, 2), d_SBH))
-            d_biases.insert(0, d_SBH.sum(1, keepdim=True))
-            if layer > 0:
-                d_SBH = torch.bmm(d_SBH, weights[layer].transpose(1, 2), out=work.gradients[layer - 1])
-        d_x = None
-        if ctx.needs_input_grad[0]:
-            d_x = torch.bmm(d_SBH, weights[0].transpose(1, 2)).sum(0) if weights else d_SBH.sum(0)
-        return (d_x, None, *d_weights, *d_biases, *d_head_weights, *d_head_biases)
+        gradients = [torch.empty_like(parameter) for parameter in ctx.parameters]
+        columns = slice(None) if ctx.needs_input_grad[0] else None
+        d_x = _backward_pass(ctx.stack, ctx.work, ctx.x_BI, ctx.parameters, d_outputs, gradients, columns)
+        return (d_x, None, *gradients)
+
+
+def _forward_pass(stack: StackedMLP, work: Workspace, x_BI: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    weights, biases, head_weights, head_biases = stack.split(parameters)
+    work.uses += 1
+    h_SBH = x_BI.expand(stack.networks, *x_BI.shape)
+    for weight, bias, output in zip(weights, biases, work.outputs, strict=True):
+        h_SBH = stack.activation.torch_(torch.baddbmm(bias, h_SBH, weight, out=output))
+    return tuple(torch.addmm(b, h, w) for h, w, b in zip(h_SBH, head_weights, head_biases, strict=True))
+
+
+def _backward_pass(
+    stack: StackedMLP,
+    work: Workspace,
+    x_BI: Tensor,
+    parameters: Sequence[Tensor],
+    d_outputs: Sequence[Tensor],
+    gradients: Sequence[Tensor] | None,
+    columns: slice | None,
+) -> Tensor | None:
+    """Writes the parameters' gradients, where asked for, and returns the inputs', likewise."""
+    weights, _, head_weights, _ = stack.split(parameters)
+    d_weights, d_biases, d_head_weights, d_head_biases = stack.split(gradients or [None] * len(parameters))
+    inputs = [x_BI.expand(stack.networks, *x_BI.shape), *work.outputs]
+    if gradients is not None:
+        for h, d, d_weight, d_bias in zip(inputs[-1], d_outputs, d_head_weights, d_head_biases, strict=True):
+            torch.mm(h.t(), d, out=d_weight)
+            torch.sum(d, 0, out=d_bias)
+    d_SBH = work.gradients[-1] if weights else torch.empty_like(inputs[0])
+    for d, d_output, weight in zip(d_SBH, d_outputs, head_weights, strict=True):
+        torch.mm(d_output, weight.t(), out=d)
+    for layer in reversed(range(len(weights))):
+        stack.activation.backward_(d_SBH, work.outputs[layer])
+        if gradients is not None:
+            torch.bmm(inputs[layer].transpose(1, 2), d_SBH, out=d_weights[layer])
+            torch.sum(d_SBH, 1, keepdim=True, out=d_biases[layer])
+        if layer > 0:
+            d_SBH = torch.bmm(d_SBH, weights[layer].transpose(1, 2), out=work.gradients[layer - 1])
+    if columns is None:
+        return None
+    if not weights:
+        return d_SBH[:, :, columns].sum(0)
+    return torch.bmm(d_SBH, weights[0][:, columns].transpose(1, 2)).sum(0)
 
 
 class NumpyMLP:

@@ -1,0 +1,216 @@
+"""Deep Q-learning (Mnih et al. 2015), with double and dueling networks as options.
+
+Shapes: N environments, B batch, O observation dims, K actions.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rl_training.algorithms.finite import require_finite
+from rl_training.algorithms.schedules import annealed
+from rl_training.algorithms.space_checks import encoding_faults, wrong_actions
+from rl_training.config.dqn import DQNConfig
+from rl_training.data.replay_buffer import ReplayBatch
+from rl_training.envs.spaces import ActionCodec, ObservationEncoder
+from rl_training.networks.adam import FlatAdam
+from rl_training.networks.bodies import to_tensors
+from rl_training.networks.flat import FlatParameters
+from rl_training.networks.observed_mlp import ArrayEvaluator
+from rl_training.networks.q_network import QNetwork
+from rl_training.seeding import generator, generator_state, restore_generator
+
+HUBER_DELTA = 1.0
+"""Errors beyond this count linearly, so that a target far off pulls no harder than one this far."""
+
+
+@dataclass
+class DQNState:
+    """All that training changes besides the weights: exactly what a checkpoint must hold."""
+
+    target: FlatParameters
+    """The target network's weights."""
+    optimizer: FlatAdam
+    """Adam's running means; its steps count the updates."""
+    action_rng: np.random.Generator
+    """Draws who explores, and how."""
+    replay_rng: np.random.Generator
+    """Draws what is learnt from."""
+
+
+class DQN:
+    """Acts, and learns from replayed transitions; knows no environment, file or logger."""
+
+    def __init__(
+        self, config: DQNConfig, encoder: ObservationEncoder, codec: ActionCodec, device: torch.device
+    ) -> None:
+        """Makes the networks, with weights drawn from the seed's `init` stream; the target starts as a copy.
+
+        Args:
+            config: The settings.
+            encoder: Kind, shape and dtype of one observation.
+            codec: The action space, `Discrete`.
+            device: Where the networks live.
+        """
+        network, rng = config.network, generator(config.seed, "init")
+        self.config, self.device, self.num_actions = config, device, codec.nvec[0]
+        self.network = QNetwork(encoder, self.num_actions, network.hidden, network.activation, config.dueling, rng)
+        self.target_network = copy.deepcopy(self.network)
+        self.parameters = FlatParameters(self.network, device)
+        self.evaluator = ArrayEvaluator(self.network.observed, device)
+        self.state = DQNState(
+            target=FlatParameters(self.target_network, device),
+            optimizer=FlatAdam(self.parameters.vector),
+            action_rng=generator(config.seed, "action"),
+            replay_rng=generator(config.seed, "replay"),
+        )
+
+    @property
+    def replay_rng(self) -> np.random.Generator:
+        """The stream that batches are drawn from."""
+        return self.state.replay_rng
+
+    def act(self, observation: np.ndarray, num_timesteps: int) -> np.ndarray:
+        """Chooses an action in each environment: epsilon-greedy, each by a draw of its own.
+
+        Args:
+            observation: [N, *O].
+            num_timesteps: Environment steps so far.
+
+        Returns:
+            Actions int64 [N].
+        """
+        rng, count = self.state.action_rng, len(observation)
+        explores_N = rng.random(count) < epsilon_at(self.config, num_timesteps)
+        random_N = rng.integers(self.num_actions, size=count)
+        if explores_N.all():
+            return random_N
+        return np.where(explores_N, random_N, self.act_greedy(observation))
+
+    def act_greedy(self, observation: np.ndarray) -> np.ndarray:
+        """Returns the action of the largest Q in each environment, int64 [N]."""
+        actions_N: np.ndarray = self.evaluator(observation)[-1].argmax(axis=1)
+        return actions_N
+
+    def q_values(self, observation: np.ndarray) -> np.ndarray:
+        """Returns Q of every action, float32 [N, K]."""
+        return self.network.evaluate(to_tensors(observation, self.device)).cpu().numpy()
+
+    def update(self, batch: ReplayBatch, progress: float) -> dict[str, float]:
+        """Takes one gradient step.
+
+        Args:
+            batch: Transitions, their observations normalised.
+            progress: The fraction of all timesteps that came before, in [0, 1].
+
+        Returns:
+            Metrics by their tracked names.
+
+        Raises:
+            NumericError: A loss, gradient or weight is NaN or infinite; nothing has changed then.
+        """
+        config, state = self.config, self.state
+        learning_rate = annealed(config.learning_rate, config.learning_rate_schedule, progress)
+        with torch.no_grad():
+            measured = self._gradient(batch)
+            require_finite(measured, batch, {"Q-network": self.parameters, "target network": state.target})
+            self.parameters.clip_gradient(measured["gradient_norm"], config.max_grad_norm)
+            state.optimizer.step(self.parameters.vector, self.parameters.gradient, learning_rate)
+        exploration_rate = epsilon_at(config, round(progress * config.total_timesteps))
+        metrics = measured | {"learning_rate": learning_rate, "exploration_rate": exploration_rate}
+        return {f"train/{name}": value for name, value in metrics.items()}
+
+    def _gradient(self, batch: ReplayBatch) -> dict[str, float]:
+        """Fills the gradient with that of the mean Huber loss."""
+        targets_B1 = self._targets(batch).unsqueeze(1)
+        actions_B1 = self._tensor(batch.actions).unsqueeze(1)
+        q_BK = self.network(to_tensors(batch.obs, self.device))
+        taken_B1 = q_BK.gather(1, actions_B1)
+        q_loss = functional.huber_loss(taken_B1, targets_B1, delta=HUBER_DELTA)
+        d_taken_B1 = (taken_B1 - targets_B1).clamp(-HUBER_DELTA, HUBER_DELTA) / len(batch)
+        self.network.backward(torch.zeros_like(q_BK).scatter(1, actions_B1, d_taken_B1))
+        measured = [q_loss, taken_B1.mean(), q_BK.max(), self.parameters.gradient.norm()]
+        names = ("q_loss", "q_mean", "q_max", "gradient_norm")
+        return dict(zip(names, torch.stack(measured).tolist(), strict=True))
+
+    def _targets(self, batch: ReplayBatch) -> Tensor:
+        """Returns r + discount * Q_target(s', a'), [B]; the discount is 0 where the episode terminated."""
+        next_observations = to_tensors(batch.next_obs, self.device)
+        next_BK = self.target_network.evaluate(next_observations)
+        if self.config.double:
+            chosen_B1 = self.network.evaluate(next_observations).argmax(1, keepdim=True)
+            next_B = next_BK.gather(1, chosen_B1).squeeze(1)
+        else:
+            next_B = next_BK.amax(1)
+        return self._tensor(batch.rewards) + self._tensor(batch.discounts) * next_B
+
+    def update_target(self) -> None:
+        """Copies the Q-network to the target network."""
+        self.state.target.vector.copy_(self.parameters.vector)
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def policy_state(self) -> dict[str, Tensor]:
+        """Returns copies of the Q-network's weights by name."""
+        return self.parameters.state_dict()
+
+    def load_policy_state(self, state: Mapping[str, Tensor]) -> None:
+        """Takes weights over.
+
+        Raises:
+            CheckpointError: They are those of another network.
+        """
+        self.parameters.load_state_dict(state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all of training but the weights: target network, optimiser and random streams."""
+        state = self.state
+        return {
+            "target": state.target.state_dict(),
+            "optimizer": state.optimizer.state_dict(),
+            "action_rng": generator_state(state.action_rng),
+            "replay_rng": generator_state(state.replay_rng),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict` was taken.
+
+        Raises:
+            CheckpointError: The target network is another one.
+        """
+        self.state.target.load_state_dict(state["target"])
+        self.state.optimizer.load_state_dict(state["optimizer"])
+        self.state.action_rng = restore_generator(state["action_rng"])
+        self.state.replay_rng = restore_generator(state["replay_rng"])
+
+
+def epsilon_at(config: DQNConfig, num_timesteps: int) -> float:
+    """Returns the share of random actions at an environment step, a function of nothing else.
+
+    All are random before `learning_starts`. The decay is linear from step 0, over `exploration.fraction` of all steps.
+    """
+    exploration = config.exploration
+    if num_timesteps < config.learning_starts:
+        return 1.0
+    decay = exploration.fraction * config.total_timesteps
+    if num_timesteps >= decay:
+        return exploration.end
+    return exploration.start + (exploration.end - exploration.start) * num_timesteps / decay
+
+
+def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> list[str]:
+    """Returns why DQN can't train on these spaces, a sentence each; nothing where it can."""
+    if not isinstance(action_space, gym.spaces.Discrete):
+        discrete = gym.spaces.Discrete(1)  # stands in, so that the observation space is judged too
+        return [*encoding_faults("dqn", observation_space, discrete), wrong_actions("dqn", "Discrete", action_space)]
+    return encoding_faults("dqn", observation_space, action_space)

@@ -1,0 +1,68 @@
+"""The value of each action, as one output or as a duel of two.
+
+Shapes: B batch, K actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor, nn
+
+from rl_training.networks.bodies import ObservationLayout, Observations
+from rl_training.networks.initialization import VALUE_GAIN
+from rl_training.networks.observed_mlp import ObservedMLP
+
+
+class QNetwork(nn.Module):
+    """Q(s, a) for every action a.
+
+    A dueling network has two MLPs on common features: the state's value, and the actions' advantages over their mean
+    (Wang et al. 2016, equation 9). Its last output, the advantages, has the same largest action as Q.
+    """
+
+    def __init__(
+        self,
+        layout: ObservationLayout,
+        actions: int,
+        hidden: Sequence[int],
+        activation: str,
+        dueling: bool,
+        rng: np.random.Generator,
+    ) -> None:
+        """Makes the network.
+
+        Args:
+            layout: Kind, shape and dtype of one observation.
+            actions: K.
+            hidden: Widths of the hidden layers (of both MLPs, where dueling).
+            activation: A key of `ACTIVATIONS`.
+            dueling: Whether value and advantages are told apart.
+            rng: The stream `init`.
+        """
+        super().__init__()
+        self.dueling = dueling
+        outputs = (1, actions) if dueling else (actions,)
+        self.observed = ObservedMLP(layout, 0, hidden, outputs, activation, [VALUE_GAIN] * len(outputs), rng)
+
+    def evaluate(self, observations: Observations) -> Tensor:
+        """Returns Q, [B, K], for which no gradient is wanted."""
+        return self._combine(*self.observed.evaluate(observations))
+
+    def forward(self, observations: Observations) -> Tensor:
+        """Returns Q, [B, K], and keeps what `backward` needs."""
+        return self._combine(*self.observed(observations))
+
+    def backward(self, d_q_BK: Tensor) -> None:
+        """Overwrites the gradient of every parameter, given that by Q."""
+        if self.dueling:
+            self.observed.backward(d_q_BK.sum(1, keepdim=True), d_q_BK - d_q_BK.mean(1, keepdim=True))
+        else:
+            self.observed.backward(d_q_BK)
+
+    def _combine(self, *outputs: Tensor) -> Tensor:
+        if not self.dueling:
+            return outputs[0]
+        value_B1, advantages_BK = outputs
+        return value_B1 + advantages_BK - advantages_BK.mean(1, keepdim=True)
