@@ -1,0 +1,290 @@
+"""Soft actor-critic with a learned temperature (Haarnoja et al. 2018, "Algorithms and Applications").
+
+Shapes: N environments, B batch, O observation dims, A action dims.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from rl_training.algorithms.finite import require_finite
+from rl_training.algorithms.schedules import annealed
+from rl_training.algorithms.space_checks import encoding_faults, wrong_actions
+from rl_training.config.sac import SACConfig
+from rl_training.data.replay_buffer import ReplayBatch
+from rl_training.envs.spaces import ActionCodec, ObservationEncoder
+from rl_training.networks import squashed_gaussian
+from rl_training.networks.adam import FlatAdam
+from rl_training.networks.bodies import Observations, to_tensors
+from rl_training.networks.flat import FlatParameters
+from rl_training.networks.initialization import POLICY_GAIN, VALUE_GAIN
+from rl_training.networks.observed_mlp import ArrayEvaluator, ObservedMLP
+from rl_training.networks.squashed_gaussian import SquashedSample
+from rl_training.seeding import generator, generator_state, restore_generator
+
+
+@dataclass
+class Temperature:
+    """The weight of the entropy, alpha: learned as its logarithm, or fixed."""
+
+    log_alpha: Tensor
+    """[1]; minus infinity for a fixed weight of 0."""
+    optimizer: FlatAdam | None
+    """Adam of log alpha; None where alpha is fixed."""
+    target_entropy: float
+    """What a learned weight aims for."""
+
+    @property
+    def alpha(self) -> float:
+        """The weight."""
+        return math.exp(float(self.log_alpha))
+
+    def step(self, logprob: float, learning_rate: float) -> float:
+        """Moves log alpha, given the mean log-density of the policy's actions; returns the loss before the step."""
+        error = logprob + self.target_entropy
+        loss = -float(self.log_alpha) * error
+        assert self.optimizer is not None
+        self.optimizer.step(self.log_alpha, torch.full_like(self.log_alpha, -error), learning_rate)
+        return loss
+
+
+@dataclass
+class SACState:
+    """All that training changes besides the policy's weights: exactly what a checkpoint must hold."""
+
+    critics: FlatParameters
+    """The twin critics' weights."""
+    targets: FlatParameters
+    """The twin target critics' weights."""
+    actor_optimizer: FlatAdam
+    """Adam of the policy; its steps count the updates."""
+    critic_optimizer: FlatAdam
+    """Adam of both critics."""
+    temperature: Temperature
+    """Alpha, with an Adam of its own where it is learned."""
+    action_rng: np.random.Generator
+    """Draws actions in the environments."""
+    replay_rng: np.random.Generator
+    """Draws what is learnt from."""
+    noise_rng: np.random.Generator
+    """Draws the policy's actions in updates."""
+
+
+class SAC:
+    """Acts, and learns from replayed transitions; knows no environment, file or logger.
+
+    Actions lie in [-1, 1] everywhere here: in the buffer, the critics, the entropy.
+    """
+
+    def __init__(
+        self, config: SACConfig, encoder: ObservationEncoder, codec: ActionCodec, device: torch.device
+    ) -> None:
+        """Makes the networks, with weights drawn from the seed's `init` stream; the targets start as copies.
+
+        Args:
+            config: The settings.
+            encoder: Kind, shape and dtype of one observation.
+            codec: The action space, a scaled `Box`.
+            device: Where the networks live.
+        """
+        network, rng = config.network, generator(config.seed, "init")
+        self.config, self.device, self.action_dims = config, device, codec.size
+        hidden, activation = network.hidden, network.activation
+        self.actor = ObservedMLP(encoder, 0, hidden, (2 * codec.size,), activation, (POLICY_GAIN,), rng)
+        self.critics = ObservedMLP(encoder, codec.size, hidden, (1, 1), activation, (VALUE_GAIN, VALUE_GAIN), rng)
+        self.target_critics = copy.deepcopy(self.critics)
+        self.parameters = FlatParameters(self.actor, device)
+        self.evaluator = ArrayEvaluator(self.actor, device)
+        critics = FlatParameters(self.critics, device)
+        self.state = SACState(
+            critics=critics,
+            targets=FlatParameters(self.target_critics, device),
+            actor_optimizer=FlatAdam(self.parameters.vector),
+            critic_optimizer=FlatAdam(critics.vector),
+            temperature=make_temperature(config, codec.size),
+            action_rng=generator(config.seed, "action"),
+            replay_rng=generator(config.seed, "replay"),
+            noise_rng=generator(config.seed, "update_noise"),
+        )
+
+    @property
+    def replay_rng(self) -> np.random.Generator:
+        """The stream that batches are drawn from."""
+        return self.state.replay_rng
+
+    def act(self, observation: np.ndarray, num_timesteps: int) -> np.ndarray:
+        """Draws an action in each environment; before `learning_starts`, uniformly from all of [-1, 1].
+
+        Args:
+            observation: [N, *O].
+            num_timesteps: Environment steps so far.
+
+        Returns:
+            Actions in [-1, 1], float32 [N, A].
+        """
+        rng = self.state.action_rng
+        if num_timesteps < self.config.learning_starts:
+            return rng.uniform(-1.0, 1.0, (len(observation), self.action_dims)).astype(np.float32)
+        return squashed_gaussian.draw(self.evaluator(observation)[0], rng)
+
+    def act_greedy(self, observation: np.ndarray) -> np.ndarray:
+        """Returns tanh of the mean in each environment, float32 [N, A]."""
+        return squashed_gaussian.mode(self.evaluator(observation)[0])
+
+    def q_values(self, observation: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Returns the smaller critic's value of actions [N, A] in [-1, 1], float32 [N]."""
+        observations = to_tensors(observation, self.device)
+        first_N1, second_N1 = self.critics.evaluate(observations, self._tensor(actions))
+        return torch.min(first_N1, second_N1).squeeze(1).cpu().numpy()
+
+    def update(self, batch: ReplayBatch, progress: float) -> dict[str, float]:
+        """Takes one gradient step each of temperature, critics and policy, then moves the target critics.
+
+        All losses weigh the entropy by alpha as it was before the temperature's step.
+
+        Args:
+            batch: Transitions, their observations normalised.
+            progress: The fraction of all timesteps that came before, in [0, 1].
+
+        Returns:
+            Metrics by their tracked names.
+
+        Raises:
+            NumericError: A loss, gradient or weight is NaN or infinite.
+        """
+        config, state, temperature = self.config, self.state, self.state.temperature
+        learning_rate = annealed(config.learning_rate, config.learning_rate_schedule, progress)
+        alpha = temperature.alpha
+        metrics = {"entropy_coef": alpha, "learning_rate": learning_rate}
+        with torch.no_grad():
+            observations = to_tensors(batch.obs, self.device)
+            shape = (2, len(batch), self.action_dims)
+            next_noise_BA, noise_BA = self._tensor(state.noise_rng.standard_normal(shape, dtype=np.float32))
+            # The policy acts on the next observations first: its step needs what the later evaluation leaves behind.
+            targets_B1 = self._targets(batch, next_noise_BA, alpha)
+            sample = squashed_gaussian.sample(self.actor(observations)[0], noise_BA)
+            logprob = float(sample.logprobs_B.mean())
+            require_finite({"logprob": logprob}, batch, self._networks())
+            if temperature.optimizer is not None:
+                metrics["entropy_coef_loss"] = temperature.step(logprob, learning_rate)
+
+            critic = self._critic_gradient(batch, observations, targets_B1)
+            require_finite(critic, batch, self._networks())
+            state.critic_optimizer.step(state.critics.vector, state.critics.gradient, learning_rate)
+
+            actor = self._actor_gradient(observations, sample, alpha)
+            require_finite(actor, batch, self._networks())
+            state.actor_optimizer.step(self.parameters.vector, self.parameters.gradient, learning_rate)
+
+            state.targets.vector.lerp_(state.critics.vector, config.tau)
+        metrics |= critic | actor | {"entropy": -logprob}
+        return {f"train/{name}": value for name, value in metrics.items()}
+
+    def _targets(self, batch: ReplayBatch, noise_BA: Tensor, alpha: float) -> Tensor:
+        """Returns r + discount * (min Q_target(s', a') - alpha log pi(a'|s')), a' of the policy, [B, 1]."""
+        next_observations = to_tensors(batch.next_obs, self.device)
+        sample = squashed_gaussian.sample(self.actor.evaluate(next_observations)[0], noise_BA)
+        first_B1, second_B1 = self.target_critics.evaluate(next_observations, sample.actions_BA)
+        next_B1 = torch.min(first_B1, second_B1) - alpha * sample.logprobs_B.unsqueeze(1)
+        rewards_B, discounts_B = self._tensor(batch.rewards), self._tensor(batch.discounts)
+        return rewards_B.unsqueeze(1) + discounts_B.unsqueeze(1) * next_B1
+
+    def _critic_gradient(self, batch: ReplayBatch, observations: Observations, targets_B1: Tensor) -> dict[str, float]:
+        """Fills the critics' gradient with that of half the sum of their mean squared errors."""
+        values = self.critics(observations, self._tensor(batch.actions))
+        errors = [values_B1 - targets_B1 for values_B1 in values]
+        self.critics.backward(*(errors_B1 / len(batch) for errors_B1 in errors))
+        critic_loss = 0.5 * sum(errors_B1.square().mean() for errors_B1 in errors)
+        measured = [critic_loss, values[0].mean(), self.state.critics.gradient.norm()]
+        names = ("critic_loss", "q_mean", "gradient_norm")
+        return dict(zip(names, torch.stack(measured).tolist(), strict=True))
+
+    def _actor_gradient(self, observations: Observations, sample: SquashedSample, alpha: float) -> dict[str, float]:
+        """Fills the policy's gradient with that of mean(alpha log pi(a|s) - min Q(s, a)), a drawn from the policy."""
+        count = len(sample.actions_BA)
+        first_B1, second_B1 = self.critics.evaluate(observations, sample.actions_BA)
+        first_is_less_B1 = (first_B1 <= second_B1).to(first_B1.dtype)
+        d_actions_BA = self.critics.further_gradient(-first_is_less_B1 / count, (first_is_less_B1 - 1.0) / count)
+        d_logprobs_B = torch.full_like(sample.logprobs_B, alpha / count)
+        self.actor.backward(sample.backward(d_actions_BA, d_logprobs_B))
+        actor_loss = alpha * sample.logprobs_B.mean() - torch.min(first_B1, second_B1).mean()
+        measured = [actor_loss, self.parameters.gradient.norm()]
+        return dict(zip(("actor_loss", "actor_gradient_norm"), torch.stack(measured).tolist(), strict=True))
+
+    def _networks(self) -> dict[str, FlatParameters]:
+        return {"policy": self.parameters, "critics": self.state.critics, "target critics": self.state.targets}
+
+    def _tensor(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def policy_state(self) -> dict[str, Tensor]:
+        """Returns copies of the policy's weights by name."""
+        return self.parameters.state_dict()
+
+    def load_policy_state(self, state: Mapping[str, Tensor]) -> None:
+        """Takes the policy's weights over.
+
+        Raises:
+            CheckpointError: They are those of another network.
+        """
+        self.parameters.load_state_dict(state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all of training but the policy's weights: critics, targets, temperature, optimisers, streams."""
+        state, temperature = self.state, self.state.temperature
+        return {
+            "critics": state.critics.state_dict(),
+            "targets": state.targets.state_dict(),
+            "actor_optimizer": state.actor_optimizer.state_dict(),
+            "critic_optimizer": state.critic_optimizer.state_dict(),
+            "log_alpha": temperature.log_alpha.cpu().clone(),
+            "alpha_optimizer": temperature.optimizer.state_dict() if temperature.optimizer is not None else None,
+            "action_rng": generator_state(state.action_rng),
+            "replay_rng": generator_state(state.replay_rng),
+            "noise_rng": generator_state(state.noise_rng),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where `state_dict` was taken.
+
+        Raises:
+            CheckpointError: The critics are other ones.
+        """
+        own, temperature = self.state, self.state.temperature
+        own.critics.load_state_dict(state["critics"])
+        own.targets.load_state_dict(state["targets"])
+        own.actor_optimizer.load_state_dict(state["actor_optimizer"])
+        own.critic_optimizer.load_state_dict(state["critic_optimizer"])
+        temperature.log_alpha.copy_(state["log_alpha"])
+        if temperature.optimizer is not None:
+            temperature.optimizer.load_state_dict(state["alpha_optimizer"])
+        own.action_rng = restore_generator(state["action_rng"])
+        own.replay_rng = restore_generator(state["replay_rng"])
+        own.noise_rng = restore_generator(state["noise_rng"])
+
+
+def make_temperature(config: SACConfig, action_dims: int) -> Temperature:
+    """Returns alpha at its start; on the CPU, since it is a single number."""
+    target_entropy = -float(action_dims) if config.target_entropy == "auto" else config.target_entropy
+    learned = config.entropy_coef == "auto"
+    start = config.initial_entropy_coef if config.entropy_coef == "auto" else config.entropy_coef
+    log_alpha = torch.tensor([start], dtype=torch.float64).log()
+    return Temperature(log_alpha, FlatAdam(log_alpha) if learned else None, target_entropy)
+
+
+def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> list[str]:
+    """Returns why SAC can't train on these spaces, a sentence each; nothing where it can."""
+    if not (isinstance(action_space, gym.spaces.Box) and action_space.is_bounded()):
+        bounded = gym.spaces.Box(-1.0, 1.0, (1,))  # stands in, so that the observation space is judged too
+        expected = "a Box with a lower and an upper bound in each dimension"
+        return [*encoding_faults("sac", observation_space, bounded), wrong_actions("sac", expected, action_space)]
+    return encoding_faults("sac", observation_space, action_space, scaled=True)
