@@ -71,7 +71,9 @@ def summarize(
     """
     from rl_training.runtime.checkpoint import open_checkpoint
 
-    episodes = ("seeds", "returns", "lengths")
+    if evaluation is not None:
+        numbers = {name: value for name, value in evaluation.items() if name not in ("seeds", "returns", "lengths")}
+        evaluation = {"checkpoint": training["best_checkpoint"], **numbers}
     return {
         "run_id": run.session.run_id,
         "run_uid": run.session.run_uid,
@@ -80,7 +82,7 @@ def summarize(
         "env_id": run.config.env_id,
         **training,
         "policy_sha256": open_checkpoint(training["checkpoint"], policy_only=True).policy_sha256,
-        "evaluation": evaluation and {name: value for name, value in evaluation.items() if name not in episodes},
+        "evaluation": evaluation,
         "promotion": promotion,
         "ui_command": run.session.ui,
     }

@@ -72,7 +72,8 @@ class RunSummary:
             "steps_per_second": self.steps_per_second,
             "cpu_seconds": self.cpu_seconds,
             "policy_sha256": self.policy_sha256,
-            "evaluation": evaluation_numbers(self.evaluation) if self.evaluation is not None else None,
+            "evaluation": self.evaluation
+            and {"checkpoint": str(self.checkpoint), **evaluation_numbers(self.evaluation)},
             "ui_command": self.ui,
             "unsent": self.unsent,
         }
