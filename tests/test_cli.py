@@ -177,7 +177,7 @@ def test_train_evaluate_and_resume(config, own_home):
     code, out, err = command("evaluate", run_dir, "--json")
     assert code == 0, err
     evaluated = only_json(out)
-    assert evaluated["evaluation"] == trained["evaluation"]
+    assert {"checkpoint": trained["checkpoint"], **evaluated["evaluation"]} == trained["evaluation"]
     assert evaluated["policy_sha256"] == trained["policy_sha256"]
     assert evaluated["run_uid"] == trained["run_uid"]
 
