@@ -57,6 +57,7 @@ class ReplayBuffer:
         rewards: The environments' own, float32 [R, N].
         terminated: bool [R, N].
         truncated: bool [R, N].
+        nbytes: Bytes of these arrays.
         total: Transitions ever added. The transitions of a run are numbered in this order, from 0.
     """
 
@@ -81,6 +82,7 @@ class ReplayBuffer:
         self.terminated, self.truncated = np.zeros(size, bool), np.zeros(size, bool)
         self.total = 0
         self._flat = {name: array.reshape(capacity, *array.shape[2:]) for name, array in self.arrays().items()}
+        self.nbytes = sum(array.nbytes for array in self._flat.values())
         self._gammas = (gamma ** np.arange(n_step + 1)).astype(np.float32)
         self._batch = self._empty_batch(0)
 
@@ -93,11 +95,6 @@ class ReplayBuffer:
     def oldest(self) -> int:
         """Number of the oldest transition that is held."""
         return self.total - self.size
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the arrays."""
-        return sum(array.nbytes for array in self.arrays().values())
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Returns the ring's arrays by name, [R, N, ...]."""

@@ -20,6 +20,7 @@ from rl_training.runtime.checkpoint_reading import (
 from rl_training.runtime.checkpoint_writing import prune, write_best, write_checkpoint
 from rl_training.runtime.manifest import CONFIG, FORMAT_VERSION, Manifest
 from rl_training.runtime.plain_state import from_plain, policy_sha256, to_plain
+from rl_training.runtime.replay_shards import ReplayStore, ShardEntry, load_replay
 
 __all__ = [
     "CHECKPOINTS",
@@ -27,12 +28,15 @@ __all__ = [
     "FORMAT_VERSION",
     "Checkpoint",
     "Manifest",
+    "ReplayStore",
+    "ShardEntry",
     "best_path",
     "checkpoint_name",
     "find_checkpoint",
     "from_plain",
     "list_checkpoints",
     "load_policy_state",
+    "load_replay",
     "load_trainer_state",
     "newest_good",
     "open_checkpoint",

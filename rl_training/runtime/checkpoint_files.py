@@ -102,6 +102,16 @@ class _HashingFile:
         self.raw.flush()
 
 
+def link(source: Path, target: Path) -> None:
+    """Gives an immutable file another name; a copy of it where the file system has no hard links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+        with target.open("rb") as file:
+            os.fsync(file.fileno())
+
+
 def publish(staged: Path, target: Path) -> None:
     """Gives a staged directory its final name; one that is there is removed, after the new one is in place."""
     sync_directory(staged)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +106,7 @@ def load_policy_state(checkpoint: Checkpoint) -> dict[str, Any]:
         CheckpointError: The file is damaged, holds more than tensors, numbers and strings (nothing of it is run), is
             not the policy that the manifest names, or has a NaN or infinity.
     """
-    state, path = _load(checkpoint, POLICY), checkpoint.path / POLICY
+    state, path = load_file(checkpoint, POLICY), checkpoint.path / POLICY
     policy = _from_plain(state, path)
     if (where := first_non_finite(state)) is not None:
         raise CheckpointError(f"{path} is refused: its tensor {where} is NaN or infinite")
@@ -121,7 +121,7 @@ def load_trainer_state(checkpoint: Checkpoint) -> dict[str, Any]:
     Raises:
         CheckpointError: The file is damaged, or holds more than tensors, numbers and strings (nothing of it is run).
     """
-    return _from_plain(_load(checkpoint, TRAINER), checkpoint.path / TRAINER)
+    return _from_plain(load_file(checkpoint, TRAINER), checkpoint.path / TRAINER)
 
 
 def list_checkpoints(root: Path) -> tuple[list[Checkpoint], list[str]]:
@@ -215,15 +215,23 @@ def read_best(root: Path) -> tuple[Checkpoint, float] | None:
     return None if best is None else (open_checkpoint(best[0]), best[1])
 
 
-def verified(path: Path, *, policy_only: bool = False) -> Checkpoint:
-    """Does the work of `open_checkpoint`, whose errors also say where the newest good checkpoint is."""
+def verified(path: Path, *, policy_only: bool = False, known: Collection[str] = ()) -> Checkpoint:
+    """Does the work of `open_checkpoint`, whose errors also say where the newest good checkpoint is.
+
+    The files in `known` are not read: the caller has their hashes from writing them.
+    """
     manifest = read_manifest(path)
-    needed = {name: manifest.files[name] for name in (CONFIG, POLICY)} if policy_only else manifest.files
-    verify_files(path, needed)
+    names = {CONFIG, POLICY} if policy_only else manifest.files.keys() - known
+    verify_files(path, {name: entry for name, entry in manifest.files.items() if name in names})
     return Checkpoint(path, manifest)
 
 
-def _load(checkpoint: Checkpoint, name: str) -> Any:
+def load_file(checkpoint: Checkpoint, name: str) -> Any:
+    """Returns what one of its files holds, in plain form (see `plain_state`).
+
+    Raises:
+        CheckpointError: The file is damaged, or holds more than tensors, numbers and strings (nothing of it is run).
+    """
     with _verified_file(checkpoint, name) as file:
         try:
             return torch.load(file, map_location="cpu", weights_only=True)
@@ -265,3 +273,14 @@ def newest_good_hint(root: Path) -> str:
     except OSError:
         return ""
     return f"; the newest good checkpoint is {newest.path}" if newest else "; there is no good checkpoint beside it"
+
+
+@contextmanager
+def write_errors(root: Path, target: Path) -> Iterator[None]:
+    """Turns what the system says of a write to `target` into one line, with the newest good checkpoint in `root`."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(
+            f"{target} can't be written: {one_line(error.strerror or error)}{newest_good_hint(root)}"
+        ) from error

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,11 +21,12 @@ from rl_training.runtime.checkpoint_reading import (
     Checkpoint,
     checkpoint_name,
     list_checkpoints,
-    newest_good_hint,
     verified,
+    write_errors,
 )
-from rl_training.runtime.manifest import CONFIG, MANIFEST, POLICY, TRAINER, Manifest, one_line
+from rl_training.runtime.manifest import CONFIG, MANIFEST, POLICY, TRAINER, FileEntry, Manifest
 from rl_training.runtime.plain_state import first_non_finite, policy_sha256, to_plain
+from rl_training.runtime.replay_shards import REPLAY, ShardEntry, describe, shared_with
 from rl_training.runtime.versions import versions
 
 logger = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ def write_checkpoint(
     policy: Mapping[str, Any],
     trainer: Mapping[str, Any],
     extra: Mapping[str, Any] | None = None,
+    shards: Sequence[ShardEntry] | None = None,
 ) -> Checkpoint:
     """Writes a checkpoint that is whole on disk when this returns, and that was never there half.
 
@@ -57,6 +58,8 @@ def write_checkpoint(
         policy: All that evaluation and serving need: tensors, numpy arrays, numbers, strings, lists and mappings.
         trainer: All else that training needs to go on; likewise.
         extra: Kept in the manifest as JSON.
+        shards: What `ReplayStore.save` returned, for an algorithm that has a replay buffer. The checkpoint shares these
+            files; they are neither written nor read again.
 
     Raises:
         NumericError: The policy has a NaN or infinity; nothing is written.
@@ -67,19 +70,14 @@ def write_checkpoint(
         raise NumericError(f"policy tensor {where} is NaN or infinite at step {num_timesteps}; it is not saved")
     identity = policy_sha256(policy)
     target = root / checkpoint_name(num_timesteps)
-    with _write_errors(root, target):
+    with write_errors(root, target):
         root.mkdir(parents=True, exist_ok=True)
         files.sweep(root)
-        existing = _existing(target)
+        existing = _existing(target, shards or ())
         if existing is not None and existing.policy_sha256 == identity:
             return existing
         staged = files.stage(root, target.name)
         try:
-            entries = {
-                CONFIG: files.write_file(staged / CONFIG, lambda file: file.write(dump_config(config).encode())),
-                POLICY: files.write_file(staged / POLICY, lambda file: torch.save(policy, file)),
-                TRAINER: files.write_file(staged / TRAINER, lambda file: torch.save(trainer, file)),
-            }
             manifest = Manifest(
                 algorithm=algorithm,
                 num_timesteps=num_timesteps,
@@ -88,8 +86,8 @@ def write_checkpoint(
                 versions=versions(),
                 config_hash=config_hash(config),
                 policy_sha256=identity,
-                files=entries,
-                extra=dict(extra or {}),
+                files=_write_files(staged, config, policy, trainer, shards or ()),
+                extra={**(extra or {}), **({} if shards is None else {REPLAY: describe(shards)})},
             )
             files.write_file(staged / MANIFEST, lambda file: file.write(manifest.to_json().encode()))
             files.publish(staged, target)
@@ -114,7 +112,7 @@ def prune(root: Path, keep_last: int, keep: Collection[Path] = ()) -> list[Path]
     """
     found, _ = list_checkpoints(root)
     doomed = [checkpoint.path for checkpoint in found[keep_last:] if checkpoint.path not in keep]
-    with _write_errors(root, root):
+    with write_errors(root, root):
         for path in doomed:
             files.remove(path)
     return doomed
@@ -131,25 +129,33 @@ def write_best(root: Path, checkpoint: Checkpoint, return_mean: float) -> None:
         "return_mean": float(return_mean),
         "num_timesteps": checkpoint.num_timesteps,
     }
-    with _write_errors(root, root / BEST):
+    with write_errors(root, root / BEST):
         files.replace_file(root / BEST, json.dumps(best, allow_nan=False) + "\n")
 
 
-def _existing(target: Path) -> Checkpoint | None:
+def _write_files(
+    staged: Path,
+    config: TrainConfig,
+    policy: Mapping[str, Any],
+    trainer: Mapping[str, Any],
+    shards: Sequence[ShardEntry],
+) -> dict[str, FileEntry]:
+    entries = {
+        CONFIG: files.write_file(staged / CONFIG, lambda file: file.write(dump_config(config).encode())),
+        POLICY: files.write_file(staged / POLICY, lambda file: torch.save(policy, file)),
+        TRAINER: files.write_file(staged / TRAINER, lambda file: torch.save(trainer, file)),
+    }
+    for shard in shards:
+        files.link(shard.path, staged / shard.path.name)
+        entries[shard.path.name] = shard.file
+    return entries
+
+
+def _existing(target: Path, shards: Sequence[ShardEntry]) -> Checkpoint | None:
     if not target.exists():
         return None
     try:
-        return verified(target)
+        return verified(target, known=shared_with(target, shards))
     except CheckpointError as error:
         logger.warning("%s; set aside as %s", error, files.set_aside(target))
         return None
-
-
-@contextmanager
-def _write_errors(root: Path, target: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise CheckpointError(
-            f"{target} can't be written: {one_line(error.strerror or error)}{newest_good_hint(root)}"
-        ) from error

@@ -24,7 +24,14 @@ from rl_training.config.reader import config_hash, dump_config
 from rl_training.config.secrets import REDACTED, is_secret_name, redact, redact_text
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import ConfigError, UserError
-from rl_training.runtime.checkpoint import CHECKPOINTS, Checkpoint, best_path, prune, write_checkpoint
+from rl_training.runtime.checkpoint import (
+    CHECKPOINTS,
+    Checkpoint,
+    ShardEntry,
+    best_path,
+    prune,
+    write_checkpoint,
+)
 from rl_training.runtime.versions import versions
 
 logger = logging.getLogger(__name__)
@@ -136,6 +143,7 @@ def save_training_checkpoint(
     policy: Mapping[str, Any],
     trainer: Mapping[str, Any],
     extra: Mapping[str, Any] | None = None,
+    shards: Sequence[ShardEntry] | None = None,
 ) -> Checkpoint:
     """Writes a checkpoint of a run and then removes the ones that `checkpoint.keep_last` does not keep.
 
@@ -154,6 +162,7 @@ def save_training_checkpoint(
         policy=policy,
         trainer=trainer,
         extra=extra,
+        shards=shards,
     )
     best = best_path(run.checkpoints)
     prune(run.checkpoints, config.checkpoint.keep_last, {checkpoint.path, *([best[0]] if best else [])})

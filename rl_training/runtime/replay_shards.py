@@ -1,0 +1,231 @@
+"""A replay buffer on disk: immutable files that its checkpoints share, of which each save writes only what is new.
+
+A shard holds consecutive transitions, by their numbers in the run; the buffer's ring is a window over the shards. It is
+named by the hash of its bytes, and written straight from the ring, in pieces, so that there is no second buffer in
+memory. A run keeps those of the current window under `replay/`; a checkpoint has them as hard links, so it is whole by
+itself and they go with the last checkpoint that needs them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from rl_training.data.arrays import without_records
+from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.errors import CheckpointError
+from rl_training.runtime import checkpoint_files as files
+from rl_training.runtime.checkpoint_reading import CHECKPOINTS, Checkpoint, load_file, write_errors
+from rl_training.runtime.manifest import FileEntry
+
+REPLAY = "replay"
+"""The key in a manifest's `extra` that lists the shards, and the folder of a run's directory that holds them."""
+
+PIECE_BYTES = 16 * 2**20
+"""A shard is of this size at most, or of 1/256 of the buffer where that is more."""
+
+
+@dataclass(frozen=True)
+class ShardEntry:
+    """A shard that is whole on disk."""
+
+    path: Path
+    """Named by its sha256."""
+    first: int
+    """Number of its first transition in the run."""
+    count: int
+    """Transitions."""
+    file: FileEntry
+
+    @property
+    def end(self) -> int:
+        """Number of the transition after its last."""
+        return self.first + self.count
+
+
+class ReplayStore:
+    """The shards of a run's replay buffer.
+
+    Args:
+        directory: The run's directory / `REPLAY`; made where it is missing.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._entries: list[ShardEntry] = []
+
+    def save(self, buffer: ReplayBuffer) -> list[ShardEntry]:
+        """Writes the transitions that no shard has yet.
+
+        Returns:
+            The shards that hold all that the buffer holds, in order: for `write_checkpoint`.
+
+        Raises:
+            CheckpointError: The disk is full, read-only, or the like; no stub is left, and what is written stays.
+        """
+        self._write(buffer, buffer.total)
+        return list(self._entries)
+
+    def write_ahead(self, buffer: ReplayBuffer) -> None:
+        """Writes what fills whole shards, so that the next save, in a hurry perhaps, has little left to write.
+
+        Raises:
+            CheckpointError: As `save`.
+        """
+        start, piece = self._start(buffer), _piece(buffer)
+        if buffer.total - start >= piece:
+            self._write(buffer, start + (buffer.total - start) // piece * piece)
+
+    def load(self, checkpoint: Checkpoint, buffer: ReplayBuffer) -> None:
+        """Fills the buffer from a checkpoint, of this run or another, and goes on with its shards.
+
+        Raises:
+            CheckpointError: As `load_replay`; or the directory can't be written.
+        """
+        entries = load_replay(checkpoint, buffer)
+        with write_errors(self.directory.parent / CHECKPOINTS, self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._entries = [self._adopt(entry) for entry in entries]
+            self._remove_others()
+            files.sync_directory(self.directory)
+
+    def _start(self, buffer: ReplayBuffer) -> int:
+        return max(self._entries[-1].end if self._entries else 0, buffer.oldest)
+
+    def _write(self, buffer: ReplayBuffer, end: int) -> None:
+        with write_errors(self.directory.parent / CHECKPOINTS, self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            files.sweep(self.directory)
+            self._entries = [entry for entry in self._entries if entry.end > buffer.oldest]
+            if not all(_on_disk(entry) for entry in self._entries):
+                self._entries = []  # somebody removed them; the buffer still has it all
+            self._remove_others()
+            while (start := self._start(buffer)) < end:
+                count = min(end - start, _piece(buffer), buffer.capacity - start % buffer.capacity)
+                self._entries.append(self._write_shard(buffer, start, count))
+            files.sync_directory(self.directory)
+
+    def _write_shard(self, buffer: ReplayBuffer, first: int, count: int) -> ShardEntry:
+        tensors = {name: _tensor(array) for name, array in buffer.view(first, count).items()}
+        staged = self.directory / f"{files.STAGING}{os.getpid()}-shard"
+        try:
+            file = files.write_file(staged, lambda file: torch.save({"first": first, **tensors}, file))
+            path = self.directory / f"{file.sha256}.pt"
+            staged.replace(path)
+        finally:
+            staged.unlink(missing_ok=True)
+        return ShardEntry(path, first, count, file)
+
+    def _adopt(self, entry: ShardEntry) -> ShardEntry:
+        path = self.directory / entry.path.name
+        if not _same_file(path, entry.path):
+            path.unlink(missing_ok=True)
+            files.link(entry.path, path)
+        return replace(entry, path=path)
+
+    def _remove_others(self) -> None:
+        """Removes what the ring has overwritten, or a process that was killed wrote later than what is gone on from."""
+        wanted = {entry.path.name for entry in self._entries}
+        for path in self.directory.glob("*.pt"):
+            if path.name not in wanted:
+                path.unlink()
+
+
+def load_replay(checkpoint: Checkpoint, buffer: ReplayBuffer) -> list[ShardEntry]:
+    """Fills a buffer with what was saved in a checkpoint, in the same places.
+
+    Args:
+        checkpoint: A verified checkpoint.
+        buffer: Of the same capacity, environments and spaces.
+
+    Returns:
+        The checkpoint's shards.
+
+    Raises:
+        CheckpointError: It has no replay buffer, one that does not fit, or a damaged file, which is named.
+    """
+    entries = _entries(checkpoint)
+    total = entries[-1].end if entries else 0
+    oldest = max(0, total - buffer.capacity)
+    if entries and entries[0].first > oldest:
+        raise CheckpointError(
+            f"{checkpoint.path} does not fit: its replay buffer holds the transitions {entries[0].first} to {total}, "
+            f"and one of {buffer.capacity} would hold those from {oldest}"
+        )
+    for entry in entries:
+        _read_shard(checkpoint, entry, buffer)
+    buffer.total = total
+    return entries
+
+
+def describe(shards: Sequence[ShardEntry]) -> list[dict[str, Any]]:
+    """Returns the shards as the manifest's `extra` lists them."""
+    return [{"first": shard.first, "count": shard.count, "file": shard.path.name} for shard in shards]
+
+
+def shared_with(directory: Path, shards: Sequence[ShardEntry]) -> set[str]:
+    """Returns the names of the shards that a checkpoint's directory has as links to the very same files."""
+    return {shard.path.name for shard in shards if _same_file(directory / shard.path.name, shard.path)}
+
+
+def _entries(checkpoint: Checkpoint) -> list[ShardEntry]:
+    listed, manifest = checkpoint.manifest.extra.get(REPLAY), checkpoint.manifest
+    if listed is None:
+        raise CheckpointError(f"{checkpoint.path} has no replay buffer, which {checkpoint.algorithm} needs to go on")
+    entries: list[ShardEntry] = []
+    try:
+        for shard in listed:
+            first, count, name = int(shard["first"]), int(shard["count"]), shard["file"]
+            if first < 0 or count < 1 or (entries and first != entries[-1].end):
+                raise ValueError(f"{name} has the transitions {first} to {first + count}")
+            entries.append(ShardEntry(checkpoint.path / name, first, count, manifest.files[name]))
+    except (TypeError, ValueError, KeyError) as error:
+        raise CheckpointError(f"{checkpoint.path} is refused: its list of replay shards is wrong ({error})") from error
+    return entries
+
+
+def _read_shard(checkpoint: Checkpoint, entry: ShardEntry, buffer: ReplayBuffer) -> None:
+    state = load_file(checkpoint, entry.path.name)
+    try:
+        rows = buffer.view(entry.first, entry.count)
+        if not isinstance(state, Mapping) or state.get("first") != entry.first or state.keys() != {"first", *rows}:
+            raise ValueError(f"it holds other things than the transitions from {entry.first}")
+        for name, array in rows.items():
+            target = _tensor(array)
+            if (state[name].shape, state[name].dtype) != (target.shape, target.dtype):
+                got, expected = ((list(t.shape), t.dtype) for t in (state[name], target))
+                raise ValueError(f"{name} is {got}, and the buffer's is {expected}")
+            target.copy_(state[name])
+    except (ValueError, AttributeError, RuntimeError) as error:
+        raise CheckpointError(f"{entry.path} is refused: {error}") from error
+
+
+def _tensor(array: NDArray[Any]) -> torch.Tensor:
+    """Returns a view: what is written to it is in the array."""
+    return torch.from_numpy(without_records(array))
+
+
+def _piece(buffer: ReplayBuffer) -> int:
+    """Returns the transitions of a full shard, whole rows."""
+    row_bytes = buffer.nbytes * buffer.num_envs // buffer.capacity
+    return max(1, max(PIECE_BYTES, buffer.nbytes // 256) // row_bytes) * buffer.num_envs
+
+
+def _on_disk(entry: ShardEntry) -> bool:
+    try:
+        return entry.path.stat().st_size == entry.file.size
+    except FileNotFoundError:
+        return False
+
+
+def _same_file(a: Path, b: Path) -> bool:
+    try:
+        return a.samefile(b)
+    except FileNotFoundError:
+        return False
