@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rl_training.config.ppo import PPOConfig
 from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.envs.training import TrainingEnvs
 from rl_training.seeding import generator, generator_state, restore_generator
 
 F4 = np.dtype(np.float32)
@@ -208,3 +210,35 @@ def test_views_are_of_whole_rows_and_do_not_lead_over_the_rings_end() -> None:
     for first, count in itertools.product((4, 5), (3, 4)):
         with pytest.raises(ValueError, match="no whole rows, or lead over the ring's end"):
             buffer.view(first, count)
+
+
+def collected(env_id: str, num_envs: int, draw: Any) -> tuple[ReplayBuffer, Any]:
+    """25 steps of an environment as a trainer stores them, and copies of the actions."""
+    envs = TrainingEnvs(PPOConfig(env_id=env_id, num_envs=num_envs, total_timesteps=2_000), gamma=None)
+    encoder, codec = envs.encoder, envs.codec
+    buffer = ReplayBuffer(25 * num_envs, num_envs, encoder.shape, encoder.dtype, codec.shape, codec.dtype)
+    envs.start()
+    given = []
+    for _ in range(25):
+        observation, actions = envs.observation, draw((num_envs, *codec.shape)).astype(codec.dtype)
+        given.append(actions.copy())
+        step = envs.step(actions)
+        buffer.add(observation, actions, step.reward, step.next_observation, step.terminated, step.truncated)
+    envs.close()
+    return buffer, given
+
+
+@pytest.mark.parametrize("num_envs", [1, 4])
+def test_transitions_of_an_env_that_reuses_its_array(num_envs: int) -> None:
+    buffer, _ = collected("case_envs:SharedArray-v0", num_envs, np.zeros)
+    assert (buffer.next_obs - buffer.obs == 1).all()
+    assert buffer.terminated.sum() == 2 * num_envs  # at the ends of episodes as well
+
+
+@pytest.mark.parametrize("num_envs", [1, 4])
+def test_actions_of_an_env_that_changes_them(num_envs: int) -> None:
+    rng = np.random.default_rng(0)
+    buffer, given = collected("case_envs:MutatesAction-v0", num_envs, lambda shape: rng.uniform(-1, 1, shape))
+    np.testing.assert_array_equal(buffer.actions, given)
+    assert np.abs(buffer.actions).max() <= 1
+    np.testing.assert_allclose(buffer.rewards, -10 * np.abs(buffer.actions).sum(axis=-1), rtol=1e-6)

@@ -98,7 +98,7 @@ def test_what_is_saved_comes_back_bit_for_bit(tmp_path: Path, steps: int, shape:
         assert_same(buffer, restored)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from(["save", "ahead", "resume"])), max_size=8))
 def test_any_sequence_of_saves_and_resumes_equals_the_buffer_that_was_never_saved(
     tmp_path_factory: pytest.TempPathFactory, moves: list[tuple[int, str]]
@@ -244,6 +244,19 @@ def test_writing_ahead_leaves_little_to_the_save(tmp_path: Path, monkeypatch: py
     entries = store.save(buffer)
     assert [(entry.first, entry.count) for entry in entries] == [(0, 12), (12, 12), (24, 6)]
     assert {path: path.stat().st_ino for path in before} == before
+
+
+def test_golden_shards_of_format_1() -> None:
+    """Written by `golden/write_replay_format_1.py`: 20 transitions in a ring of 12."""
+    buffer = make_buffer(shape=(), dtype=MIXED)
+    checkpoint = open_checkpoint(Path(__file__).parent / "golden" / "replay_format_1" / "step_000000000020")
+    load_replay(checkpoint, buffer)
+    assert (buffer.total, buffer.oldest) == (20, 8)
+    assert buffer.actions.tolist() == [[12, 13], [14, 15], [16, 17], [18, 19], [8, 9], [10, 11]]
+    assert buffer.obs["camera"][4, 1].ravel().tolist() == [90, 91, 92, 93, 94, 95]  # 10 * number + 0 ... 5
+    assert buffer.next_obs["vector"][3, 0].tolist() == [18.25, 18.5, 18.75]
+    assert buffer.rewards[0].tolist() == [6.0, 6.5]
+    assert [np.flatnonzero(flag).tolist() for flag in (buffer.terminated, buffer.truncated)] == [[4], [2]]
 
 
 # A save neither writes nor reads what is unchanged, and is whole whenever it is killed.

@@ -1,7 +1,8 @@
 """Checkpoints: directories that are whole or not there, verified by hash, with nothing in them that can run.
 
 `write_checkpoint` writes one, `open_checkpoint` verifies one, `newest_good` finds the one to go on from, and `prune`
-removes the old ones. `docs/checkpoints.md` describes the format.
+removes the old ones. `ReplayStore` keeps a replay buffer in files that checkpoints share. `docs/checkpoints.md`
+describes the format.
 """
 
 from rl_training.runtime.checkpoint_reading import (
