@@ -41,10 +41,14 @@ def test_help_and_lists_import_nothing_heavy(words):
     [
         "rl_training",
         "rl_training.errors",
+        "rl_training.config.dqn",
         "rl_training.config.ppo",
+        "rl_training.config.sac",
         "rl_training.config.reader",
         "rl_training.experiment.registry",
+        "rl_training.experiment.dqn",
         "rl_training.experiment.ppo",
+        "rl_training.experiment.sac",
         "rl_training.experiment.loading",
         "rl_training.runtime.callbacks",
     ],
@@ -54,9 +58,8 @@ def test_settings_and_registry_import_nothing_heavy(module):
 
 
 def test_training_needs_neither_mlflow_nor_prefect():
-    code = (
-        "import rl_training.experiment.default_manager, rl_training.runtime.ppo_trainer, rl_training.runtime.workflows"
-    )
+    trainers = ", ".join(f"rl_training.runtime.{name}_trainer" for name in ("ppo", "dqn", "sac"))
+    code = f"import rl_training.experiment.default_manager, rl_training.runtime.workflows, {trainers}"
     assert imported_after(code) & {"mlflow", "prefect"} == set()
 
 

@@ -10,9 +10,11 @@ import rl_training.api
 PROMISED = {
     "AlgorithmSpec",
     "Callback",
+    "DQNConfig",
     "DefaultExperimentManager",
     "EvaluationResult",
     "PPOConfig",
+    "SACConfig",
     "TrainConfig",
     "TrainResult",
     "TrainerState",
@@ -23,7 +25,9 @@ PROMISED = {
     "load_policy",
     "register_algorithm",
     "resume",
+    "train_dqn",
     "train_ppo",
+    "train_sac",
     "validate_env",
 }
 
@@ -45,8 +49,9 @@ def test_unknown_name_is_an_attribute_error():
         rl_training.train_everything  # noqa: B018
 
 
-def test_train_function_has_the_contracts_arguments():
-    parameters = inspect.signature(rl_training.train_ppo).parameters
+@pytest.mark.parametrize("train", [rl_training.train_ppo, rl_training.train_dqn, rl_training.train_sac])
+def test_train_function_has_the_contracts_arguments(train):
+    parameters = inspect.signature(train).parameters
     assert list(parameters)[:3] == ["config", "callbacks", "resume_from"]
     assert parameters["callbacks"].default == ()
     assert parameters["resume_from"].default is None

@@ -16,17 +16,28 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from rl_training.config import scalars
+from rl_training.config.dqn import DQNConfig
+from rl_training.config.off_policy import OffPolicyConfig
 from rl_training.config.ppo import PPOConfig
+from rl_training.config.sac import SACConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.config.suggestions import section_type
+
+_TYPES: dict[str, tuple[type[TrainConfig], type[TrainConfig] | None]] = {
+    "TrainConfig": (TrainConfig, None),
+    "PPOConfig": (PPOConfig, TrainConfig),
+    "OffPolicyConfig": (OffPolicyConfig, TrainConfig),
+    "DQNConfig": (DQNConfig, OffPolicyConfig),
+    "SACConfig": (SACConfig, OffPolicyConfig),
+}
+"""Each settings class that has a block, and the class whose fields its own block leaves out."""
 
 _BLOCK = re.compile(r"(<!-- fields of (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def updated(page: str) -> str:
     """Returns the page with each block `<!-- fields of TYPE -->` ... `<!-- end -->` written anew."""
-    tables = {"TrainConfig": field_tables(TrainConfig), "PPOConfig": field_tables(PPOConfig, beside=TrainConfig)}
-    return _BLOCK.sub(lambda match: match[1] + "\n" + tables[match["name"]] + "\n" + match[3], page)
+    return _BLOCK.sub(lambda match: match[1] + "\n" + field_tables(*_TYPES[match["name"]]) + "\n" + match[3], page)
 
 
 def field_tables(model: type[BaseModel], beside: type[BaseModel] | None = None) -> str:

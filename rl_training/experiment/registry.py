@@ -79,7 +79,7 @@ def _all() -> dict[str, AlgorithmSpec]:
 
 @cache
 def _built_in() -> dict[str, AlgorithmSpec]:
-    specs = (import_module(f"rl_training.experiment.{module}").SPEC for module in ("ppo",))
+    specs = (import_module(f"rl_training.experiment.{module}").SPEC for module in ("ppo", "dqn", "sac"))
     return {spec.name: spec for spec in specs}
 
 

@@ -108,7 +108,8 @@ def load_network_policy(
     checkpoint: Checkpoint,
     config_type: type[ConfigT],
     make_algorithm: MakeAlgorithm[ConfigT],
-    make_codec: Callable[[Any], ActionCodec] = ActionCodec,
+    *,
+    scale_actions: bool = False,
 ) -> Policy:
     """Returns the greedy policy of a checkpoint that a `NetworkTrainer` wrote, without making an environment.
 
@@ -116,7 +117,7 @@ def load_network_policy(
         checkpoint: Verified.
         config_type: The algorithm's settings.
         make_algorithm: The algorithm's class.
-        make_codec: Makes the action codec from the action space.
+        scale_actions: Whether the algorithm's actions lie in [-1, 1] and are scaled to the space's bounds.
 
     Raises:
         CheckpointError: The checkpoint is damaged or another algorithm's.
@@ -124,7 +125,7 @@ def load_network_policy(
     config = check(read_text(checkpoint.config_text(), str(checkpoint.path)), config_type)
     state = load_policy_state(checkpoint)
     observation_space, action_space = (space_from_json(state[name]) for name in ("observation_space", "action_space"))
-    encoder, codec = ObservationEncoder(observation_space), make_codec(action_space)
+    encoder, codec = ObservationEncoder(observation_space), ActionCodec(action_space, scaled=scale_actions)
     algorithm = make_algorithm(config, encoder, codec, torch.device("cpu"))
     algorithm.load_policy_state(state["weights"])
     normalizer = None

@@ -11,31 +11,32 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import torch
 
 from rl_training.config.settings import TrainConfig
-from rl_training.envs.training import Episode
 from rl_training.errors import CheckpointError, EnvironmentFault
 from rl_training.runtime.callbacks import Callback, CallbackError, CallbackList, Event, StopReason, TrainerState
-from rl_training.runtime.checkpoint import Checkpoint, load_policy_state, load_trainer_state, read_best, write_best
+from rl_training.runtime.checkpoint import (
+    Checkpoint,
+    ShardEntry,
+    load_policy_state,
+    load_trainer_state,
+    read_best,
+    write_best,
+)
 from rl_training.runtime.evaluation import Evaluator
 from rl_training.runtime.policy import Policy
+from rl_training.runtime.progress import Phase, Progress
 from rl_training.runtime.run_utils import TrainingRun, save_training_checkpoint
 from rl_training.runtime.stopping import StopFlag, StopTraining
 from rl_training.runtime.torch_threads import torch_threads
 from rl_training.seeding import episode_seeds
 
 logger = logging.getLogger(__name__)
-
-RECENT_EPISODES = 100
-"""`rollout/*` metrics are means over this many of the newest finished episodes."""
-
-Phase = Literal["collect", "update"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,37 +57,6 @@ class TrainResult:
     """Environment steps of this process a second of `train()`, evaluation and checkpoints included."""
     cpu_seconds: float
     """CPU time of the training thread inside `train()`."""
-
-
-@dataclass
-class Progress:
-    """The counters of a run: saved whole in each checkpoint."""
-
-    num_timesteps: int = 0
-    iteration: int = 0
-    phase: Phase = "collect"
-    episodes: int = 0
-    last_log: int = 0
-    last_evaluation: int = 0
-    best_return: float | None = None
-    recent_returns: list[float] = field(default_factory=list)
-    recent_lengths: list[int] = field(default_factory=list)
-
-    def count(self, episodes: Sequence[Episode]) -> None:
-        """Takes in episodes that have just ended."""
-        self.episodes += len(episodes)
-        for episode in episodes:
-            self.recent_returns.append(episode.return_)
-            self.recent_lengths.append(episode.length)
-        del self.recent_returns[:-RECENT_EPISODES], self.recent_lengths[:-RECENT_EPISODES]
-
-    def rollout_metrics(self) -> dict[str, float]:
-        """Returns `rollout/*`; means are left out until an episode has ended."""
-        metrics = {"rollout/episodes": float(self.episodes)}
-        if self.recent_returns:
-            metrics["rollout/episode_return_mean"] = float(np.mean(self.recent_returns))
-            metrics["rollout/episode_length_mean"] = float(np.mean(self.recent_lengths))
-        return metrics
 
 
 class Trainer(ABC):
@@ -135,6 +105,10 @@ class Trainer(ABC):
     @abstractmethod
     def _load_states(self, policy: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[int]:
         """Takes both states back; returns the environments whose episode could not be replayed."""
+
+    def _replay_shards(self) -> Sequence[ShardEntry] | None:
+        """Returns the files of the replay buffer as it is now; None for an algorithm that has none."""
+        return None
 
     @abstractmethod
     def _close(self) -> None:
@@ -280,6 +254,7 @@ class Trainer(ABC):
                 "callbacks": self.callbacks.state_dict(),
             },
             extra={"device": str(self.device), "threads": self.config.threads},
+            shards=self._replay_shards(),
         )
         self.state.checkpoint, self._saved_moment = checkpoint, moment
         self._emit("on_checkpoint_end", {})

@@ -1,0 +1,72 @@
+"""DQN's trainer: the off-policy loop with DQN's mathematics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rl_training.algorithms.dqn import DQN
+from rl_training.config.dqn import DQNConfig
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.checkpoint import Checkpoint
+from rl_training.runtime.network_trainer import load_network_policy
+from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
+from rl_training.runtime.policy import Policy
+from rl_training.runtime.setup import make_trainer
+from rl_training.runtime.stopping import StopFlag
+from rl_training.runtime.trainer import Trainer, TrainResult
+
+
+class DQNTrainer(OffPolicyTrainer):
+    """Trains DQN; see `rl_training.algorithms.dqn` for the mathematics."""
+
+    config: DQNConfig
+    algorithm: DQN
+
+    def _make_algorithm(self) -> DQN:
+        return DQN(self.config, self.envs.encoder, self.envs.codec, self.device)
+
+    def _after_step(self, before: int) -> None:
+        every = self.config.target_update_every
+        if self.num_timesteps // every > before // every:
+            self.algorithm.update_target()
+
+
+def make_dqn_trainer(
+    config: DQNConfig,
+    callbacks: Iterable[Callback] = (),
+    *,
+    resume_from: str | Path | Checkpoint | None = None,
+    stop: StopFlag | None = None,
+) -> Trainer:
+    """Returns DQN's trainer; see `rl_training.runtime.setup.make_trainer`."""
+    return make_trainer(DQNTrainer, config, callbacks, resume_from=resume_from, stop=stop)
+
+
+def train_dqn(
+    config: DQNConfig, callbacks: Iterable[Callback] = (), resume_from: str | Path | Checkpoint | None = None
+) -> TrainResult:
+    """Trains DQN.
+
+    Args:
+        config: The settings.
+        callbacks: What sees the run, in the order given.
+        resume_from: A checkpoint or a run's directory to go on from.
+
+    Returns:
+        What came out.
+
+    Raises:
+        UserError: The settings, the environment or the checkpoint can't be used.
+        RunFailed: The environment, the numbers or a callback failed in mid-run.
+    """
+    return make_dqn_trainer(config, callbacks, resume_from=resume_from).train()
+
+
+def load_dqn_policy(checkpoint: Checkpoint) -> Policy:
+    """Returns the greedy policy of a checkpoint, without making an environment.
+
+    Raises:
+        CheckpointError: The checkpoint is damaged or not DQN's.
+    """
+    return load_network_policy(checkpoint, DQNConfig, DQN)

@@ -1,0 +1,68 @@
+"""SAC's trainer: the off-policy loop with SAC's mathematics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from rl_training.algorithms.sac import SAC
+from rl_training.config.sac import SACConfig
+from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.checkpoint import Checkpoint
+from rl_training.runtime.network_trainer import load_network_policy
+from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
+from rl_training.runtime.policy import Policy
+from rl_training.runtime.setup import make_trainer
+from rl_training.runtime.stopping import StopFlag
+from rl_training.runtime.trainer import Trainer, TrainResult
+
+
+class SACTrainer(OffPolicyTrainer):
+    """Trains SAC; see `rl_training.algorithms.sac` for the mathematics."""
+
+    config: SACConfig
+    algorithm: SAC
+    scale_actions = True
+
+    def _make_algorithm(self) -> SAC:
+        return SAC(self.config, self.envs.encoder, self.envs.codec, self.device)
+
+
+def make_sac_trainer(
+    config: SACConfig,
+    callbacks: Iterable[Callback] = (),
+    *,
+    resume_from: str | Path | Checkpoint | None = None,
+    stop: StopFlag | None = None,
+) -> Trainer:
+    """Returns SAC's trainer; see `rl_training.runtime.setup.make_trainer`."""
+    return make_trainer(SACTrainer, config, callbacks, resume_from=resume_from, stop=stop)
+
+
+def train_sac(
+    config: SACConfig, callbacks: Iterable[Callback] = (), resume_from: str | Path | Checkpoint | None = None
+) -> TrainResult:
+    """Trains SAC.
+
+    Args:
+        config: The settings.
+        callbacks: What sees the run, in the order given.
+        resume_from: A checkpoint or a run's directory to go on from.
+
+    Returns:
+        What came out.
+
+    Raises:
+        UserError: The settings, the environment or the checkpoint can't be used.
+        RunFailed: The environment, the numbers or a callback failed in mid-run.
+    """
+    return make_sac_trainer(config, callbacks, resume_from=resume_from).train()
+
+
+def load_sac_policy(checkpoint: Checkpoint) -> Policy:
+    """Returns the greedy policy of a checkpoint, without making an environment.
+
+    Raises:
+        CheckpointError: The checkpoint is damaged or not SAC's.
+    """
+    return load_network_policy(checkpoint, SACConfig, SAC, scale_actions=True)

@@ -1,0 +1,173 @@
+"""DQN and SAC that are stopped anywhere and resumed are the run that was never stopped, its replay buffer included."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rl_training.errors import CheckpointError
+from rl_training.experiment.default_manager import DefaultExperimentManager
+from rl_training.runtime.callbacks import TrainerState
+from rl_training.runtime.checkpoint import load_trainer_state, open_checkpoint
+from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
+from rl_training.runtime.stopping import StopFlag
+from rl_training.runtime.trainer import Trainer, TrainResult
+from tests.off_policy_runs import Events, dqn, sac
+
+MANAGER = DefaultExperimentManager()
+SMALL: dict[str, Any] = {
+    "num_envs": 2,
+    "learning_starts": 60,
+    "total_timesteps": 200,
+    "buffer_size": 120,
+    "batch_size": 16,
+    "train_freq": 8,
+    "gradient_steps": 5,
+    "n_step": 3,
+    "learning_rate_schedule": "linear",
+    "network": {"hidden": [16]},
+    "normalization": {"observation": True, "reward": True},
+    "logging": {"every": 20},
+    "evaluation": {"every": 70, "episodes": 2, "num_envs": 2},
+}
+CONFIGS = {
+    "dqn": dqn("CartPole-v1", target_update_every=30, double=True, dueling=True, **SMALL),
+    "sac": sac("Pendulum-v1", max_episode_steps=25, **SMALL),
+}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+class StopAfterPolls(StopFlag):
+    """Asks for a stop at the nth time that the flag is looked at: at any point of training, updates included."""
+
+    def __init__(self, polls: int) -> None:
+        super().__init__()
+        self.polls = polls
+
+    @property
+    def requested(self) -> bool:
+        self.polls -= 1
+        if self.polls < 0:
+            self.request("signal")
+        return self.cause is not None
+
+
+def sha(result: TrainResult) -> str:
+    assert result.checkpoint is not None
+    return open_checkpoint(result.checkpoint).policy_sha256
+
+
+def phase_and_updates(result: TrainResult) -> tuple[str, int]:
+    assert result.checkpoint is not None
+    state = load_trainer_state(open_checkpoint(result.checkpoint))
+    return state["progress"]["phase"], state["updates"]
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_a_run_stopped_anywhere_and_resumed_is_the_run_that_was_never_stopped(
+    algorithm: str, vectorization: str
+) -> None:
+    config, whole = CONFIGS[algorithm], Events()
+    expected = sha(MANAGER.setup(config, [whole]).train())
+    moments = set()
+    for polls in [1, 69, 105, 132, 150, 213, 258, 285] if vectorization == "sync" else [132, 258]:
+        points = Events()
+        changed = config.model_copy(update={"vectorization": vectorization})
+        stopped = MANAGER.setup(changed, [points], stop=StopAfterPolls(polls)).train()
+        assert stopped.stop_reason == "signal"
+        moments.add(phase_and_updates(stopped))
+        resumed = MANAGER.resume(stopped.run_dir, [points]).train()
+        assert (resumed.stop_reason, resumed.num_timesteps) == ("completed", 200)
+        assert resumed.run_uid == stopped.run_uid
+        assert sha(resumed) == expected, polls
+        assert points.points == whole.points, polls
+    assert any(phase == "update" and updates % 5 for phase, updates in moments), moments
+
+
+class StopsAt(Events):
+    """Asks for a stop at a step."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.step = step
+
+    def on_update_end(self, state: TrainerState) -> None:
+        super().on_update_end(state)
+        if state.num_timesteps == self.step:
+            state.request_stop()
+
+
+def run_of(trainer: Trainer) -> OffPolicyTrainer:
+    assert isinstance(trainer, OffPolicyTrainer)
+    return trainer
+
+
+def test_epsilon_and_learning_rate_go_on_where_they_were() -> None:
+    """At 200 of 300 steps: the decay of epsilon was over at 150, and a third of the learning rate is left."""
+    config = dqn(
+        total_timesteps=300,
+        learning_starts=40,
+        train_freq=4,
+        learning_rate=0.03,
+        learning_rate_schedule="linear",
+        logging={"every": 4},
+    )
+    events = StopsAt(200)
+    stopped = MANAGER.setup(config, [events]).train()
+    assert (stopped.stop_reason, stopped.num_timesteps) == ("callback", 200)
+    resumed = MANAGER.resume(stopped.run_dir, [events]).train()
+    assert resumed.num_timesteps == 300
+    epsilon, rate = events.values("train/exploration_rate"), events.values("train/learning_rate")
+    assert (epsilon[100], epsilon[200], epsilon[204], epsilon[300]) == (
+        pytest.approx(1 - 0.95 * 99 / 150),
+        0.05,
+        0.05,
+        0.05,
+    )
+    assert rate == pytest.approx({step: 0.03 * (1 - (step - 1) / 300) for step in range(44, 301, 4)})
+    assert rate[200] == pytest.approx(0.01, rel=0.01)
+    assert list(events.values("train/updates").values())[-1] == 65  # (300 - 40) / 4, none twice and no fresh warm-up
+
+
+def test_the_entropy_weight_its_optimiser_and_the_buffer_go_on() -> None:
+    config = sac(total_timesteps=120, learning_starts=40, batch_size=16, buffer_size=90, logging={"every": 1})
+    whole, events = Events(), StopsAt(80)
+    MANAGER.setup(config, [whole]).train()
+    before = run_of(MANAGER.setup(config, [events]))
+    stopped = before.train()
+    after = run_of(MANAGER.resume(stopped.run_dir, [events]))
+    assert after.buffer.total == before.buffer.total == 80
+    for name, array in before.buffer.arrays().items():
+        np.testing.assert_array_equal(array, after.buffer.arrays()[name], err_msg=name)
+    after.train()
+    weights = events.values("train/entropy_coef")
+    assert weights == whole.values("train/entropy_coef")
+    assert sorted(weights) == list(range(41, 121))
+    steps = [abs(weights[step + 1] / weights[step] - 1) for step in range(41, 120)]
+    assert max(steps) < 0.0012  # Adam moves log alpha by about its step size of 0.001; there is no jump at 80
+
+
+def test_a_larger_total_is_a_fork_that_keeps_its_buffer() -> None:
+    config = dqn(total_timesteps=120, learning_starts=40, batch_size=16, buffer_size=80, logging={"every": 40})
+    done = MANAGER.setup(config).train()
+    fork = run_of(MANAGER.resume(done.run_dir, total_timesteps=200))
+    assert fork.run.run_uid != done.run_uid
+    assert (fork.buffer.total, fork.buffer.size, fork.updates) == (120, 80, 20)
+    result = fork.train()
+    assert (result.num_timesteps, result.metrics["train/updates"]) == (200, 40.0)
+    origin = json.loads((fork.run.run_dir / "metadata.json").read_text())["forked_from"]
+    assert origin["differences"] == ["total_timesteps: 120 -> 200 (may grow)"]
+
+
+def test_a_setting_of_the_buffer_must_stay() -> None:
+    done = MANAGER.setup(dqn(total_timesteps=120, learning_starts=40)).train()
+    with pytest.raises(CheckpointError, match=r"buffer_size: 2000 -> 4000 \(must be equal\)"):
+        MANAGER.resume(done.run_dir, buffer_size=4_000)
