@@ -48,8 +48,10 @@ def test_mlflow_holds_the_thinned_file_and_sending_again_changes_nothing(client)
     assert (shipment.report().sent, shipment.report().unsent) == (2_010, 0)
 
     (run_dir / run_files.SHIPPED).unlink()  # as after a kill between sending and writing the cursor
-    assert ship_all(run_dir).address.run_id == run_id
+    again = ship_all(run_dir)
+    assert again.address.run_id == run_id
     assert stored_points(client, run_id) == expected
+    assert (again.report().sent, again.report().unsent) == (2_010, 0)
 
 
 def test_sending_goes_on_where_it_ended(client):

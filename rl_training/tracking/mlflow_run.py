@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import TrackingError
 from rl_training.tracking.naming import MAX_TAG, legal_name, shorten
 from rl_training.tracking.store import get_or_create_experiment, no_resend, ui_hint
 
 if TYPE_CHECKING:
+    from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
 RUN_UID = "run_uid"
 
 END_TAGS = ("stop_reason", "error")
 """Tags that say how a run ended; the same names as in `status.json`."""
-
-T = TypeVar("T")
-
-_BATCH = 100
-"""MLflow takes at most this many parameters or tags in a request."""
 
 
 class RunDeleted(TrackingError):
@@ -115,7 +111,7 @@ def _find(client: MlflowClient, experiment_id: str, run_uid: str) -> str | None:
     return str(first.info.run_id)
 
 
-def describe(client: MlflowClient, run_id: str, description: Mapping[str, Any]) -> None:
+def describe(client: MlflowClient, run: Run, description: Mapping[str, Any]) -> None:
     """Puts parameters, tags, and the environment as a dataset on the run; doing it again changes nothing.
 
     Parameters are write-once in MLflow: one that differs from what the run holds (the run directory, where a run goes
@@ -123,25 +119,26 @@ def describe(client: MlflowClient, run_id: str, description: Mapping[str, Any]) 
     """
     from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
 
-    there = client.get_run(run_id).data.params
+    there = run.data.params
     params = description["params"]
     tags = dict(description["tags"])
     changed = {key: value for key, value in params.items() if there.get(key, value) != value}
     if changed:
         tags["params_changed"] = json.dumps(changed)
     new = [Param(key, value) for key, value in params.items() if key not in there]
-    for some in _batches(new):
-        client.log_batch(run_id, params=some)
-    for some_tags in _batches([RunTag(legal_name(k), shorten(v, MAX_TAG)) for k, v in tags.items()]):
-        client.log_batch(run_id, tags=some_tags)
+    client.log_batch(
+        run.info.run_id,
+        params=new,
+        tags=[RunTag(legal_name(key), shorten(value, MAX_TAG)) for key, value in tags.items()],
+    )
     dataset = Dataset(**description["dataset"])
-    client.log_inputs(run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+    client.log_inputs(run.info.run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
 
 
-def latest_steps(client: MlflowClient, run_id: str) -> dict[str, int]:
+def latest_steps(client: MlflowClient, run: Run) -> dict[str, int]:
     """Returns the last step of each metric that the run holds."""
-    keys = client.get_run(run_id).data.metrics
-    return {key: max(metric.step for metric in client.get_metric_history(run_id, key)) for key in keys}
+    run_id = run.info.run_id
+    return {key: max(metric.step for metric in client.get_metric_history(run_id, key)) for key in run.data.metrics}
 
 
 def set_status(client: MlflowClient, run_id: str, status: Mapping[str, Any]) -> None:
@@ -158,15 +155,10 @@ def set_status(client: MlflowClient, run_id: str, status: Mapping[str, Any]) -> 
     client.set_terminated(run_id, status["status"], end_time=round(status["time"] * 1000))
 
 
-def reopen(client: MlflowClient, run_id: str) -> None:
+def reopen(client: MlflowClient, run: Run) -> None:
     """Sets a run that goes on to RUNNING; what an earlier end left on it goes."""
-    run = client.get_run(run_id)
     for tag in END_TAGS:
         if tag in run.data.tags:
-            client.delete_tag(run_id, tag)
+            client.delete_tag(run.info.run_id, tag)
     if run.info.status != "RUNNING":
-        client.update_run(run_id, status="RUNNING")
-
-
-def _batches(items: list[T]) -> Iterable[list[T]]:
-    return (items[i : i + _BATCH] for i in range(0, len(items), _BATCH))
+        client.update_run(run.info.run_id, status="RUNNING")

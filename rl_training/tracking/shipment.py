@@ -123,11 +123,12 @@ class Shipment:
             Exception: Whatever the way to the server gives; the piece is sent again by the next call.
         """
         if not self._described:
+            run = self._client.get_run(self.address.run_id)
             if status is None:  # the run goes on, whatever an earlier end left on it
-                reopen(self._client, self.address.run_id)
-            describe(self._client, self.address.run_id, self.description)
+                reopen(self._client, run)
+            describe(self._client, run, self.description)
             if not self.cursor.offsets:  # the run may have begun in another directory, on another machine
-                self._there = latest_steps(self._client, self.address.run_id)
+                self._there = latest_steps(self._client, run)
             self._described = True
             return True
         full = [self._ship_points(name) for name in self._followers]
@@ -181,7 +182,9 @@ class Shipment:
                 self._curve.add(step, {point.key: point.value for point in line.points})
                 if line.end <= sent:
                     continue
-                batch += [point for point in line.points if point.step > self._there.get(point.key, -1)]
+                new = [point for point in line.points if point.step > self._there.get(point.key, -1)]
+                self.cursor.points += len(line.points) - len(new)
+                batch += new
                 if line.content["event"] == DIFFERENCE:
                     self._inexact = json.dumps({"step": step, **line.content["differences"]})
         return batch

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from filelock import FileLock, Timeout
 
@@ -29,8 +29,8 @@ from rl_training.tracking.system_metrics import SystemMetrics, interval
 
 logger = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 15.0
-"""How long the process may outlive training."""
+DRAIN_SECONDS = 14.0
+"""How long the process may outlive training; a little less than training waits for its last word."""
 
 POLL_SECONDS = 1.0
 """Between two looks at the run directory: a batch a second at most."""
@@ -45,8 +45,9 @@ LOCK_SECONDS = 20.0
 class Shipper:
     """Follows one run until its training process is done or gone, then sends the rest."""
 
-    def __init__(self, shipment: Shipment) -> None:
+    def __init__(self, shipment: Shipment, replies: TextIO) -> None:
         self.shipment = shipment
+        self._replies = replies
         self._over = threading.Event()
         self._parent = os.getppid()
         self._said_end = threading.Lock()
@@ -82,7 +83,7 @@ class Shipper:
     def say_end(self) -> None:
         """Says once what is in MLflow and what is not."""
         if self._said_end.acquire(blocking=False):
-            say(asdict(self.shipment.report(self._trouble)))
+            say(self._replies, asdict(self.shipment.report(self._trouble)))
 
     def _note(self, error: Exception) -> None:
         self._trouble = explain(error, self.shipment.uri)
@@ -120,34 +121,42 @@ def end_status(run_dir: Path) -> dict[str, Any]:
     return status
 
 
-def say(message: Mapping[str, Any]) -> None:
+def say(replies: TextIO, message: Mapping[str, Any]) -> None:
     """Writes one line of JSON for the training process, which may be gone."""
     try:
-        print(json.dumps(message), flush=True)
+        print(json.dumps(message), file=replies, flush=True)
     except OSError:
         logger.warning("nobody listens to: %s", message)
 
 
-def main(run_dir: Path) -> int:
-    """Runs the shipper; returns the exit code."""
+def main(run_dir: Path, replies: TextIO) -> int:
+    """Runs the shipper.
+
+    Args:
+        run_dir: The run's directory.
+        replies: Where the training process listens.
+
+    Returns:
+        The exit code.
+    """
     lock = FileLock(run_dir / run_files.LOCK)
     try:
         lock.acquire(timeout=LOCK_SECONDS)
     except Timeout:
-        say({"error": f"another process is sending {run_dir} to MLflow (it holds {run_files.LOCK})"})
+        say(replies, {"error": f"another process is sending {run_dir} to MLflow (it holds {run_files.LOCK})"})
         return 2
     with lock:
         shipment = Shipment(run_dir, resolve_tracking_uri())
         try:
             address = shipment.open()
         except TrackingError as error:
-            say({"error": str(error)})
+            say(replies, {"error": str(error)})
             return 2
         except Exception as error:
-            say({"error": explain(error, shipment.uri)})
+            say(replies, {"error": explain(error, shipment.uri)})
             return 2
-        shipper = Shipper(shipment)
-        say(asdict(address))
+        shipper = Shipper(shipment, replies)
+        say(replies, asdict(address))
         os.nice(10)  # training comes first
         shipper.run()
     return 0
@@ -155,4 +164,6 @@ def main(run_dir: Path) -> int:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    sys.exit(main(Path(sys.argv[1])))
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as stdout:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a library prints goes to the log
+        sys.exit(main(Path(sys.argv[1]), stdout))

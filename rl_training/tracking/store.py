@@ -36,8 +36,12 @@ _DEFAULTS = {
 }
 """What a user may set otherwise. MLflow's own defaults can hold one call for many minutes."""
 
-_FORCED = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}
-"""What nobody may set otherwise: nothing is ever unpickled, and nothing is reported to anybody."""
+_FORCED = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+"""What nobody may set otherwise: nothing is reported to anybody, nothing is unpickled, and standard output is ours."""
 
 
 def resolve_tracking_uri(uri: str | None = None) -> str:
