@@ -77,11 +77,11 @@ def mlp(parameters: dict[str, torch.Tensor], s: int, x: torch.Tensor, prefix: st
     return x @ parameters[f"{prefix}mlps.head_weights.{s}"] + parameters[f"{prefix}mlps.head_biases.{s}"]
 
 
-def in_float64(module: torch.nn.Module) -> FlatParameters:
-    """Makes a network double, with weights that are not small, in a vector of their own."""
+def in_float64(module: torch.nn.Module, noise: float = 0.2) -> FlatParameters:
+    """Makes a network double, with weights that are further from their start, in a vector of their own."""
     parameters = FlatParameters(module.double(), CPU)
     generator = torch.Generator().manual_seed(1)
-    parameters.vector.add_(0.2 * torch.randn(parameters.vector.shape, generator=generator, dtype=torch.float64))
+    parameters.vector.add_(noise * torch.randn(parameters.vector.shape, generator=generator, dtype=torch.float64))
     return parameters
 
 

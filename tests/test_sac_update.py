@@ -1,0 +1,552 @@
+"""SAC's update: against a plain torch implementation, its details one by one, and what it learns and refuses."""
+
+import math
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rl_training.algorithms.sac import SAC, check_spaces
+from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
+from rl_training.envs.spaces import ActionCodec
+from rl_training.errors import CheckpointError, NumericError
+from rl_training.networks import squashed_gaussian
+from tests.off_policy_parts import (
+    CAMERA,
+    OBSERVATIONS,
+    TEN_STEP_VALUES,
+    VECTOR,
+    in_float64,
+    live_ten_steps,
+    make_sac,
+    mlp,
+    moves,
+    random_batch,
+    solve_contexts,
+    ten_steps,
+    through_a_file,
+    wide,
+)
+
+UNEQUAL = gym.spaces.Box(np.float32([0, -math.pi / 4]), np.float32([5, math.pi / 4]))
+"""Bounds that differ by dimension, and are not symmetric in the first."""
+
+
+# Against plain torch.
+
+
+class Reference:
+    """SAC in plain torch: autograd, torch's transformed distribution and Adam."""
+
+    def __init__(self, sac: SAC, learning_rate: float) -> None:
+        self.config, self.dims = sac.config, sac.action_dims
+        self.actor, self.critics = (
+            {name: nn.Parameter(tensor) for name, tensor in state.items()}
+            for state in (sac.policy_state(), sac.state.critics.state_dict())
+        )
+        self.targets = sac.state.targets.state_dict()
+        self.log_alpha = nn.Parameter(torch.tensor([sac.state.temperature.alpha]).log())
+        self.adams = [
+            torch.optim.Adam(p, lr=learning_rate)
+            for p in (self.actor.values(), self.critics.values(), [self.log_alpha])
+        ]
+        self.rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(sac.config.seed, spawn_key=(7,))))
+
+    def sample(self, obs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        means, log_stds = mlp(self.actor, 0, obs).chunk(2, 1)
+        tanh = torch.distributions.TanhTransform(cache_size=1)
+        normal = torch.distributions.Normal(means, log_stds.clamp(-20, 2).exp())
+        squashed = torch.distributions.Independent(torch.distributions.TransformedDistribution(normal, [tanh]), 1)
+        actions = tanh(means + normal.stddev * noise)
+        return actions, squashed.log_prob(actions)
+
+    def q(self, parameters: dict[str, torch.Tensor], obs: torch.Tensor, actions: torch.Tensor) -> list[torch.Tensor]:
+        return [mlp(parameters, s, torch.cat([obs, actions], 1)).squeeze(1) for s in (0, 1)]
+
+    def step(self, adam: int, loss: torch.Tensor) -> None:
+        self.adams[adam].zero_grad()
+        loss.backward()
+        self.adams[adam].step()
+
+    def update(self, batch: ReplayBatch) -> dict[str, float]:
+        b = {name: torch.from_numpy(array) for name, array in vars(batch).items()}
+        next_noise, noise = torch.from_numpy(
+            self.rng.standard_normal((2, len(batch), self.dims), dtype=np.float32)
+        )  # fmt: skip
+        alpha = self.log_alpha.exp().item()
+        actions, log_prob = self.sample(b["obs"], noise)
+        if self.config.entropy_coef == "auto":
+            target_entropy = -self.dims if self.config.target_entropy == "auto" else self.config.target_entropy
+            self.step(2, -(self.log_alpha * (log_prob.detach() + target_entropy)).mean())
+        with torch.no_grad():
+            next_actions, next_log_prob = self.sample(b["next_obs"], next_noise)
+            next_q = torch.min(*self.q(self.targets, b["next_obs"], next_actions)) - alpha * next_log_prob
+            target = b["rewards"] + b["discounts"] * next_q
+        critic_loss = sum(0.5 * nn.functional.mse_loss(q, target) for q in self.q(self.critics, b["obs"], b["actions"]))
+        self.step(1, critic_loss)
+        actor_loss = (alpha * log_prob - torch.min(*self.q(self.critics, b["obs"], actions))).mean()
+        self.step(0, actor_loss)
+        for name, target in self.targets.items():
+            target.mul_(1 - self.config.tau).add_(self.config.tau * self.critics[name].detach())
+        return {"critic_loss": critic_loss.item(), "actor_loss": actor_loss.item(), "entropy_coef": alpha}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"initial_entropy_coef": 0.3, "target_entropy": -0.5},
+        {"entropy_coef": 0.2},
+        {"entropy_coef": 0.0, "tau": 1.0},
+        {"n_step": 3, "gamma": 0.9},
+    ],
+    ids=str,
+)
+def test_updates_equal_plain_torch(settings: dict[str, Any]) -> None:
+    sac = make_sac(**{"tau": 0.05, **settings}, seed=5, learning_rate=2e-3, learning_rate_schedule="linear")
+    reference = Reference(sac, learning_rate=2e-3)
+    for step in range(4):
+        batch = random_batch(moves, seed=step)
+        for adam in reference.adams:
+            adam.param_groups[0]["lr"] = 2e-3 * (1 - step / 8)
+        expected = reference.update(batch)
+        metrics = sac.update(batch, progress=step / 8)
+        for name, value in expected.items():
+            assert metrics[f"train/{name}"] == pytest.approx(value, rel=1e-4)
+        assert metrics["train/learning_rate"] == pytest.approx(2e-3 * (1 - step / 8))
+    for got, wanted in (
+        (sac.policy_state(), reference.actor),
+        (sac.state.critics.state_dict(), reference.critics),
+        (sac.state.targets.state_dict(), reference.targets),
+    ):
+        for name, tensor in got.items():
+            torch.testing.assert_close(tensor, wanted[name].detach(), rtol=0, atol=1e-5)
+    assert sac.state.temperature.alpha == pytest.approx(reference.log_alpha.exp().item(), rel=1e-5)
+
+
+def make_double(space: gym.Space, count: int) -> tuple[SAC, ReplayBatch, Any, torch.Tensor]:
+    """An agent in float64, a batch, its observations as tensors, and noise."""
+    sac = make_sac(space)
+    sac.parameters, sac.state.critics = in_float64(sac.actor, noise=0.02), in_float64(sac.critics)
+    sac.state.targets = in_float64(sac.target_critics)
+    batch = wide(random_batch(moves, space, count))
+    obs = batch.obs
+    names = obs.dtype.names
+    observations = {n: torch.from_numpy(obs[n].copy()) for n in names} if names else torch.from_numpy(obs)
+    noise = torch.randn(count, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return sac, batch, observations, noise
+
+
+SPACES = {"vector": VECTOR, "image": gym.spaces.Box(0, 255, (6, 6, 1), np.uint8), "mixed": CAMERA}
+
+
+def by_autograd(network: Any, observations: Any, further: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
+    """An `ObservedMLP` in torch's own graph."""
+    features = network.body(observations)
+    return network.mlps(features if further is None else torch.cat([features, further], 1))
+
+
+def assert_gradients(module: nn.Module, expected: Any) -> None:
+    for (name, parameter), gradient in zip(module.named_parameters(), expected, strict=True):
+        assert float(gradient.norm()) > 0.0, name
+        assert float((parameter.grad - gradient).norm()) <= 1e-10 * float(gradient.norm()), name
+
+
+@pytest.mark.parametrize("kind", SPACES)
+def test_the_critics_gradient_equals_autograd(kind: str) -> None:
+    sac, batch, observations, noise = make_double(SPACES[kind], 7)
+    with torch.no_grad():
+        targets = sac._targets(batch, noise, 0.3)
+        for _ in range(2):  # overwritten and not added to
+            sac._critic_gradient(batch, observations, targets)
+    values = by_autograd(sac.critics, observations, torch.from_numpy(batch.actions))
+    loss = sum(0.5 * nn.functional.mse_loss(value, targets) for value in values)
+    expected = torch.autograd.grad(loss, list(sac.critics.parameters()))
+    assert_gradients(sac.critics, expected)
+
+
+@pytest.mark.parametrize("kind", SPACES)
+def test_the_policys_gradient_equals_autograd_and_leaves_the_critics_be(kind: str) -> None:
+    sac, _, observations, noise = make_double(SPACES[kind], 7)
+    with torch.no_grad():
+        raw = sac.actor(observations)[0][:, 3]
+        sac.actor.mlps.head_biases[0][3] += 2.0 - raw.median()  # a log deviation is cut in some of the states
+        for _ in range(2):
+            sample = squashed_gaussian.sample(sac.actor(observations)[0], noise)
+            sac._actor_gradient(observations, sample, 0.3)
+    assert 0 < int((sample.free_BA == 0).sum()) < sample.free_BA.numel()
+    assert not sac.state.critics.gradient.any()
+
+    means, log_stds = by_autograd(sac.actor, observations)[0].chunk(2, 1)
+    normal = torch.distributions.Normal(means, log_stds.clamp(-20, 2).exp())
+    draws = means + normal.stddev * noise
+    actions = draws.tanh()
+    log_prob = (normal.log_prob(draws) + 2 * draws.cosh().log()).sum(1)
+    loss = (0.3 * log_prob - torch.min(*by_autograd(sac.critics, observations, actions)).squeeze(1)).mean()
+    expected = torch.autograd.grad(loss, list(sac.actor.parameters()))
+    assert_gradients(sac.actor, expected)
+
+
+def test_metrics_by_hand() -> None:
+    sac = make_sac(tau=0.5)
+    batch = random_batch(moves)
+    metrics = sac.update(batch, 0.0)
+    names = (
+        "critic_loss", "actor_loss", "q_mean", "entropy", "entropy_coef", "entropy_coef_loss", "gradient_norm",
+        "actor_gradient_norm", "learning_rate",
+    )  # fmt: skip
+    assert set(metrics) == {f"train/{name}" for name in names}
+    assert metrics["train/entropy_coef"] == 1.0
+    assert metrics["train/entropy_coef_loss"] == 0.0  # -log(1) times anything
+    # The first policy: two dims of tanh of a standard normal; the entropy is 0.68 a dim, by numerical integration.
+    u = np.linspace(-12, 12, 200_001)
+    density = np.exp(-0.5 * u * u) / math.sqrt(2 * math.pi)
+    slope = np.log1p(-np.square(np.tanh(u)) * (1 - 1e-15))
+    entropy = -np.trapezoid(density * (np.log(density) - slope), u)
+    many = make_sac().update(random_batch(moves, count=20_000), 0.0)
+    assert many["train/entropy"] == pytest.approx(2 * entropy, abs=0.03)
+
+
+# The squashed Gaussian.
+
+
+@pytest.mark.parametrize("u", [0.0, 1e-4, 0.5, -2.0, 9.0, -30.0, 80.0, -1e4, 1e30])
+def test_the_log_slope_of_tanh_is_exact_at_extremes(u: float) -> None:
+    expected = -2 * (abs(u) + math.log1p(math.exp(-2 * abs(u))) - math.log(2))  # -2 log cosh u
+    assert float(squashed_gaussian.log_slope(torch.tensor(u))) == pytest.approx(expected, rel=1e-6, abs=3e-7)
+    wide_u = torch.tensor(u, dtype=torch.float64)
+    assert float(squashed_gaussian.log_slope(wide_u)) == pytest.approx(expected, rel=1e-14, abs=1e-15)
+
+
+def test_the_log_prob_against_closed_form_where_the_action_is_one() -> None:
+    outputs = torch.tensor([[40.0, -1.0, 0.0, -9.0]])  # means 40 and -1, log deviations 0 and -9
+    noise = torch.tensor([[1.5, -2.0]])
+    sample = squashed_gaussian.sample(outputs, noise)
+    assert sample.actions_BA[0, 0] == 1.0  # naively, log(1 - 1) would be minus infinity
+    u = -1 - 2 * math.exp(-9)
+    gaussian = -0.5 * (1.5**2 + 2.0**2) + 9.0 - math.log(2 * math.pi)
+    slopes = -2 * (41.5 - math.log(2)) + math.log(1 - math.tanh(u) ** 2)
+    assert float(sample.logprobs_B) == pytest.approx(gaussian - slopes, rel=1e-6)
+    gradient = sample.backward(torch.ones(1, 2), torch.ones(1))
+    assert bool(torch.isfinite(gradient).all())
+    assert gradient[0, 0] == 2.0  # d log p / du = 2 a, and the action has no slope left
+
+
+def test_the_density_integrates_to_one() -> None:
+    actions = np.linspace(-1, 1, 400_003)[1:-1]
+    draws = np.arctanh(actions)
+    outputs = torch.tensor([[0.4, -0.7]], dtype=torch.float64).expand(len(draws), 2)
+    noise = torch.from_numpy((draws - 0.4) / math.exp(-0.7)).unsqueeze(1)
+    sample = squashed_gaussian.sample(outputs, noise)
+    np.testing.assert_allclose(sample.actions_BA[:, 0].numpy(), actions, atol=1e-12)
+    assert np.trapezoid(sample.logprobs_B.exp().numpy(), actions) == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize(("raw", "used"), [(-30.0, -20.0), (-20.0, -20.0), (0.5, 0.5), (2.0, 2.0), (7.0, 2.0)])
+def test_the_log_deviation_is_cut_and_has_no_gradient_beyond(raw: float, used: float) -> None:
+    sample = squashed_gaussian.sample(torch.tensor([[0.0, raw]]), torch.tensor([[0.1]]))
+    assert float(sample.actions_BA) == pytest.approx(math.tanh(0.1 * math.exp(used)), rel=1e-5)
+    gradient = sample.backward(torch.tensor([[1.0]]), torch.tensor([1.0]))
+    assert (float(gradient[0, 1]) == 0.0) == (raw != used)
+    rng, again = np.random.default_rng(0), np.random.default_rng(0)
+    drawn = squashed_gaussian.draw(np.float32([[0.0, raw]]), rng)
+    noise = again.standard_normal((1, 1), dtype=np.float32)
+    np.testing.assert_allclose(drawn, np.tanh(math.exp(used) * noise), rtol=1e-6)
+
+
+# Temperature.
+
+
+@pytest.mark.parametrize(
+    ("dims", "settings", "expected"), [(6, {}, -6.0), (1, {}, -1.0), (6, {"target_entropy": -2.5}, -2.5)]
+)
+def test_the_target_entropy_is_minus_the_dims(dims: int, settings: dict[str, Any], expected: float) -> None:
+    sac = make_sac(action_space=gym.spaces.Box(-1, 1, (dims,)), **settings)
+    assert sac.state.temperature.target_entropy == expected
+    assert make_sac(action_space=gym.spaces.Box(-1, 1, (2, 3))).state.temperature.target_entropy == -6.0
+
+
+@pytest.mark.parametrize(("target_entropy", "direction"), [(-10.0, -1), (10.0, 1)])
+def test_the_temperature_falls_where_entropy_is_ample_and_rises_where_it_lacks(
+    target_entropy: float, direction: int
+) -> None:
+    sac = make_sac(target_entropy=target_entropy, learning_rate=0.01, initial_entropy_coef=0.5)
+    first = sac.update(random_batch(moves), 0.0)
+    assert first["train/entropy_coef"] == pytest.approx(0.5)
+    error = -first["train/entropy"] + target_entropy
+    assert first["train/entropy_coef_loss"] == pytest.approx(-math.log(0.5) * error)
+    second = sac.update(random_batch(moves), 0.0)
+    # Adam's first step moves log alpha by the learning rate.
+    assert math.log(second["train/entropy_coef"] / 0.5) == pytest.approx(direction * 0.01, rel=1e-4)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.0])
+def test_a_fixed_temperature_stays(alpha: float) -> None:
+    sac = make_sac(entropy_coef=alpha)
+    for step in range(3):
+        metrics = sac.update(random_batch(moves, seed=step), 0.0)
+        assert "train/entropy_coef_loss" not in metrics
+        assert metrics["train/entropy_coef"] == pytest.approx(alpha, rel=1e-15)
+
+
+# Targets.
+
+
+def constant(sac: SAC, first: float, second: float) -> None:
+    """Target critics that value everything the same, and a policy that hardly varies."""
+    sac.state.targets.vector.zero_()
+    with torch.no_grad():
+        sac.target_critics.mlps.head_biases[0].fill_(first)
+        sac.target_critics.mlps.head_biases[1].fill_(second)
+
+
+@pytest.mark.parametrize(
+    ("terminated", "truncated", "has_next"),
+    [(False, False, True), (True, False, False), (False, True, True), (True, True, False)],
+)
+def test_only_a_terminated_transition_has_no_next_value(terminated: bool, truncated: bool, has_next: bool) -> None:
+    sac = make_sac()
+    constant(sac, 7.0, 9.0)
+    buffer = ReplayBuffer(4, 1, (3,), np.dtype(np.float32), (2,), np.dtype(np.float32), gamma=0.9)
+    x = np.ones((1, 3), np.float32)
+    buffer.add(x, moves(sac.replay_rng, 1), np.array([5.0]), x, np.array([terminated]), np.array([truncated]))
+    noise = torch.zeros(2, 2)
+    with torch.no_grad():
+        got = sac._targets(buffer.sample(2, sac.replay_rng), noise, alpha=0.5)
+        sample = squashed_gaussian.sample(sac.actor.evaluate(torch.ones(2, 3))[0], noise)
+    soft_value = 7.0 - 0.5 * sample.logprobs_B.numpy()  # the smaller of the two, and the entropy
+    np.testing.assert_allclose(got[:, 0], 5.0 + 0.9 * soft_value if has_next else [5.0, 5.0], rtol=1e-6)
+
+
+def test_the_targets_follow_by_tau_after_the_critics_step() -> None:
+    sac = make_sac(tau=0.25, learning_rate=0.01)
+    assert torch.equal(sac.state.targets.vector, sac.state.critics.vector)
+    for step in range(3):
+        old = sac.state.targets.vector.clone()
+        sac.update(random_batch(moves, seed=step), 0.0)
+        expected = 0.75 * old + 0.25 * sac.state.critics.vector
+        torch.testing.assert_close(sac.state.targets.vector, expected, rtol=0, atol=1e-6)
+        assert not torch.equal(sac.state.targets.vector, old)
+
+
+def test_the_critics_are_two() -> None:
+    sac = make_sac()
+    state = sac.state.critics.state_dict()
+    assert not torch.equal(state["mlps.weights.0"][0], state["mlps.weights.0"][1])
+    batch = random_batch(moves)
+    first, second = sac.critics.evaluate(torch.from_numpy(batch.obs), torch.from_numpy(batch.actions))
+    assert not torch.equal(first, second)
+    expected = torch.min(first, second).squeeze(1).numpy()
+    np.testing.assert_array_equal(sac.q_values(batch.obs, batch.actions), expected)
+
+
+# Acting.
+
+
+def test_warm_up_is_uniform_on_the_policys_own_scale() -> None:
+    sac = make_sac(action_space=UNEQUAL, learning_starts=100)
+    actions = sac.act(np.zeros((4_000, 3), np.float32), 99)
+    assert (actions.dtype, actions.shape) == (np.float32, (4_000, 2))
+    for dim in range(2):
+        shares = np.histogram(actions[:, dim], 4, (-1, 1))[0] / 4_000
+        np.testing.assert_allclose(shares, 0.25, atol=0.03)
+    sent = ActionCodec(UNEQUAL, scaled=True).to_env(actions)
+    np.testing.assert_allclose(sent.mean(0), [2.5, 0.0], atol=0.1)
+    assert all(UNEQUAL.contains(action) for action in sent)
+
+
+def test_acting_draws_from_the_policy_and_greedy_takes_tanh_of_its_mean() -> None:
+    sac = make_sac()
+    with torch.no_grad():
+        sac.actor.mlps.head_biases[0].copy_(torch.tensor([0.5, -0.3, -1.0, -3.0]))
+    observations = np.zeros((4_000, 3), np.float32)
+    np.testing.assert_allclose(sac.act_greedy(observations)[0], np.tanh([0.5, -0.3]), atol=1e-6)
+    draws = np.arctanh(sac.act(observations, 0).astype(np.float64))
+    np.testing.assert_allclose(draws.mean(0), [0.5, -0.3], atol=0.03)
+    np.testing.assert_allclose(draws.std(0), np.exp([-1.0, -3.0]), rtol=0.05)
+
+
+def test_looking_at_values_or_greedy_actions_changes_no_draw() -> None:
+    observations = np.ones((4, 3), np.float32)
+    quiet, looking = make_sac(), make_sac()
+    looking.act_greedy(observations)
+    looking.q_values(observations, np.zeros((4, 2), np.float32))
+    looking.update(random_batch(moves), 0.0)  # has a stream of its own
+    quiet.update(random_batch(moves), 0.0)
+    np.testing.assert_array_equal(quiet.act(observations, 0), looking.act(observations, 0))
+
+
+def test_updates_take_nothing_from_the_stream_of_actions() -> None:
+    sac, idle = make_sac(), make_sac()
+    sac.update(random_batch(moves), 0.0)
+    assert str(sac.state.action_rng.bit_generator.state) == str(idle.state.action_rng.bit_generator.state)
+    assert str(sac.replay_rng.bit_generator.state) == str(idle.replay_rng.bit_generator.state)
+
+
+# Learning.
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps"), [("vector", 300), ("discrete", 300), ("dict", 300), ("image", 200), ("mixed", 250)]
+)
+def test_the_best_action_is_learnt_in_the_environments_units(kind: str, steps: int) -> None:
+    settings = {"seed": 2, "learning_rate": 3e-3, "entropy_coef": 0.05, "network": {"hidden": [64, 64]}}
+    sac = make_sac(OBSERVATIONS[kind][0], UNEQUAL, **settings)
+    codec = ActionCodec(UNEQUAL, scaled=True)
+    best = np.array([[4.0, 0.6], [1.0, -0.5], [2.5, 0.0]])
+    size = np.array([5.0, math.pi / 2])
+    observations = solve_contexts(
+        sac, kind, lambda c, a: -4 * np.square((codec.to_env(a) - best[c]) / size).sum(1), steps, 64
+    )
+    np.testing.assert_allclose(codec.to_env(sac.act_greedy(observations)) / size, best / size, atol=0.1)
+
+
+@pytest.mark.parametrize(("ends", "first", "last"), TEN_STEP_VALUES)
+def test_values_of_episodes_of_ten_steps(ends: str, first: float, last: float) -> None:
+    sac = make_sac(
+        gym.spaces.Box(0, 1, (2,)), gym.spaces.Box(-1, 1, (1,)), gamma=0.9, learning_rate=0.01, tau=0.05,
+        learning_rate_schedule="linear", entropy_coef=0.0, network={"hidden": [32, 32]},
+    )  # fmt: skip
+    live_ten_steps(sac, ends, 2_000, lambda done: None)
+    learnt = sac.q_values(ten_steps(np.array([0, 9]), ends), np.zeros((2, 1), np.float32))
+    np.testing.assert_allclose(learnt, [first, last], rtol=0.05)
+
+
+# State.
+
+
+def bits(sac: SAC) -> tuple[Any, ...]:
+    state, alpha = sac.state, sac.state.temperature
+    adams = [adam for adam in (state.actor_optimizer, state.critic_optimizer, alpha.optimizer) if adam is not None]
+    vectors = [sac.parameters.vector, state.critics.vector, state.targets.vector, alpha.log_alpha]
+    vectors += [vector for adam in adams for vector in (adam.mean, adam.square)]
+    generators = (state.action_rng, state.replay_rng, state.noise_rng)
+    return (
+        *(v.numpy().tobytes() for v in vectors),
+        *(adam.steps for adam in adams),
+        *(str(g.bit_generator.state) for g in generators),
+    )
+
+
+def live_on(sac: SAC, first: int) -> list[dict[str, float]]:
+    metrics = []
+    for step in range(first, first + 5):
+        sac.act(random_batch(moves, seed=step).obs, step)
+        sac.replay_rng.integers(10)
+        metrics.append(sac.update(random_batch(moves, seed=step), step / 20))
+    return metrics
+
+
+@pytest.mark.parametrize("settings", [{}, {"entropy_coef": 0.1}], ids=["learned", "fixed"])
+def test_a_new_object_goes_on_with_the_same_bits(settings: dict[str, Any]) -> None:
+    settings = {**settings, "seed": 4, "learning_rate": 0.01, "learning_rate_schedule": "linear"}
+    whole, part, again = (make_sac(**settings) for _ in range(3))
+    for sac in (whole, part):
+        live_on(sac, 0)
+    again.load_policy_state(through_a_file(part.policy_state()))
+    again.load_state_dict(through_a_file(part.state_dict()))
+    assert bits(again) == bits(part)
+    assert live_on(whole, 5) == live_on(again, 5)
+    assert bits(whole) == bits(again)
+    assert again.state.critic_optimizer.steps == 10
+
+
+def test_log_alpha_and_its_optimiser_go_on() -> None:
+    sac, again = make_sac(learning_rate=0.01), make_sac(learning_rate=0.01)
+    live_on(sac, 0)
+    assert sac.state.temperature.alpha < 0.97
+    again.load_state_dict(through_a_file(sac.state_dict()))
+    assert again.state.temperature.alpha == sac.state.temperature.alpha
+    optimizer = again.state.temperature.optimizer
+    assert optimizer is not None
+    assert optimizer.steps == 5
+    assert float(optimizer.mean) != 0.0
+
+
+def test_a_saved_state_does_not_change_with_the_agent() -> None:
+    sac = make_sac()
+    saved = sac.state_dict()
+    kept = through_a_file(saved)
+    live_on(sac, 0)
+    for name in ("critics", "targets"):
+        assert all(torch.equal(saved[name][key], kept[name][key]) for key in kept[name])
+    assert torch.equal(saved["log_alpha"], kept["log_alpha"])
+    assert saved["noise_rng"] == kept["noise_rng"]
+
+
+def test_weights_of_another_network_are_refused() -> None:
+    small, large = make_sac(), make_sac(network={"hidden": [8, 8]})
+    with pytest.raises(CheckpointError, match="weights do not fit"):
+        small.load_policy_state(large.policy_state())
+    with pytest.raises(CheckpointError, match="weights do not fit"):
+        small.load_state_dict(large.state_dict())
+
+
+def test_the_seed_decides() -> None:
+    first, same, other = (make_sac(seed=seed) for seed in (1, 1, 2))
+    for sac in (first, same, other):
+        live_on(sac, 0)
+    assert bits(first) == bits(same)
+    assert not torch.equal(first.parameters.vector, other.parameters.vector)
+
+
+# Refusals.
+
+
+def spoil_weight(network: str, value: float) -> Any:
+    def spoil(sac: SAC, batch: ReplayBatch) -> None:
+        with torch.no_grad():
+            getattr(sac, network).mlps.weights[1][0, 2, 3] = value
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("spoil", "named"),
+    [
+        (lambda sac, batch: batch.rewards.fill(np.inf), "replayed rewards is not finite"),
+        (lambda sac, batch: batch.obs.fill(np.nan), "replayed obs is not finite"),
+        (spoil_weight("actor", np.nan), r"weight mlps\.weights\.1 of the policy is not finite"),
+        (spoil_weight("critics", np.nan), r"weight mlps\.weights\.1 of the critics is not finite"),
+        (spoil_weight("target_critics", np.nan), r"weight mlps\.weights\.1 of the target critics is not finite"),
+        (lambda sac, batch: batch.rewards.fill(1e30), r"critic_loss is not finite \(critic_loss inf\)"),
+    ],
+)
+def test_what_is_not_finite_is_named_and_the_weights_stay(spoil: Any, named: str) -> None:
+    sac, batch = make_sac(), random_batch(moves)
+    spoil(sac, batch)
+    before = sac.parameters.vector.clone(), sac.state.critics.vector.clone()
+    with pytest.raises(NumericError, match=named):
+        sac.update(batch, 0.0)
+    for now, then in zip((sac.parameters.vector, sac.state.critics.vector), before, strict=True):
+        torch.testing.assert_close(now, then, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("space", [UNEQUAL, gym.spaces.Box(-1, 1, (2, 3)), gym.spaces.Box(0, 9, (1,), np.int32)])
+def test_spaces_that_sac_trains_on(space: gym.Space) -> None:
+    assert check_spaces(VECTOR, space) == []
+    assert check_spaces(CAMERA, space) == []
+
+
+@pytest.mark.parametrize(
+    ("space", "would_do"),
+    [
+        (gym.spaces.Discrete(2), "ppo and dqn would do"),
+        (gym.spaces.MultiDiscrete([2, 3]), "ppo would do"),
+        (gym.spaces.MultiBinary(2), "ppo would do"),
+        (gym.spaces.Box(-np.inf, np.inf, (2,)), "ppo would do"),
+        (gym.spaces.Box(np.float32([-1, -np.inf]), np.float32([1, 3])), "ppo would do"),
+    ],
+)
+def test_other_action_spaces_are_refused_with_what_would_do(space: gym.Space, would_do: str) -> None:
+    (fault,) = check_spaces(VECTOR, space)
+    needs = "a Box with a lower and an upper bound in each dimension"
+    assert fault == f"sac: action space {space} is not supported; sac needs {needs}, and {would_do}"
+
+
+def test_both_spaces_are_judged() -> None:
+    assert len(check_spaces(gym.spaces.Text(3), gym.spaces.Discrete(2))) == 2
+    assert len(check_spaces(gym.spaces.Text(3), UNEQUAL)) == 1
