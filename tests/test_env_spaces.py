@@ -166,6 +166,37 @@ def test_unbounded_and_integer_boxes() -> None:
     assert (pixels.tolist(), pixels.dtype) == ([[0, 255]], np.uint8)
 
 
+def test_scaled_actions_span_each_dimensions_own_bounds() -> None:
+    low, high = np.array([[0, -math.pi / 4], [-3, 7]], np.float32), np.array([[5, math.pi / 4], [1, 7]], np.float32)
+    codec = ActionCodec(spaces.Box(low, high), scaled=True)
+    assert (codec.kind, codec.shape, codec.dtype) == ("box", (4,), np.float32)
+    sent = codec.to_env(np.array([[-1] * 4, [1] * 4, [0] * 4, [-0.5, 0.5, 0.5, 0.3]], np.float32))
+    assert sent.dtype == np.float32
+    assert sent[0].tolist() == low.tolist()
+    assert sent[1].tolist() == high.tolist()
+    np.testing.assert_allclose(sent[2], [[2.5, 0.0], [-1.0, 7.0]], atol=1e-7)
+    np.testing.assert_allclose(sent[3], [[1.25, math.pi / 8], [0.0, 7.0]], rtol=1e-6)
+    assert all(codec.space.contains(action) for action in sent)
+
+
+def test_scaled_actions_of_integers_and_of_bounds_whose_difference_overflows() -> None:
+    integers = ActionCodec(spaces.Box(-3, 9, (1,), np.int32), scaled=True)
+    sent = integers.to_env(np.array([[-1], [0.1], [1]], np.float32))
+    assert (sent.tolist(), sent.dtype) == ([[-3], [4], [9]], np.int32)
+    widest = np.finfo(np.float64).max
+    sent = ActionCodec(spaces.Box(-widest, widest, (1,), np.float64), scaled=True).to_env(np.array([[-1], [0], [1]]))
+    assert sent.tolist() == [[-widest], [0], [widest]]
+
+
+@pytest.mark.parametrize(
+    "space",
+    [spaces.Box(-np.inf, np.inf, (2,)), spaces.Box(np.float32([0, -np.inf]), np.float32([1, 1])), spaces.Discrete(2)],
+)
+def test_actions_without_bounds_are_not_scaled(space: gym.Space[Any]) -> None:
+    with pytest.raises(UnsupportedSpace, match="has no bounds to scale actions to"):
+        ActionCodec(space, scaled=True)
+
+
 @pytest.mark.parametrize("space", [spaces.Dict({"a": spaces.Discrete(2)}), spaces.Text(3), spaces.Box(0, 1, (0,))])
 def test_other_action_spaces_are_refused(space: gym.Space[Any]) -> None:
     with pytest.raises(UnsupportedSpace, match="action space"):

@@ -18,6 +18,7 @@ from rl_training.networks.distributions import Categorical, DiagGaussian
 from rl_training.networks.flat import FlatParameters
 from rl_training.networks.initialization import orthogonal_
 from rl_training.networks.mlp import NumpyMLP, StackedMLP
+from rl_training.networks.observed_mlp import ArrayEvaluator, ObservedMLP
 
 CPU = torch.device("cpu")
 MIXED = np.dtype([("vector", np.float32, (3,)), ("camera", np.uint8, (1, 5, 5)), ("map", np.uint8, (2, 36, 36))])
@@ -370,3 +371,84 @@ def test_the_policys_own_parameters_are_in_the_vector() -> None:
     flat.vector.zero_()
     actions, _ = network.distribution.sample(np.zeros((1, 2), np.float32), np.random.default_rng(0))
     np.testing.assert_array_equal(actions, np.random.default_rng(0).standard_normal((1, 2), np.float32))
+
+
+# Gradients without a graph.
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("hidden", [(), (8,), (8, 6, 7)])
+def test_gradients_without_a_graph_equal_autograd(hidden: tuple[int, ...], activation: str) -> None:
+    stack = make_stack(hidden, activation).double()
+    flat = FlatParameters(stack, CPU)
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(11, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+    d_outputs = [torch.randn(11, k, generator=generator, dtype=torch.float64) for k in (3, 1)]
+    wanted = [x, *stack.parameters()]
+    d_x, *expected = torch.autograd.grad(reference(stack, x, activation), wanted, d_outputs)
+    for columns in (None, slice(None), slice(3, None), slice(2)):  # buffers are used again, gradients overwritten
+        outputs = stack.evaluate(x.detach())
+        assert not any(output.requires_grad for output in outputs)
+        got = stack.backpropagate(x.detach(), d_outputs, columns=columns)
+        assert (got is None) == (columns is None)
+        if got is not None:
+            assert float((got - d_x[:, columns]).norm()) <= 1e-10 * float(d_x[:, columns].norm())
+        for parameter, want in zip(stack.parameters(), expected, strict=True):
+            assert float((parameter.grad - want).norm()) <= 1e-10 * float(want.norm())
+    flat.gradient.fill_(7.0)
+    stack.backpropagate(x.detach(), d_outputs, parameters=False, columns=slice(1))
+    assert bool((flat.gradient == 7.0).all())
+
+
+def make_observed(kind: str, shape: tuple[int, ...], dtype: type, further: int = 2) -> ObservedMLP:
+    layout = SimpleNamespace(kind=kind, shape=shape, dtype=np.dtype(dtype))
+    return ObservedMLP(layout, further, (16, 8), (3, 1), "relu", (1.0, 1.0), np.random.default_rng(0))
+
+
+def observations_of(shape: tuple[int, ...], dtype: type, count: int = 5) -> np.ndarray:
+    size = np.dtype(dtype).itemsize * int(np.prod(shape))
+    return np.random.default_rng(0).integers(0, 60, (count, size), np.uint8).view(dtype).reshape(count, *shape)
+
+
+LAYOUTS = [("vector", (4,), np.float32), ("image", (2, 6, 6), np.uint8), ("mixed", (), MIXED)]
+
+
+@pytest.mark.parametrize(("kind", "shape", "dtype"), LAYOUTS)
+def test_an_observed_mlp_has_the_gradients_of_its_graph(kind: str, shape: tuple[int, ...], dtype: type) -> None:
+    network = make_observed(kind, shape, dtype)
+    FlatParameters(network, CPU)
+    observations = to_tensors(observations_of(shape, dtype), CPU)
+    further = torch.randn(5, 2, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    outputs = reference(network.mlps, torch.cat([network.body(observations), further], 1), "relu")
+    d_outputs = [torch.ones_like(output) for output in outputs]
+    d_further, *expected = torch.autograd.grad(outputs, [further, *network.parameters()], d_outputs)
+    for _ in range(2):
+        for got, want in zip(network(observations, further.detach()), outputs, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+        network.backward(*d_outputs)
+        for parameter, want in zip(network.parameters(), expected, strict=True):
+            torch.testing.assert_close(parameter.grad, want, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(network.further_gradient(*d_outputs), d_further, rtol=1e-4, atol=1e-5)
+
+
+def test_a_backward_pass_must_follow_forward_and_nothing_else() -> None:
+    network = make_observed("vector", (4,), np.float32)
+    FlatParameters(network, CPU)
+    x, further, d_outputs = torch.ones(2, 4), torch.ones(2, 2), (torch.ones(2, 3), torch.ones(2, 1))
+    with pytest.raises(RuntimeError, match="must follow an evaluation"):
+        network.further_gradient(*d_outputs)
+    network(x, further)
+    network.evaluate(x, further)
+    with pytest.raises(RuntimeError, match="must follow `forward`"):
+        network.backward(*d_outputs)
+
+
+@pytest.mark.parametrize(("kind", "shape", "dtype"), LAYOUTS)
+def test_arrays_are_evaluated_as_tensors_are(kind: str, shape: tuple[int, ...], dtype: type) -> None:
+    network = make_observed(kind, shape, dtype, further=0)
+    FlatParameters(network, CPU)
+    evaluator = ArrayEvaluator(network, CPU)
+    observations = observations_of(shape, dtype)
+    for got, want in zip(evaluator(observations), network.evaluate(to_tensors(observations, CPU)), strict=True):
+        assert got.dtype == np.float32
+        np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)
