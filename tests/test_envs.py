@@ -56,6 +56,14 @@ def test_an_env_stands_inside_episode_statistics_with_its_time_limit_inside() ->
     assert info["episode"]["r"] == info["episode"]["l"] == steps
 
 
+def test_actions_from_minus_one_to_one_are_scaled_where_asked_for() -> None:
+    """Best is [4, 0] of a Box from [0, -pi/4] to [5, pi/4]: 0.8 and 0.5 of the way."""
+    envs = TrainingEnvs(settings("case_envs:AsymAct-v0"), gamma=None, scale_actions=True)
+    envs.start()
+    assert envs.step(np.array([[0.6, 0.0], [-1.0, 0.0]], np.float32)).reward.tolist() == pytest.approx([0.0, -4.0])
+    envs.close()
+
+
 def test_the_settings_time_limit_takes_the_place_of_the_registered_one() -> None:
     env = make_env(settings("trialplug:PlugWalk-v0", max_episode_steps=7), 0)
     env.reset(seed=0)

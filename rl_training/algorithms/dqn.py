@@ -14,7 +14,6 @@ import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from rl_training.algorithms.finite import require_finite
 from rl_training.algorithms.schedules import annealed
@@ -135,9 +134,10 @@ class DQN:
         actions_B1 = self._tensor(batch.actions).unsqueeze(1)
         q_BK = self.network(to_tensors(batch.obs, self.device))
         taken_B1 = q_BK.gather(1, actions_B1)
-        q_loss = functional.huber_loss(taken_B1, targets_B1, delta=HUBER_DELTA)
-        d_taken_B1 = (taken_B1 - targets_B1).clamp(-HUBER_DELTA, HUBER_DELTA) / len(batch)
-        self.network.backward(torch.zeros_like(q_BK).scatter(1, actions_B1, d_taken_B1))
+        errors_B1 = taken_B1 - targets_B1
+        slopes_B1 = errors_B1.clamp(-HUBER_DELTA, HUBER_DELTA)
+        q_loss = (slopes_B1 * (errors_B1 - 0.5 * slopes_B1)).mean()  # e^2 / 2, and linear beyond delta
+        self.network.backward(torch.zeros_like(q_BK).scatter_(1, actions_B1, slopes_B1 / len(batch)))
         measured = [q_loss, taken_B1.mean(), q_BK.max(), self.parameters.gradient.norm()]
         names = ("q_loss", "q_mean", "q_max", "gradient_norm")
         return dict(zip(names, torch.stack(measured).tolist(), strict=True))
