@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rl_training.errors import UserError
-from rl_training.runtime.job_lock import job_lock
+from rl_training.runtime.job_lock import job_lock, run_lock
 
 HOLD = """
 import sys, time
@@ -89,4 +89,12 @@ def test_another_process_holds_it_until_it_is_killed() -> None:
         process.wait()
         process.stdout.close()
     with job_lock("nightly"):
+        pass
+
+
+def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
+    with run_lock(tmp_path), pytest.raises(UserError) as caught, run_lock(tmp_path):
+        pass
+    assert str(caught.value).startswith(f"the run in {tmp_path} is training already (process {os.getpid()} on ")
+    with run_lock(tmp_path):
         pass

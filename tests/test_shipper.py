@@ -9,7 +9,10 @@ from mlflow_store import ship_all, stored_points, tracked_run
 
 from rl_training.config.paths import embedded_tracking_uri
 from rl_training.errors import TrackingError
+from rl_training.experiment.loading import config_from_mapping
+from rl_training.runtime.run_utils import create_training_run
 from rl_training.tracking import run_files
+from rl_training.tracking.description import describe_run
 from rl_training.tracking.follow import Follower
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.mlflow_run import RunDeleted
@@ -302,3 +305,21 @@ def test_sync_goes_where_the_run_is(home, client, tmp_path, monkeypatch):
     fresh = sync(run_dir, tracking_uri=f"sqlite:///{tmp_path}/other.db")  # asked for, so it goes there
     assert fresh.run_id != run_id
     assert other.get_run(fresh.run_id).info.artifact_uri.startswith("file:")
+
+
+def test_a_fork_and_its_origin_name_each_other(client):
+    origin = ship_all(tracked_run()).address
+    origin_uid = client.get_run(origin.run_id).data.tags["run_uid"]
+    config = config_from_mapping(
+        {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 200_000, "experiment": "b"}
+    )
+    difference = "total_timesteps: 100000 -> 200000 (may grow)"
+    forked_from = {"run_uid": origin_uid, "num_timesteps": 100_000, "policy_sha256": "0", "differences": [difference]}
+    run = create_training_run(config, forked_from=forked_from)
+    run_files.write_json(run.run_dir / run_files.TRACKING, describe_run(run.run_dir, config, {}))
+    fork = ship_all(run.run_dir).address
+    tags = client.get_run(fork.run_id).data.tags
+    assert tags["forked_from.run_id"] == origin.run_id
+    assert tags["forked_from.num_timesteps"] == "100000"
+    assert tags["forked_from.differences"] == difference
+    assert client.get_run(origin.run_id).data.tags[f"fork.{run.run_uid}"] == fork.run_id

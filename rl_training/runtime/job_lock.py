@@ -1,4 +1,4 @@
-"""A job trains once at a time: one lock that the command line and the flows share."""
+"""A job trains once at a time, and so does a run: locks that the command line and the flows share."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from filelock import FileLock, Timeout
 from rl_training.config.paths import locks_root
 from rl_training.errors import UserError
 
+RUN_LOCK = "training.lock"
+"""In a run's directory: held while the run trains."""
+
 
 @contextmanager
 def job_lock(job: str | None) -> Iterator[None]:
@@ -29,16 +32,30 @@ def job_lock(job: str | None) -> Iterator[None]:
     if job is None:
         yield
         return
-    path = locks_root() / _file_name(job)
+    advice = "a job trains once at a time: wait for it to end, or give this run another job"
+    with _exclusive(locks_root() / _file_name(job), f"job {job!r}", advice):
+        yield
+
+
+@contextmanager
+def run_lock(run_dir: Path) -> Iterator[None]:
+    """Holds the lock of a run within the block, so that no second process trains it on.
+
+    Raises:
+        UserError: The run is training already; names the process that trains it.
+    """
+    with _exclusive(run_dir / RUN_LOCK, f"the run in {run_dir}", "wait for it to end, or stop it first"):
+        yield
+
+
+@contextmanager
+def _exclusive(path: Path, what: str, advice: str) -> Iterator[None]:
     holder = path.with_suffix(".holder")
     lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise UserError(
-            f"job {job!r} is training already ({_read(holder)}), and a job trains once at a time: wait for it to end, "
-            f"or give this run another job"
-        ) from None
+        raise UserError(f"{what} is training already ({_read(holder)}); {advice}") from None
     try:
         since = datetime.now().astimezone().isoformat(timespec="seconds")
         holder.write_text(f"process {os.getpid()} on {socket.gethostname()} since {since}", encoding="utf-8")

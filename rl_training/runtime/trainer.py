@@ -29,6 +29,7 @@ from rl_training.runtime.checkpoint import (
     write_best,
 )
 from rl_training.runtime.evaluation import Evaluator
+from rl_training.runtime.job_lock import run_lock
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.progress import Phase, Progress
 from rl_training.runtime.run_utils import TrainingRun, save_training_checkpoint
@@ -131,10 +132,11 @@ class Trainer(ABC):
             EnvironmentFault: An environment raised, exited or broke its contract.
             NumericError: A NaN or infinity appeared.
             CallbackError: A callback raised; a checkpoint was written first.
+            UserError: Another process is training this run.
         """
         self._wall_start, cpu_start, self._first_step = time.perf_counter(), time.thread_time(), self.num_timesteps
         try:
-            with torch_threads(self.config.threads):
+            with run_lock(self.run.run_dir), torch_threads(self.config.threads):
                 self._run_to_end()
         except BaseException as error:
             self.state.stop_reason, self.state.error = "failed", f"{type(error).__name__}: {error}"

@@ -46,6 +46,7 @@ def describe_run(run_dir: Path, config: TrainConfig, tags: Mapping[str, str]) ->
         "params": flatten(settings),
         "tags": {**_tags(run_dir, config, metadata), **config.tags, **tags},
         "dataset": _dataset(settings),
+        "forked_from": metadata["forked_from"],
     }
 
 

@@ -133,6 +133,24 @@ def describe(client: MlflowClient, run: Run, description: Mapping[str, Any]) -> 
     )
     dataset = Dataset(**description["dataset"])
     client.log_inputs(run.info.run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
+    if description["forked_from"] is not None:
+        _link_fork(client, run.info.run_id, description)
+
+
+def _link_fork(client: MlflowClient, run_id: str, description: Mapping[str, Any]) -> None:
+    """Names a fork's origin on the fork, and the fork on the run that it comes from, where MLflow knows that one."""
+    origin = description["forked_from"]
+    tags = {
+        "forked_from.run_uid": origin["run_uid"],
+        "forked_from.num_timesteps": str(origin["num_timesteps"]),
+        "forked_from.differences": "\n".join(origin["differences"]) or "none",
+    }
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    for parent in client.search_runs(experiments, f"tags.{RUN_UID} = '{origin['run_uid']}'", max_results=1):
+        tags["forked_from.run_id"] = parent.info.run_id
+        client.set_tag(parent.info.run_id, f"fork.{description['run_uid']}", run_id)
+    for key, value in tags.items():
+        client.set_tag(run_id, key, shorten(value, MAX_TAG))
 
 
 def latest_steps(client: MlflowClient, run: Run) -> dict[str, int]:
