@@ -1,6 +1,7 @@
 """The manager: new runs, resumed runs, forks; and resume that goes on as if training had never stopped."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.runtime.checkpoint import open_checkpoint
+from rl_training.runtime.download import Download, write_download
 from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import TrainResult
 
@@ -142,3 +144,30 @@ def test_a_run_that_can_not_be_set_up_leaves_no_directory(home: Path) -> None:
     with pytest.raises(Exception, match="NoSuchEnv"):
         MANAGER.setup(cartpole(env_id="NoSuchEnv-v0"))
     assert not list((home / "runs").iterdir())
+
+
+def downloaded(checkpoint: Path, folder: Path, *, newest: bool, run_dir: Path) -> Path:
+    """A copy of a checkpoint as a download from MLflow leaves it."""
+    copy = folder / "checkpoints" / checkpoint.name
+    shutil.copytree(checkpoint, copy)
+    write_download(open_checkpoint(copy), Download(newest=newest, run_dir=run_dir))
+    return copy
+
+
+def test_the_newest_checkpoint_from_mlflow_goes_on_in_its_own_run(tmp_path: Path) -> None:
+    expected = sha(MANAGER.setup(cartpole()).train())
+    stopped = MANAGER.setup(cartpole(), stop=StopAfterPolls(83)).train()
+    assert stopped.checkpoint is not None
+    here = downloaded(stopped.checkpoint, tmp_path / "here", newest=True, run_dir=stopped.run_dir)
+    elsewhere = downloaded(stopped.checkpoint, tmp_path / "elsewhere", newest=True, run_dir=tmp_path / "no such place")
+    earlier = downloaded(stopped.checkpoint, tmp_path / "earlier", newest=False, run_dir=stopped.run_dir)
+
+    away = MANAGER.resume(elsewhere).train()
+    assert (away.run_uid, sha(away)) == (stopped.run_uid, expected)
+    assert away.run_dir not in (stopped.run_dir, tmp_path / "no such place")
+
+    fork = MANAGER.resume(earlier).train()
+    assert fork.run_uid != stopped.run_uid
+
+    same = MANAGER.resume(here).train()
+    assert (same.run_dir, same.run_uid, sha(same)) == (stopped.run_dir, stopped.run_uid, expected)

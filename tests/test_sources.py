@@ -1,6 +1,7 @@
 """Where a checkpoint can come from: the newest good one, by the step in its manifest, verified."""
 
 import os
+import shutil
 import time
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,6 +13,7 @@ from rl_training.config.paths import embedded_tracking_uri
 from rl_training.errors import CheckpointError, TrackingError, UserError
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.runtime.checkpoint import load_trainer_state
+from rl_training.runtime.download import Download, read_download
 from rl_training.runtime.workflows import load_policy
 from rl_training.tracking.promotion import promote
 from rl_training.tracking.sources import download_checkpoint
@@ -40,6 +42,24 @@ def test_a_run_id_gives_its_newest_checkpoint_whole(client, home, run):
         assert found.path != checkpoints[2].path
 
 
+def test_the_runs_own_directory_is_asked_for_a_later_one(client, run):
+    checkpoints, run_id = run
+    later = write_policy(checkpoints[0].path.parents[1], 400, GOOD)
+    assert download_checkpoint(run_id).path == later.path
+    assert download_checkpoint(f"runs:/{run_id}/checkpoints/step_000000000300").path != checkpoints[2].path
+
+
+def test_what_is_downloaded_knows_whether_it_is_the_newest(client, run):
+    checkpoints, run_id = run
+    run_dir = checkpoints[0].path.parents[1]
+    newest, earlier = (
+        read_download(download_checkpoint(source))
+        for source in (run_id, f"runs:/{run_id}/checkpoints/step_000000000200")
+    )
+    assert newest == Download(newest=True, run_dir=run_dir)
+    assert earlier == Download(newest=False, run_dir=run_dir)
+
+
 def test_a_path_gives_that_checkpoint(client, run):
     checkpoints, run_id = run
     found = download_checkpoint(f"runs:/{run_id}/checkpoints/step_000000000100")
@@ -47,7 +67,8 @@ def test_a_path_gives_that_checkpoint(client, run):
 
 
 def test_what_is_damaged_or_half_there_is_skipped_and_said(client, run, caplog):
-    _, run_id = run
+    checkpoints, run_id = run
+    shutil.rmtree(checkpoints[0].path.parent)  # the run's own directory is on another machine
     stored_file(client, run_id, "checkpoints/step_000000000300/manifest.json").unlink()  # an upload that did not end
     with stored_file(client, run_id, "checkpoints/step_000000000200/policy.pt").open("r+b") as file:
         file.seek(40)

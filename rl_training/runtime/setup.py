@@ -14,6 +14,7 @@ from rl_training.config.resume_rules import Difference, Rule, check_differences,
 from rl_training.config.settings import TrainConfig
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint, newest_good
+from rl_training.runtime.download import read_download
 from rl_training.runtime.run_utils import METADATA, TrainingRun, create_training_run, open_training_run
 from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import Trainer
@@ -50,7 +51,7 @@ def make_trainer(
     before = check(read_text(checkpoint.config_text(), str(checkpoint.path)), type(config))
     changes = differences(before, config)
     check_differences(changes)
-    own_run = None if changes else _own_run(checkpoint)
+    own_run = None if changes else _own_run(checkpoint, config)
     if own_run is not None:
         trainer = trainer_type(config, own_run, callbacks, stop=stop)
         trainer.restore(checkpoint)
@@ -73,16 +74,23 @@ def _made(
         raise
 
 
-def _own_run(checkpoint: Checkpoint) -> TrainingRun | None:
+def _own_run(checkpoint: Checkpoint, config: TrainConfig) -> TrainingRun | None:
     """The run that the checkpoint is the newest of; None where a later one exists: going on would rewrite history."""
     newest, _ = newest_good(checkpoint.path.parent)
     if newest is not None and newest.num_timesteps > checkpoint.num_timesteps:
         return None
     run_dir = checkpoint.path.parent.parent
-    if not (run_dir / METADATA).is_file():
+    download = read_download(checkpoint)
+    if download is not None:
+        if not download.newest:
+            return None
+        run_dir = download.run_dir
+    run = open_training_run(run_dir) if (run_dir / METADATA).is_file() else None
+    if run is not None and run.run_uid == checkpoint.run_uid:
+        return run
+    if download is None:
         return None
-    run = open_training_run(run_dir)
-    return run if run.run_uid == checkpoint.run_uid else None
+    return create_training_run(config.model_copy(update={"run_dir": None}), run_uid=checkpoint.run_uid)
 
 
 def _fork(checkpoint: Checkpoint, changes: list[Difference], config: TrainConfig) -> TrainingRun:

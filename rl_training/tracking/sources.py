@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 
 from rl_training.config.paths import home
 from rl_training.errors import CheckpointError, TrackingError, UserError
-from rl_training.runtime.checkpoint import CHECKPOINTS, Checkpoint, find_checkpoint, open_checkpoint
+from rl_training.runtime.checkpoint import CHECKPOINTS, Checkpoint, find_checkpoint, newest_good, open_checkpoint
+from rl_training.runtime.download import Download, write_download
 from rl_training.runtime.manifest import MANIFEST, read_manifest
+from rl_training.tracking.mlflow_run import RUN_UID
 from rl_training.tracking.store import connect, explain, resolve_tracking_uri, without_credentials
 
 if TYPE_CHECKING:
@@ -46,9 +48,10 @@ def download_checkpoint(source: str | Path, *, tracking_uri: str | None = None) 
 
     Args:
         source: One of: a checkpoint's or a run's directory; an MLflow run id or `runs:/ID` (the newest good checkpoint
-            of the run, by the step in its manifest); `runs:/ID/checkpoints/step_...` (that one); `models:/NAME@ALIAS`
-            or `models:/NAME/VERSION` (its run's checkpoint; where that is gone the version's own copy, which has no
-            training state and serves for evaluation and fine-tuning only).
+            of the run, by the step in its manifest; from its directory, where that has a later one than MLflow);
+            `runs:/ID/checkpoints/step_...` (that one); `models:/NAME@ALIAS` or `models:/NAME/VERSION` (its run's
+            checkpoint; where that is gone the version's own copy, which has no training state and serves for
+            evaluation and fine-tuning only).
         tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded one.
 
     Raises:
@@ -146,13 +149,22 @@ def fresh_directory() -> Path:
 
 def _checkpoint_of_run(client: MlflowClient, run_id: str, path: str) -> Checkpoint:
     """Returns the checkpoint at an artifact path of a run, or the newest good one where the path is their folder."""
-    client.get_run(run_id)  # no such run is another error than no such artifact
+    run = client.get_run(run_id)  # no such run is another error than no such artifact
+    run_dir = Path(run.data.tags.get("run_dir", ""))
+    skipped: list[str] = []
     if path != CHECKPOINTS:
         if not _has_manifest(client, run_id, path):
             raise CheckpointError(f"run {run_id} has no {path} in MLflow, or its upload did not end")
-        return open_checkpoint(_download(client, run_id, path))
-    skipped: list[str] = []
-    for name in _newest_first(client, run_id, skipped):
+        checkpoint = open_checkpoint(_download(client, run_id, path))
+        later = [step for step, _ in _newest_first(client, run_id, skipped) if step > checkpoint.num_timesteps]
+        write_download(checkpoint, Download(newest=not later, run_dir=run_dir))
+        return checkpoint
+    here, _ = newest_good(run_dir / CHECKPOINTS)
+    if here is not None and here.run_uid != run.data.tags.get(RUN_UID):
+        here = None
+    for step, name in _newest_first(client, run_id, skipped):
+        if here is not None and here.num_timesteps > step:
+            break
         try:
             checkpoint = open_checkpoint(_download(client, run_id, f"{CHECKPOINTS}/{name}"))
         except CheckpointError as error:
@@ -160,12 +172,16 @@ def _checkpoint_of_run(client: MlflowClient, run_id: str, path: str) -> Checkpoi
             continue
         for line in skipped:
             logger.warning("skipped: %s", line)
+        write_download(checkpoint, Download(newest=True, run_dir=run_dir))
         return checkpoint
+    if here is not None:
+        logger.info("%s is later than what MLflow has of run %s", here.path, run_id)
+        return here
     raise CheckpointError(f"run {run_id} has no good checkpoint in MLflow" + "".join(f"; {s}" for s in skipped))
 
 
-def _newest_first(client: MlflowClient, run_id: str, skipped: list[str]) -> list[str]:
-    """Returns the names of a run's checkpoints by the step in their manifests, which alone are downloaded."""
+def _newest_first(client: MlflowClient, run_id: str, skipped: list[str]) -> list[tuple[int, str]]:
+    """Returns step and name of a run's checkpoints by the step in their manifests, which alone are downloaded."""
     found = []
     for entry in client.list_artifacts(run_id, CHECKPOINTS):
         if not entry.is_dir:
@@ -177,7 +193,7 @@ def _newest_first(client: MlflowClient, run_id: str, skipped: list[str]) -> list
             found.append((manifest.num_timesteps, Path(entry.path).name))
         except CheckpointError as error:
             skipped.append(str(error))
-    return [name for _, name in sorted(found, reverse=True)]
+    return sorted(found, reverse=True)
 
 
 def _has_manifest(client: MlflowClient, run_id: str, path: str) -> bool:
