@@ -167,6 +167,19 @@ def test_a_larger_total_is_a_fork_that_keeps_its_buffer() -> None:
     assert origin["differences"] == ["total_timesteps: 120 -> 200 (may grow)"]
 
 
+def test_an_episode_that_could_not_be_brought_back_is_cut_in_the_buffer_for_good() -> None:
+    config = dqn("NotDeterministic", num_envs=2, total_timesteps=120, learning_starts=40, n_step=3, buffer_size=100)
+    stopped = MANAGER.setup(config, [StopsAt(68)]).train()
+    cut = run_of(MANAGER.resume(stopped.run_dir))
+    assert cut.buffer.truncated[33].tolist() == [True, True]  # the 34th step of each, in mid-episode
+    assert not cut.buffer.terminated[33].any()
+    assert cut.buffer.truncated[:34].sum() == 2
+    done = cut.train()
+    later = run_of(MANAGER.resume(done.run_dir, total_timesteps=200))
+    assert later.buffer.total == 120
+    assert later.buffer.truncated[33].tolist() == [True, True]  # saved so, though its shard had been written before
+
+
 def test_a_setting_of_the_buffer_must_stay() -> None:
     done = MANAGER.setup(dqn(total_timesteps=120, learning_starts=40)).train()
     with pytest.raises(CheckpointError, match=r"buffer_size: 2000 -> 4000 \(must be equal\)"):

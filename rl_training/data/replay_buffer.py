@@ -5,6 +5,7 @@ Shapes: R rows (vector steps), N environments, B batch, O observation dims, A ac
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,6 +125,11 @@ class ReplayBuffer:
         self.obs[row], self.actions[row], self.rewards[row] = obs, actions, rewards
         self.next_obs[row], self.terminated[row], self.truncated[row] = next_obs, terminated, truncated
         self.total += self.num_envs
+
+    def cut_newest(self, env_indices: Sequence[int]) -> None:
+        """Marks the newest transition of some environments as cut, where their next one begins another episode."""
+        if self.total:
+            self.truncated[(self.total // self.num_envs - 1) % len(self.rewards), list(env_indices)] = True
 
     def sample(self, batch_size: int, rng: np.random.Generator) -> ReplayBatch:
         """Draws transitions uniformly, with replacement.

@@ -176,12 +176,15 @@ class OffPolicyTrainer(NetworkTrainer):
 
     def _load_states(self, policy: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[int]:
         self.updates, self.measured = trainer["updates"], UpdateMetrics(**trainer["measured"])
-        return super()._load_states(policy, trainer)
+        fresh = super()._load_states(policy, trainer)
+        if fresh:  # what is stored next of these environments does not follow what was stored last
+            self.replay.cut_newest(self.buffer, fresh)
+        return fresh
 
     def _replay_shards(self) -> Sequence[ShardEntry]:
         return self.replay.save(self.buffer)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Takes a checkpoint's state, its replay buffer included; see `Trainer.restore`."""
-        super().restore(checkpoint)
         self.replay.load(checkpoint, self.buffer)
+        super().restore(checkpoint)

@@ -95,6 +95,11 @@ class ReplayStore:
             self._remove_others()
             files.sync_directory(self.directory)
 
+    def cut_newest(self, buffer: ReplayBuffer, env_indices: Sequence[int]) -> None:
+        """Does the buffer's `cut_newest`, after a load; the next save writes the shard that this changes anew."""
+        buffer.cut_newest(env_indices)
+        del self._entries[-1:]
+
     def _start(self, buffer: ReplayBuffer) -> int:
         return max(self._entries[-1].end if self._entries else 0, buffer.oldest)
 
