@@ -35,6 +35,7 @@ SMALL: dict[str, Any] = {
 CONFIGS = {
     "dqn": dqn("CartPole-v1", target_update_every=30, double=True, dueling=True, **SMALL),
     "sac": sac("Pendulum-v1", max_episode_steps=25, **SMALL),
+    "dqn on images and numbers": dqn("DictObs", target_update_every=30, **SMALL),
 }
 
 
@@ -70,15 +71,24 @@ def phase_and_updates(result: TrainResult) -> tuple[str, int]:
     return state["progress"]["phase"], state["updates"]
 
 
-@pytest.mark.parametrize("algorithm", ["dqn", "sac"])
-@pytest.mark.parametrize("vectorization", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("name", "vectorization", "stops"),
+    [
+        ("dqn", "sync", [1, 69, 105, 132, 150, 213, 258, 285]),
+        ("sac", "sync", [1, 69, 105, 132, 150, 213, 258, 285]),
+        ("dqn", "async", [132, 258]),
+        ("sac", "async", [132, 258]),
+        ("dqn on images and numbers", "sync", [69, 105]),
+    ],
+)
 def test_a_run_stopped_anywhere_and_resumed_is_the_run_that_was_never_stopped(
-    algorithm: str, vectorization: str
+    name: str, vectorization: str, stops: list[int]
 ) -> None:
-    config, whole = CONFIGS[algorithm], Events()
+    """The stops are counted in polls of the flag, of which there are two a step and one an update."""
+    config, whole = CONFIGS[name], Events()
     expected = sha(MANAGER.setup(config, [whole]).train())
     moments = set()
-    for polls in [1, 69, 105, 132, 150, 213, 258, 285] if vectorization == "sync" else [132, 258]:
+    for polls in stops:
         points = Events()
         changed = config.model_copy(update={"vectorization": vectorization})
         stopped = MANAGER.setup(changed, [points], stop=StopAfterPolls(polls)).train()
