@@ -102,6 +102,6 @@ def test_shipped_settings_are_valid_and_say_what_they_train(name: str) -> None:
 
 
 def test_a_shipped_file_takes_overrides() -> None:
-    config = load_config("dqn/cartpole", ["double=true", "exploration.end=0.1"])
+    config = load_config("dqn/cartpole", ["double=false", "exploration.end=0.1"])
     assert isinstance(config, DQNConfig)
-    assert (config.double, config.exploration.end, config.exploration.fraction) == (True, 0.1, 0.16)
+    assert (config.double, config.exploration.end, config.exploration.fraction) == (False, 0.1, 0.16)
