@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def create_training_run(
         UserError: The directory holds a run already, or can't be written.
     """
     started, run_uid = datetime.now().astimezone(), run_uid or uuid.uuid4().hex
-    run_dir = (config.run_dir or runs_root() / _directory_name(config, started, run_uid)).expanduser().absolute()
+    run_dir = (config.run_dir or _free_directory(config, started, run_uid)).expanduser().absolute()
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         if any((run_dir / name).exists() for name in (CONFIG, METADATA, CHECKPOINTS)):
@@ -187,9 +188,11 @@ def _redact_argument(argument: str) -> str:
     return redact_text(argument)  # `env_kwargs={token: value}`
 
 
-def _directory_name(config: TrainConfig, started: datetime, run_uid: str) -> str:
+def _free_directory(config: TrainConfig, started: datetime, run_uid: str) -> Path:
+    """Names a directory that is not there yet; a run that goes on elsewhere twice in a second has two."""
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", config.env_id.rpartition(":")[2])
-    return f"{env}-{config.algo}-s{config.seed}-{started:%Y%m%d-%H%M%S}-{run_uid[:8]}"
+    name = f"{env}-{config.algo}-s{config.seed}-{started:%Y%m%d-%H%M%S}-{run_uid[:8]}"
+    return next(path for i in count(1) if not (path := runs_root() / (name if i == 1 else f"{name}-{i}")).exists())
 
 
 def _metadata(config: TrainConfig, started: datetime, run_uid: str) -> dict[str, Any]:
