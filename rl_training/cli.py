@@ -94,7 +94,7 @@ def evaluate(source: Source, *, episodes: Episodes = None, seed: Seed = None, js
         from rl_training.runtime.workflows import evaluate_checkpoint
         from rl_training.tracking.sources import download_checkpoint
 
-        checkpoint = download_checkpoint(source)
+        checkpoint = download_checkpoint(source, policy_only=True)
         evaluation = evaluate_checkpoint(checkpoint, episodes=episodes, seed=seed)
         result = {
             "checkpoint": str(checkpoint.path),

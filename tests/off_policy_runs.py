@@ -68,3 +68,16 @@ class Events(Callback):
     def values(self, key: str) -> dict[int, float]:
         """Returns one metric's values by step."""
         return {step: value for (name, step), value in self.points.items() if name == key}
+
+
+class StopsAt(Events):
+    """Asks for a stop at a step."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.step = step
+
+    def on_update_end(self, state: TrainerState) -> None:
+        super().on_update_end(state)
+        if state.num_timesteps == self.step:
+            state.request_stop()

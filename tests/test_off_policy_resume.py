@@ -9,12 +9,11 @@ import pytest
 
 from rl_training.errors import CheckpointError
 from rl_training.experiment.default_manager import DefaultExperimentManager
-from rl_training.runtime.callbacks import TrainerState
 from rl_training.runtime.checkpoint import load_trainer_state, open_checkpoint
 from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
 from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import Trainer, TrainResult
-from tests.off_policy_runs import Events, dqn, sac
+from tests.off_policy_runs import Events, StopsAt, dqn, sac
 
 MANAGER = DefaultExperimentManager()
 SMALL: dict[str, Any] = {
@@ -100,19 +99,6 @@ def test_a_run_stopped_anywhere_and_resumed_is_the_run_that_was_never_stopped(
         assert sha(resumed) == expected, polls
         assert points.points == whole.points, polls
     assert any(phase == "update" and updates % 5 for phase, updates in moments), moments
-
-
-class StopsAt(Events):
-    """Asks for a stop at a step."""
-
-    def __init__(self, step: int) -> None:
-        super().__init__()
-        self.step = step
-
-    def on_update_end(self, state: TrainerState) -> None:
-        super().on_update_end(state)
-        if state.num_timesteps == self.step:
-            state.request_stop()
 
 
 def run_of(trainer: Trainer) -> OffPolicyTrainer:

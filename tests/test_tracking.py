@@ -16,9 +16,11 @@ import pytest
 from mlflow_store import GOOD, NETWORK, WEAK, make_run, run_with_policy, ship_all, stored_points, tracked_run
 
 from rl_training.errors import TrackingError, UserError
+from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.runtime.ppo_trainer import make_ppo_trainer
 from rl_training.tracking import run_files
+from rl_training.tracking.description import describe_run
 from rl_training.tracking.follow import Follower
 from rl_training.tracking.promotion import promote
 from rl_training.tracking.session import start_tracking
@@ -26,6 +28,7 @@ from rl_training.tracking.sources import download_checkpoint, policy_of_version
 from rl_training.tracking.store import connect, resolve_tracking_uri, ui_hint, without_credentials
 from rl_training.tracking.sync import sync
 from rl_training.tracking.system_metrics import SystemMetrics, interval
+from tests.off_policy_runs import dqn
 
 
 def points_of_file(run_dir, total_timesteps=100_000):
@@ -276,6 +279,27 @@ def test_promotion_and_download_through_a_server(server, home):
     assert own.policy_sha256 == checkpoint.policy_sha256
     names = [model.name for model in client.search_registered_models()]
     assert sorted(names) == ["CartPole-v1", "promotion-lock.CartPole-v1.2"]
+
+
+def test_replay_shards_go_to_a_server_once_and_come_back(server, home):
+    settings = dqn("CartPole-v1", total_timesteps=80, learning_starts=60, buffer_size=100, checkpoint={"every": 40})
+    run_dir = DefaultExperimentManager().setup(settings).train().run_dir
+    run_files.write_json(run_dir / run_files.TRACKING, describe_run(run_dir, settings, {}))
+    run_id = ship_all(run_dir, uri=server.uri).address.run_id
+    on_server = {path: path.stat().st_mtime_ns for path in server.folder.glob(f"served/*/{run_id}/**/*.pt")}
+    assert sorted((path.parent.name, len(path.stem) == 64) for path in on_server) == [
+        ("replay", True),
+        ("replay", True),
+        *[(f"step_{step:012d}", False) for step in (40, 80) for _ in ("policy", "trainer")],
+    ]
+    (run_dir / run_files.SHIPPED).unlink()
+    ship_all(run_dir, uri=server.uri)
+    sent_again = {path.parent.name for path, written in on_server.items() if path.stat().st_mtime_ns != written}
+    assert sent_again == {f"step_{step:012d}" for step in (40, 80)}
+    shutil.rmtree(run_dir)
+    found = download_checkpoint(run_id, tracking_uri=server.uri)
+    assert found.num_timesteps == 80
+    assert {path.name for path in found.path.iterdir()} == {"manifest.json", *found.manifest.files}
 
 
 def test_a_server_that_is_away_at_the_start_is_an_error(tmp_path, monkeypatch):

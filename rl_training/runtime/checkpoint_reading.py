@@ -163,19 +163,20 @@ def newest_good(root: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, skipped
 
 
-def find_checkpoint(source: str | Path) -> Checkpoint:
+def find_checkpoint(source: str | Path, *, policy_only: bool = False) -> Checkpoint:
     """Returns the verified checkpoint that a path stands for.
 
     Args:
         source: A checkpoint's directory; or a run's directory (or the `checkpoints` in it), which stands for its newest
             good checkpoint. What is skipped on the way is logged.
+        policy_only: As in `open_checkpoint`, of a checkpoint's directory; a run's good checkpoints are whole.
 
     Raises:
         CheckpointError: There is no good checkpoint.
     """
     path = Path(source)
     if not path.is_dir() or (path / MANIFEST).exists() or path.name.startswith("step_"):
-        return open_checkpoint(path)
+        return open_checkpoint(path, policy_only=policy_only)
     root = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
     checkpoint, skipped = newest_good(root)
     if checkpoint is None:

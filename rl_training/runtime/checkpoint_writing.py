@@ -24,9 +24,9 @@ from rl_training.runtime.checkpoint_reading import (
     verified,
     write_errors,
 )
-from rl_training.runtime.manifest import CONFIG, MANIFEST, POLICY, TRAINER, FileEntry, Manifest
+from rl_training.runtime.manifest import CONFIG, MANIFEST, POLICY, REPLAY, TRAINER, FileEntry, Manifest
 from rl_training.runtime.plain_state import first_non_finite, policy_sha256, to_plain
-from rl_training.runtime.replay_shards import REPLAY, ShardEntry, describe, shared_with
+from rl_training.runtime.replay_shards import ShardEntry, describe, shared_with
 from rl_training.runtime.versions import versions
 
 logger = logging.getLogger(__name__)

@@ -27,9 +27,14 @@ FORMAT_VERSION: Literal[1] = 1
 MANIFEST = "manifest.json"
 CONFIG, POLICY, TRAINER = "config.yaml", "policy.pt", "trainer.pt"
 
+REPLAY = "replay"
+"""The key in a manifest's `extra` that lists a replay buffer's shards, and the folder that has each of them once: in
+the run's directory, and among its artifacts in MLflow."""
+
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+_SHARD_NAME = re.compile(r"[0-9a-f]{64}\.pt")
 _MANIFEST_BYTES = 16 * 2**20
 
 
@@ -109,6 +114,11 @@ def read_manifest(directory: Path) -> Manifest:
         raise CheckpointError(f"{path} is damaged: its own hash does not match")
     _check_names(path, manifest.files)
     return manifest
+
+
+def is_shard(name: str) -> bool:
+    """Returns whether a checkpoint's file is a replay shard: named by its sha256, so the same in each that names it."""
+    return _SHARD_NAME.fullmatch(name) is not None
 
 
 def verify_files(directory: Path, files: Mapping[str, FileEntry]) -> None:

@@ -22,8 +22,8 @@ from rl_training.data.replay_memory import check_memory
 from rl_training.envs.training import TrainingEnvs
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, ReplayStore, ShardEntry
+from rl_training.runtime.manifest import REPLAY
 from rl_training.runtime.network_trainer import NetworkAlgorithm, NetworkTrainer
-from rl_training.runtime.replay_shards import REPLAY
 from rl_training.runtime.run_utils import TrainingRun
 from rl_training.runtime.stopping import StopFlag
 

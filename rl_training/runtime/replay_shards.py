@@ -22,10 +22,7 @@ from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.errors import CheckpointError
 from rl_training.runtime import checkpoint_files as files
 from rl_training.runtime.checkpoint_reading import CHECKPOINTS, Checkpoint, load_file, write_errors
-from rl_training.runtime.manifest import FileEntry
-
-REPLAY = "replay"
-"""The key in a manifest's `extra` that lists the shards, and the folder of a run's directory that holds them."""
+from rl_training.runtime.manifest import REPLAY, FileEntry
 
 PIECE_BYTES = 16 * 2**20
 """A shard is of this size at most, or of 1/256 of the buffer where that is more."""

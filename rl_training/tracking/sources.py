@@ -16,7 +16,7 @@ from rl_training.config.paths import home
 from rl_training.errors import CheckpointError, TrackingError, UserError
 from rl_training.runtime.checkpoint import CHECKPOINTS, Checkpoint, find_checkpoint, newest_good, open_checkpoint
 from rl_training.runtime.download import Download, write_download
-from rl_training.runtime.manifest import MANIFEST, read_manifest
+from rl_training.runtime.manifest import CONFIG, MANIFEST, POLICY, REPLAY, is_shard, read_manifest
 from rl_training.tracking.mlflow_run import RUN_UID
 from rl_training.tracking.store import connect, explain, resolve_tracking_uri, without_credentials
 
@@ -43,7 +43,9 @@ _UNKNOWN = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
 """What MLflow answers where there is no such run, model or version; and where there is no such alias."""
 
 
-def download_checkpoint(source: str | Path, *, tracking_uri: str | None = None) -> Checkpoint:
+def download_checkpoint(
+    source: str | Path, *, tracking_uri: str | None = None, policy_only: bool = False
+) -> Checkpoint:
     """Returns the verified checkpoint that `source` stands for, downloaded where it is not a directory.
 
     Args:
@@ -53,6 +55,8 @@ def download_checkpoint(source: str | Path, *, tracking_uri: str | None = None) 
             checkpoint; where that is gone the version's own copy, which has no training state and serves for
             evaluation and fine-tuning only).
         tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded one.
+        policy_only: Settings and policy are enough, as for evaluation: training state and replay buffer, which may be
+            many gigabytes, are not fetched. Of a registered version it is the version's own copy.
 
     Raises:
         CheckpointError: There is no good checkpoint; each that was tried is named.
@@ -61,7 +65,7 @@ def download_checkpoint(source: str | Path, *, tracking_uri: str | None = None) 
     """
     text = str(source)
     if Path(source).exists():
-        return find_checkpoint(source)
+        return find_checkpoint(source, policy_only=policy_only)
     run, model = _RUNS.fullmatch(text), _MODELS.fullmatch(text)
     if run is None and model is None and not _RUN_ID.fullmatch(text):
         raise UserError(
@@ -72,9 +76,10 @@ def download_checkpoint(source: str | Path, *, tracking_uri: str | None = None) 
     with reaching(uri, text):
         client = connect(uri)
         if model is not None:
-            return checkpoint_of_version(client, uri, find_version(client, model[1], model[2], model[3]))
+            version = find_version(client, model[1], model[2], model[3])
+            return (policy_of_version if policy_only else checkpoint_of_version)(client, uri, version)
         run_id, path = (run[1], run[2]) if run is not None else (text, None)
-        return _checkpoint_of_run(client, run_id, (path or CHECKPOINTS).rstrip("/"))
+        return _checkpoint_of_run(client, run_id, (path or CHECKPOINTS).rstrip("/"), policy_only)
 
 
 @contextmanager
@@ -111,7 +116,7 @@ def checkpoint_of_version(client: MlflowClient, uri: str, version: ModelVersion)
     name = version.tags.get(CHECKPOINT_TAG)
     if version.run_id and name:
         try:
-            return open_checkpoint(_download(client, version.run_id, f"{CHECKPOINTS}/{name}"))
+            return _fetch(client, version.run_id, f"{CHECKPOINTS}/{name}", policy_only=False)
         except (CheckpointError, MlflowException, OSError) as error:
             logger.warning(
                 "%s version %s: its run's checkpoint is gone (%s); its own copy has no training state, and serves for "
@@ -147,15 +152,13 @@ def fresh_directory() -> Path:
     return Path(tempfile.mkdtemp(dir=root))
 
 
-def _checkpoint_of_run(client: MlflowClient, run_id: str, path: str) -> Checkpoint:
+def _checkpoint_of_run(client: MlflowClient, run_id: str, path: str, policy_only: bool) -> Checkpoint:
     """Returns the checkpoint at an artifact path of a run, or the newest good one where the path is their folder."""
     run = client.get_run(run_id)  # no such run is another error than no such artifact
     run_dir = Path(run.data.tags.get("run_dir", ""))
     skipped: list[str] = []
     if path != CHECKPOINTS:
-        if not _has_manifest(client, run_id, path):
-            raise CheckpointError(f"run {run_id} has no {path} in MLflow, or its upload did not end")
-        checkpoint = open_checkpoint(_download(client, run_id, path))
+        checkpoint = _fetch(client, run_id, path, policy_only)
         later = [step for step, _ in _newest_first(client, run_id, skipped) if step > checkpoint.num_timesteps]
         write_download(checkpoint, Download(newest=not later, run_dir=run_dir))
         return checkpoint
@@ -166,7 +169,7 @@ def _checkpoint_of_run(client: MlflowClient, run_id: str, path: str) -> Checkpoi
         if here is not None and here.num_timesteps > step:
             break
         try:
-            checkpoint = open_checkpoint(_download(client, run_id, f"{CHECKPOINTS}/{name}"))
+            checkpoint = _fetch(client, run_id, f"{CHECKPOINTS}/{name}", policy_only)
         except CheckpointError as error:
             skipped.append(str(error))
             continue
@@ -187,21 +190,38 @@ def _newest_first(client: MlflowClient, run_id: str, skipped: list[str]) -> list
         if not entry.is_dir:
             continue
         try:
-            if not _has_manifest(client, run_id, entry.path):
+            if f"{entry.path}/{MANIFEST}" not in _paths(client, run_id, entry.path):
                 raise CheckpointError(f"{entry.path} has no {MANIFEST}: its upload did not end")
-            manifest = read_manifest(_download(client, run_id, f"{entry.path}/{MANIFEST}").parent)
+            manifest = read_manifest(_fetch_manifest(client, run_id, entry.path))
             found.append((manifest.num_timesteps, Path(entry.path).name))
         except CheckpointError as error:
             skipped.append(str(error))
     return sorted(found, reverse=True)
 
 
-def _has_manifest(client: MlflowClient, run_id: str, path: str) -> bool:
-    return any(entry.path == f"{path}/{MANIFEST}" for entry in client.list_artifacts(run_id, path))
+def _fetch(client: MlflowClient, run_id: str, path: str, policy_only: bool) -> Checkpoint:
+    """Downloads a checkpoint, its shards from the folder that the run's checkpoints share, and verifies it."""
+    there = _paths(client, run_id, path)
+    if f"{path}/{MANIFEST}" not in there:
+        raise CheckpointError(f"run {run_id} has no {path} in MLflow, or its upload did not end")
+    directory = _fetch_manifest(client, run_id, path)
+    names = (CONFIG, POLICY) if policy_only else tuple(read_manifest(directory).files)
+    artifacts = [f"{REPLAY if is_shard(name) else path}/{name}" for name in names]
+    if any(map(is_shard, names)):
+        there |= _paths(client, run_id, REPLAY)
+    for artifact in artifacts:
+        if artifact in there:  # what is missing is named by the verification
+            client.download_artifacts(run_id, artifact, str(directory))
+    return open_checkpoint(directory, policy_only=policy_only)
 
 
-def _download(client: MlflowClient, run_id: str, path: str) -> Path:
-    """Downloads an artifact to a fresh directory, under its own folders."""
-    folder = fresh_directory() / Path(path).parent
-    folder.mkdir(parents=True, exist_ok=True)
-    return Path(client.download_artifacts(run_id, path, str(folder)))
+def _fetch_manifest(client: MlflowClient, run_id: str, path: str) -> Path:
+    """Downloads a checkpoint's manifest alone; returns the fresh directory, of the checkpoint's name, that it is in."""
+    directory = fresh_directory() / path
+    directory.mkdir(parents=True)
+    client.download_artifacts(run_id, f"{path}/{MANIFEST}", str(directory))
+    return directory
+
+
+def _paths(client: MlflowClient, run_id: str, folder: str) -> set[str]:
+    return {entry.path for entry in client.list_artifacts(run_id, folder)}

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rl_training.runtime.manifest import MANIFEST, REPLAY, is_shard
 from rl_training.tracking import run_files
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-MANIFEST = "manifest.json"
 TOP_LEVEL = ("config.yaml", "metadata.json", "checkpoints/best.json")
 """Files outside of `artifacts/` that go too. The last names the checkpoint with the best periodic evaluation."""
 STAGING = ".shipping"
@@ -64,6 +64,7 @@ def fingerprint(checkpoint: Path) -> str | None:
 def send_checkpoint(client: MlflowClient, run_id: str, run_dir: Path, checkpoint: Path) -> bool:
     """Sends a checkpoint, its manifest last: without a manifest it does not count as one.
 
+    Its replay shards go first, to the folder that the run's checkpoints share; what MLflow has there is not sent again.
     Training may prune the checkpoint meanwhile, so its files are linked to a place of our own first.
 
     Returns:
@@ -73,18 +74,26 @@ def send_checkpoint(client: MlflowClient, run_id: str, run_dir: Path, checkpoint
     shutil.rmtree(staged.parent, ignore_errors=True)
     staged.mkdir(parents=True)
     try:
-        for path in sorted(checkpoint.iterdir()):
-            _link(path, staged / path.name)
+        files = sorted(checkpoint.iterdir())
+        there = _stored_shards(client, run_id) if any(is_shard(path.name) for path in files) else {}
+        for path in files:
+            if there.get(path.name) != path.stat().st_size:
+                _link(path, staged / path.name)
         if not (staged / MANIFEST).exists():
             return False
         folder = f"{run_files.CHECKPOINTS}/{checkpoint.name}"
-        for path in sorted(staged.iterdir(), key=lambda path: path.name == MANIFEST):
-            client.log_artifact(run_id, str(path), folder)
+        for path in sorted(staged.iterdir(), key=lambda path: (path.name == MANIFEST, not is_shard(path.name))):
+            client.log_artifact(run_id, str(path), REPLAY if is_shard(path.name) else folder)
         return True
     except FileNotFoundError:
         return False
     finally:
         shutil.rmtree(staged.parent, ignore_errors=True)
+
+
+def _stored_shards(client: MlflowClient, run_id: str) -> dict[str, int | None]:
+    """Returns the size of each shard that MLflow has, by name."""
+    return {Path(entry.path).name: entry.file_size for entry in client.list_artifacts(run_id, REPLAY)}
 
 
 def _link(source: Path, target: Path) -> None:
