@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from flows.report import summary_lines
-from flows.server import embedded_server
+from flows.server import before_import, embedded_server
 from rl_training.runtime.callbacks import Callback
 
 Overrides = Mapping[str, Any] | Sequence[str]
@@ -63,7 +63,7 @@ def run_train_flow(
         RunFailed: The run broke; its last good checkpoint is kept.
         KeyboardInterrupt: A signal came before there was a run.
     """
-    with _quiet_prefect():
+    with before_import(), _quiet_prefect():
         from flows.train import read_settings, train_flow
 
         parameters = _plain(config), _plain(overrides)
@@ -79,7 +79,7 @@ def run_resume_flow(source: str | Path, overrides: Overrides = (), callbacks: Se
         overrides: Settings that change.
         callbacks: See training besides the flow's own.
     """
-    with _quiet_prefect():
+    with before_import(), _quiet_prefect():
         from flows.resume import resume_flow
 
         return _run(lambda: resume_flow(str(source), _plain(overrides)), callbacks)

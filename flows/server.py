@@ -12,7 +12,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from socket import AF_INET, SOCK_STREAM, socket
@@ -30,9 +30,10 @@ LOG_BYTES = 1_000_000
 DRAIN_SECONDS = 5.0
 """How long Prefect's last events and log lines may take on their way to the server."""
 
+NO_ANALYTICS = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+
 SERVER_SETTINGS = {
-    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "DO_NOT_TRACK": "1",
+    **NO_ANALYTICS,
     "PREFECT_LOGGING_SERVER_LEVEL": "ERROR",
     "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
     # No deployments, schedules or automations live here, so nothing polls the database for them.
@@ -47,12 +48,18 @@ SERVER_SETTINGS = {
 }
 
 
+def prefect_home() -> Path:
+    """Returns the folder that is Prefect's home where no server was set up; it is made if need be."""
+    path = paths.home() / "prefect"
+    path.mkdir(exist_ok=True)
+    return path
+
+
 class EmbeddedServer:
     """A Prefect server of this process's own; it ends when `stop` is called or this process is gone."""
 
     def __init__(self) -> None:
-        self.home = paths.home() / "prefect"
-        self.home.mkdir(parents=True, exist_ok=True)
+        self.home = prefect_home()
         self.log_file = self.home / "server.log"
         self.first_start = not (self.home / "prefect.db").exists()
         # The socket is bound here and handed over, so that no other program can take the port in between.
@@ -172,16 +179,37 @@ def _prefect_at(server: EmbeddedServer) -> Iterator[None]:
     # A proxy of the user's is for other machines.
     for name in ("NO_PROXY", "no_proxy"):
         ours[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1"]))
-    before = {name: os.environ.get(name) for name in ours}
-    os.environ.update(ours)
+    # This server is gone when the flow is: a heartbeat would tell nobody, and costs a second at each flow's end.
+    settings = {PREFECT_API_URL: server.api_url, PREFECT_HOME: str(server.home)}
+    updates = {**settings, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
+    with _environment(ours), temporary_settings(updates=updates):
+        try:
+            yield
+        finally:
+            _drain()
+
+
+@contextmanager
+def before_import() -> Iterator[None]:
+    """Prepares for Prefect's import and use in the block: nothing is written outside of our home, or told to anybody.
+
+    What the user has set stays. Prefect's home is the user's own where there is one: it says which server to use.
+    """
+    ours = {name: value for name, value in NO_ANALYTICS.items() if name not in os.environ}
+    theirs = ("PREFECT_HOME", "PREFECT_API_URL", "PREFECT_PROFILES_PATH")
+    if not any(os.environ.get(name) for name in theirs) and not Path("~/.prefect").expanduser().exists():
+        ours["PREFECT_HOME"] = str(prefect_home())
+    with _environment(ours):
+        yield
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Sets environment variables within the block, for child processes too."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
-        # This server is gone when the flow is: a heartbeat would tell nobody, and costs a second at each flow's end.
-        settings = {PREFECT_API_URL: server.api_url, PREFECT_HOME: str(server.home)}
-        with temporary_settings(updates={**settings, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}):
-            try:
-                yield
-            finally:
-                _drain()
+        yield
     finally:
         for name, value in before.items():
             if value is None:

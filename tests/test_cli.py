@@ -103,6 +103,18 @@ def test_user_error_is_exit_code_2_and_a_few_lines(words, says, own_home, capfd)
     assert not list(own_home.glob("runs/*"))
 
 
+@pytest.mark.parametrize("words", [("train", "--no-track"), ("train",), ("flow", "train")])
+@pytest.mark.parametrize("place", ["a_file", "a_file/below", "/proc/here"])
+def test_home_that_can_not_be_written_is_one_line(words, place, config, tmp_path, monkeypatch, capfd):
+    (tmp_path / "a_file").touch()
+    home = tmp_path / place
+    monkeypatch.setenv("RL_TRAINING_HOME", str(home))
+    assert run([*words, "--config", str(config)]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith(f"error: the home of rl_training can't be used: {home}: ")
+    assert line.endswith("; set RL_TRAINING_HOME to a folder that can be written")
+
+
 def test_every_fault_of_a_config_is_shown_with_its_line(config, own_home, capfd):
     config.write_text(SMALL + "learing_rate: 1e-3\ngamma: 2\n")
     assert run(["train", "--config", str(config)]) == 2

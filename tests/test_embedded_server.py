@@ -145,6 +145,33 @@ def test_a_server_that_can_not_start_is_a_one_line_error(tmp_path: Path, monkeyp
     assert "\n" not in str(caught.value)
 
 
+IMPORTED = """
+import os
+from flows.server import before_import
+
+with before_import():
+    from prefect.settings import PREFECT_HOME
+
+    print(PREFECT_HOME.value(), os.environ["DO_NOT_TRACK"])
+print(os.environ.get("DO_NOT_TRACK"))
+"""
+
+
+@pytest.mark.parametrize("set_up", [False, True])
+def test_prefect_keeps_to_our_home_unless_the_user_has_set_it_up(set_up: bool, tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    if set_up:
+        (tmp_path / "theirs" / ".prefect").mkdir()
+    settings = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "DO_NOT"))}
+    settings |= {"HOME": str(tmp_path / "theirs"), "RL_TRAINING_HOME": str(tmp_path / "ours")}
+    command = [sys.executable, "-c", IMPORTED]
+    done = subprocess.run(command, env=settings, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    home = tmp_path / ("theirs/.prefect" if set_up else "ours/prefect")
+    assert done.stdout.splitlines() == [f"{home} 1", "None"]
+    assert done.stderr == ""
+    assert [path.name for path in (tmp_path / "theirs").iterdir()] == [".prefect"] * set_up
+
+
 def test_the_users_own_server_is_used_and_must_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     from prefect.settings import PREFECT_API_URL, temporary_settings
 

@@ -143,6 +143,7 @@ def run_training(
         UserError: The settings, the environment, or the tracking server can't be used; nothing was trained.
         RunFailed: The run broke; its last good checkpoint is kept.
     """
+    home()  # one that can't be written is refused before the environment is played
     check_environment(config)
     with job_lock(config.job):
         trainer = DefaultExperimentManager().setup(config, callbacks)
@@ -170,6 +171,7 @@ def resume_training(
         CheckpointError: There is no good checkpoint, or a setting differs that must be equal.
         TrackingError: MLflow can't be reached, or does not know the source.
     """
+    home()
     checkpoint = download_checkpoint(source)
     config = config_of_checkpoint(checkpoint, overrides)
     check_environment(config)

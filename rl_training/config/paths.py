@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+from errno import EACCES
 from pathlib import Path
 
 import platformdirs
+
+from rl_training.errors import UserError
 
 HOME_VARIABLE = "RL_TRAINING_HOME"
 
 
 def home() -> Path:
-    """Returns the home of rl_training: `$RL_TRAINING_HOME`, or the user's data folder. It is made if need be."""
+    """Returns the home of rl_training: `$RL_TRAINING_HOME`, or the user's data folder. It is made if need be.
+
+    Raises:
+        UserError: It can't be made or written.
+    """
     chosen = os.environ.get(HOME_VARIABLE)
     path = Path(chosen).expanduser() if chosen else platformdirs.user_data_path("rl_training", appauthor=False)
-    path = path.absolute()
-    path.mkdir(parents=True, exist_ok=True)
-    return path
+    return _made(path.absolute())
 
 
 def runs_root() -> Path:
@@ -40,5 +45,13 @@ def embedded_tracking_uri() -> str:
 
 
 def _made(path: Path) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(EACCES, os.strerror(EACCES))
+    except OSError as error:
+        raise UserError(
+            f"the home of rl_training can't be used: {path}: {error.strerror or error}; "
+            f"set {HOME_VARIABLE} to a folder that can be written"
+        ) from None
     return path
