@@ -130,8 +130,8 @@ def test_a_resume_on_another_machine_is_the_run_that_was_never_stopped(client, s
     assert checkpoint.num_timesteps == 160
     assert {path.name for path in checkpoint.path.iterdir()} == {"manifest.json", *checkpoint.manifest.files}
 
+    assert not run_dir.exists()
     resumed = MANAGER.resume(checkpoint, [events]).train()
-    assert resumed.run_dir != run_dir
     assert (resumed.run_uid, resumed.num_timesteps) == (checkpoint.run_uid, 200)
     assert events.points == whole.points
     assert resumed.checkpoint is not None
