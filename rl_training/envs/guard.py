@@ -8,7 +8,6 @@ import gymnasium as gym
 
 from rl_training.envs.contract import (
     ContractBroken,
-    as_declared,
     flag_as_bool,
     raise_if_broken,
     raised,
@@ -18,6 +17,7 @@ from rl_training.envs.contract import (
     space_type_breaches,
     step_result_breaches,
 )
+from rl_training.envs.observation_contract import as_declared
 from rl_training.errors import EnvironmentFault, EnvironmentRefused
 
 

@@ -17,8 +17,6 @@ from gymnasium import spaces
 from rl_training.envs.contract import (
     Breach,
     flag_breaches,
-    observation_breaches,
-    observation_is_array,
     raised,
     reset_result_breaches,
     reward_breaches,
@@ -26,6 +24,7 @@ from rl_training.envs.contract import (
     step_result_breaches,
 )
 from rl_training.envs.leaves import Leaf, leaves
+from rl_training.envs.observation_contract import observation_breaches, observation_is_array
 from rl_training.envs.validation_report import Findings
 
 
