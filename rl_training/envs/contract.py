@@ -15,6 +15,9 @@ import numpy as np
 
 Severity = Literal["fatal", "warning"]
 
+FEATURES_NAMED = 8
+"""Features that are named for one kind of breach; of the others it is said that there are some."""
+
 
 @dataclass(frozen=True)
 class Breach:
@@ -30,6 +33,8 @@ class Breach:
     """Which number of an observation or action, where it is one."""
     value: str | None = None
     """The value at fault."""
+    subject: str = ""
+    """What it is of, where that is no feature: which space, which flag, which part of an observation."""
 
 
 class ContractBroken(Exception):
@@ -79,7 +84,8 @@ def flag_breaches(name: str, flag: Any) -> list[Breach]:
     """Returns what is wrong with `terminated` or `truncated`."""
     if isinstance(flag, bool | np.bool_) or (isinstance(flag, np.ndarray) and flag.dtype == bool and flag.size == 1):
         return []
-    return [Breach("fatal", "flag-type", f"{name} is {describe(flag)}; it must be True or False", value=_short(flag))]
+    message = f"{name} is {describe(flag)}; it must be True or False"
+    return [Breach("fatal", "flag-type", message, value=_short(flag), subject=name)]
 
 
 def flag_as_bool(name: str, flag: Any) -> bool:
@@ -130,7 +136,8 @@ def space_change_breaches(name: str, declared: gym.Space[Any], now: Any) -> list
     """Returns the breach of a space that is another than when the environment was made."""
     if now is declared or now == declared:
         return []
-    return [Breach("fatal", "space-changed", f"{name} changed from {declared} to {now}; spaces must stay as they were")]
+    message = f"{name} changed from {declared} to {now}; spaces must stay as they were"
+    return [Breach("fatal", "space-changed", message, subject=name)]
 
 
 def raised(during: str, error: BaseException) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rl_training.envs.contract import Breach, Severity, describe, not_finite, raise_if_broken
+from rl_training.envs.contract import FEATURES_NAMED, Breach, Severity, describe, not_finite, raise_if_broken
 from rl_training.envs.leaves import Leaf, leaves, same_keys
 
 
@@ -33,7 +33,7 @@ def as_declared(space: gym.Space[Any], observation: Any) -> Any:
 
 
 def observation_breaches(space: gym.Space[Any], observation: Any) -> list[Breach]:
-    """Returns every way in which an observation differs from its space; of many like numbers the first is named."""
+    """Returns every way in which an observation differs from its space; of many like numbers the first are named."""
     breaches = list(_structure_breaches(space, observation, ()))
     if breaches:
         return breaches
@@ -62,14 +62,16 @@ def _structure_breaches(space: gym.Space[Any], observation: Any, path: tuple[str
         if not same_keys(space, observation):
             keys = sorted(map(str, observation)) if isinstance(observation, Mapping) else None
             got = describe(observation) if keys is None else f"the keys {keys}"
-            yield Breach("fatal", "structure", f"{name} has {got}; the space declares the keys {sorted(space.spaces)}")
+            message = f"{name} has {got}; the space declares the keys {sorted(space.spaces)}"
+            yield Breach("fatal", "structure", message, subject=name)
             return
         for key, part in space.spaces.items():
             yield from _structure_breaches(part, observation[key], (*path, key))
     elif isinstance(space, spaces.Tuple):
         if not isinstance(observation, tuple | list) or len(observation) != len(space.spaces):
             got = f"{len(observation)} parts" if isinstance(observation, tuple | list) else describe(observation)
-            yield Breach("fatal", "structure", f"{name} has {got}; the space declares a tuple of {len(space.spaces)}")
+            message = f"{name} has {got}; the space declares a tuple of {len(space.spaces)}"
+            yield Breach("fatal", "structure", message, subject=name)
             return
         for i, part in enumerate(space.spaces):
             yield from _structure_breaches(part, observation[i], (*path, i))
@@ -89,11 +91,13 @@ def _leaf_breaches(leaf: Leaf, observation: Any) -> Iterator[Breach]:
         return
     dtype = np.dtype(space.dtype)
     if not observation_is_array(observation):
-        yield Breach("fatal", "dtype", f"{name} is {describe(observation)}; the space declares {dtype} numbers")
+        message = f"{name} is {describe(observation)}; the space declares {dtype} numbers"
+        yield Breach("fatal", "dtype", message, subject=name)
         return
     array = np.asarray(observation)
     if array.shape != space.shape:
-        yield Breach("fatal", "shape", f"{name} has shape {array.shape}; the space declares {space.shape}")
+        message = f"{name} has shape {array.shape}; the space declares {space.shape}"
+        yield Breach("fatal", "shape", message, subject=name)
         return
     if not isinstance(observation, np.ndarray | np.generic | int | float) or array.dtype != dtype:
         yield from _dtype_breach(name, observation, array, dtype)
@@ -106,20 +110,16 @@ def _dtype_breach(name: str, observation: Any, array: NDArray[Any], dtype: np.dt
     fits = np.can_cast(array.dtype, dtype, "same_kind") or bool((array.astype(dtype) == array).all())
     advice = "it is cast" if fits else "a cast would change its values"
     message = f"{name} is {describe(observation)}; the space declares {dtype} ({advice})"
-    yield Breach("warning" if fits else "fatal", "dtype", message)
+    yield Breach("warning" if fits else "fatal", "dtype", message, subject=name)
 
 
 def _value_breaches(leaf: Leaf, array: NDArray[Any]) -> Iterator[Breach]:
     space = leaf.space
-    bad = ~np.isfinite(array)
-    if bad.any():
-        index = _first(bad)
+    finite = np.isfinite(array)
+    for index in _places(~finite):
         yield not_finite(leaf.feature(index), float(array[index]))
-        return
     low, high = _bounds(space)
-    outside = (array < low) | (array > high)
-    if outside.any():
-        index = _first(outside)
+    for index in _places(finite & ((array < low) | (array > high))):
         least, most = (np.broadcast_to(bound, array.shape)[index] for bound in (low, high))
         feature, value = leaf.feature(index), str(array[index])
         severity: Severity = "warning" if isinstance(space, spaces.Box) else "fatal"
@@ -137,8 +137,11 @@ def _bounds(space: gym.Space[Any]) -> tuple[Any, Any]:
     return 0, 1
 
 
-def _first(mask: NDArray[np.bool_]) -> tuple[int, ...]:
-    return tuple(int(i) for i in np.unravel_index(int(np.argmax(mask)), mask.shape))
+def _places(mask: NDArray[np.bool_]) -> list[tuple[int, ...]]:
+    """Returns where a mask is true: one place more than are named, so that the others are known of."""
+    if not mask.any():
+        return []
+    return [tuple(int(i) for i in place) for place in np.argwhere(mask)[: FEATURES_NAMED + 1]]
 
 
 def _called(path: tuple[str | int, ...]) -> str:

@@ -6,10 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from rl_training.envs.contract import Breach, Severity
-
-_FEATURES_NAMED = 8
-"""Features that are named for one kind of finding; the others are counted."""
+from rl_training.envs.contract import FEATURES_NAMED, Breach, Severity
 
 
 @dataclass(frozen=True)
@@ -105,20 +102,30 @@ class ValidationReport:
 
 
 class Findings:
-    """Gathers findings; a kind seen again, of the same feature, is counted."""
+    """Gathers findings; a kind seen again, of the same feature or other subject, is counted."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[str, str, str | None], Finding] = {}
+        self._found: dict[tuple[str, ...], Finding] = {}
 
     def add(self, breaches: Iterable[Breach], *, step: int | None = None, during: str = "") -> None:
         """Takes in breaches seen at a life step, during `reset` or `step`."""
         for breach in breaches:
-            key = (breach.code, during, breach.message if step is None else breach.feature)
+            prefix = f"{during}: " if during else ""
+            feature, value = breach.feature, breach.value
+            key: tuple[str, ...] = (
+                breach.code,
+                during,
+                breach.message if step is None else breach.subject,
+                feature or "",
+            )
+            named = sum(other[:2] == key[:2] for other in self._found)
+            if key not in self._found and named >= FEATURES_NAMED:
+                key, feature, value = (breach.code, during), None, None
+                prefix += "others too; the first: "
             if key in self._found:
                 self._found[key] = replace(self._found[key], count=self._found[key].count + 1)
-            elif sum(other[:2] == key[:2] for other in self._found) < _FEATURES_NAMED:
-                message = f"{during}: {breach.message}" if during else breach.message
-                self._found[key] = Finding(breach.severity, breach.code, message, step, breach.feature, breach.value)
+            else:
+                self._found[key] = Finding(breach.severity, breach.code, prefix + breach.message, step, feature, value)
 
     @property
     def any_fatal(self) -> bool:

@@ -58,6 +58,15 @@ class SpaceChangesLater(Plain):
         return np.zeros(self.features, np.float32)
 
 
+class BothSpacesChange(Plain):
+    """Hands out wider spaces from the first step on; observations stay within both."""
+
+    def step(self, action: Any) -> Any:
+        self.observation_space = spaces.Box(-2.0, 2.0, (4,), np.float32)
+        self.action_space = spaces.Discrete(3)
+        return super().step(action)
+
+
 class NeedsToken(Plain):
     """Takes a credential."""
 

@@ -190,6 +190,30 @@ class TextObs(Plain):
         return "abc"
 
 
+class ThreeOutOfBounds(Plain):
+    """Feature 0 is out of bounds from step 2, feature 3 at step 4, and feature 1 is infinite at step 4."""
+
+    def observe(self) -> Any:
+        observation = np.zeros(4, np.float32)
+        if self.t >= 2:
+            observation[0] = 1.5
+        if self.t == 4:
+            observation[1], observation[3] = np.inf, -7.0
+        return observation
+
+
+class TwoWrongParts(Plain):
+    """Both parts have another dtype than declared."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        part = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.observation_space = spaces.Dict({"arm": part, "hand": part})
+
+    def observe(self) -> Any:
+        return {"arm": np.zeros(2), "hand": np.zeros(2)}
+
+
 class NoisyBounds(Plain):
     """Each step another of its twenty features is out of bounds, and the reward is None."""
 
