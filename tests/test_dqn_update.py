@@ -422,11 +422,12 @@ def test_spaces_that_dqn_trains_on(space: gym.Space) -> None:
 )
 def test_other_action_spaces_are_refused_with_what_would_do(space: gym.Space, would_do: str) -> None:
     (fault,) = check_spaces(VECTOR, space)
-    assert fault == f"dqn: action space {space} is not supported; dqn needs Discrete, and {would_do}"
+    assert fault == f"action space {space} is not supported; dqn needs Discrete, and {would_do}"
 
 
 def test_both_spaces_are_judged() -> None:
     faults = check_spaces(gym.spaces.Text(3), gym.spaces.MultiBinary(2))
     assert len(faults) == 2
-    assert all(fault.startswith("dqn: ") for fault in faults)
+    assert faults[0].startswith("observation space Text")
+    assert faults[1].startswith("action space MultiBinary(2)")
     assert len(check_spaces(gym.spaces.Text(3), gym.spaces.Discrete(2))) == 1

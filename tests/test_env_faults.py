@@ -1,4 +1,4 @@
-"""What goes wrong in mid-run arrives as an EnvironmentFault: the environment's id, index, life step and own text."""
+"""What goes wrong in mid-run arrives as an EnvironmentFault: the environment's id, index, step and own text."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run_until_fault(env_id: str, vectorization: str, num_envs: int = 2, **fields
 )
 def test_a_fault_in_step(name: str, life_step: int, words: str, vectorization: str) -> None:
     message, steps = run_until_fault(f"case_envs:{name}-v0", vectorization)
-    assert message.startswith(f"environment case_envs:{name}-v0 (index 0) at its life step {life_step}: ")
+    assert message.startswith(f"environment case_envs:{name}-v0 (index 0) at its step {life_step}: ")
     assert message.endswith(words)
     assert steps == life_step - 1
 
@@ -55,14 +55,14 @@ def test_a_fault_in_reset(vectorization: str) -> None:
     message, _ = run_until_fault("case_envs:FailsOnReset-v0", vectorization)
     # The 60th reset comes after 59 episodes of ten steps.
     assert message == (
-        "environment case_envs:FailsOnReset-v0 (index 0) at its life step 590: reset raised OSError: level file missing"
+        "environment case_envs:FailsOnReset-v0 (index 0) at its step 590: reset raised OSError: level file missing"
     )
 
 
 @BOTH
 def test_a_space_that_changes_later_is_named_with_both_shapes(vectorization: str) -> None:
     message, _ = run_until_fault("case_envs:SpaceChangesLater-v0", vectorization)
-    assert "at its life step 30: reset: observation_space changed from" in message
+    assert "at its step 30: reset: observation_space changed from" in message
     assert "(4,)" in message
     assert "(5,)" in message
 
@@ -75,7 +75,7 @@ def test_the_env_at_fault_is_the_one_that_is_named(vectorization: str) -> None:
     envs = TrainingEnvs(config, gamma=None)
     envs.start()
     with pytest.raises(
-        EnvironmentFault, match=r"\(index 1\) at its life step 1: step raised ValueError: lever 2 is not"
+        EnvironmentFault, match=r"\(index 1\) at its step 1: step raised ValueError: lever 2 is not"
     ):
         envs.step(np.array([0, 2, 1]))
     envs.close()
@@ -95,23 +95,23 @@ def test_a_broken_promise_is_a_fault_where_nobody_validated(name: str, words: st
 
 def test_an_infinite_reward_is_a_fault() -> None:
     message, _ = run_until_fault("case_envs:InfiniteReward-v0", "sync")
-    assert message.endswith("at its life step 5: reward is inf; it must be finite")
+    assert message.endswith("at its step 5: reward is inf; it must be finite")
 
 
 def test_a_value_beyond_float32_is_a_fault_with_its_feature() -> None:
     message, _ = run_until_fault("case_envs:HugeObs-v0", "sync")
-    assert message.endswith("at its life step 3: observation feature position[1] is inf; it must be finite")
+    assert message.endswith("at its step 3: observation feature position[1] is inf; it must be finite")
 
 
 def test_a_discrete_observation_outside_its_space_is_a_fault() -> None:
     message, _ = run_until_fault("case_envs:DiscreteObs-v0", "sync", env_kwargs={"choices": 5})
-    assert message.endswith("at its life step 5: step: observation feature 0 is 5; the space declares 0 to 4")
+    assert message.endswith("at its step 5: step: observation feature 0 is 5; the space declares 0 to 4")
 
 
 def test_a_worker_that_dies_is_told_with_its_last_words() -> None:
     message, steps = run_until_fault("case_envs:DiesLate-v0", "async", env_kwargs={"at": 4})
     assert steps == 3
     assert message == (
-        "environment case_envs:DiesLate-v0 (index 0) at its life step 4: its worker process ended with exit code 3; "
+        "environment case_envs:DiesLate-v0 (index 0) at its step 4: its worker process ended with exit code 3; "
         "its last words: license server lost"
     )

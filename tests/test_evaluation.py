@@ -161,25 +161,25 @@ def test_no_episodes_is_an_error() -> None:
         (
             "case_envs:NanObs-v0",
             {},
-            "environment case_envs:NanObs-v0 (index 0) at its life step 137: observation feature 1 is nan; it must be "
+            "environment case_envs:NanObs-v0 (index 0) at its step 137: observation feature 1 is nan; it must be "
             "finite (in evaluation, at step 7 of the episode with seed 126)",
         ),
         (
             "case_envs:RaisesLate-v0",
             {"at": 33},
-            "environment case_envs:RaisesLate-v0 (index 0) at its life step 33: step raised RuntimeError: sensor 3 "
+            "environment case_envs:RaisesLate-v0 (index 0) at its step 33: step raised RuntimeError: sensor 3 "
             "returned no frame (in evaluation, at step 3 of the episode with seed 106)",
         ),
         (
             "case_envs:ExitsLate-v0",
             {"at": 2},
-            "environment case_envs:ExitsLate-v0 (index 0) at its life step 2: step called sys.exit(0) (in evaluation, "
+            "environment case_envs:ExitsLate-v0 (index 0) at its step 2: step called sys.exit(0) (in evaluation, "
             "at step 2 of the episode with seed 100)",
         ),
         (
             "case_envs:FailsOnReset-v0",
             {},
-            "environment case_envs:FailsOnReset-v0 (index 0) at its life step 590: reset raised OSError: level file "
+            "environment case_envs:FailsOnReset-v0 (index 0) at its step 590: reset raised OSError: level file "
             "missing (in evaluation, at step 0 of the episode with seed 218)",
         ),
     ],

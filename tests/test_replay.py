@@ -191,7 +191,7 @@ def test_life_steps_go_on_and_do_not_count_the_replay() -> None:
             env.step(1)
     again = make_env(settings("case_envs:RaisesLate-v0", env_kwargs={"at": 8}), 0)
     assert again.restore(env.snapshot())
-    with pytest.raises(EnvironmentFault, match="at its life step 15: step raised RuntimeError: sensor 3"):
+    with pytest.raises(EnvironmentFault, match="at its step 15: step raised RuntimeError: sensor 3"):
         again.step(1)
 
 
@@ -300,7 +300,7 @@ def test_a_nan_after_a_resume_names_the_life_step_of_the_whole_run() -> None:
     assert again.load_state_dict(envs.state_dict()) == [0, 1]
     again.step(np.array([1, 1]))
     again.step(np.array([1, 1]))
-    with pytest.raises(EnvironmentFault, match="at its life step 126: observation feature 1 is nan"):
+    with pytest.raises(EnvironmentFault, match="at its step 126: observation feature 1 is nan"):
         again.step(np.array([1, 1]))
 
 

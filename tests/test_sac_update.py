@@ -544,7 +544,7 @@ def test_spaces_that_sac_trains_on(space: gym.Space) -> None:
 def test_other_action_spaces_are_refused_with_what_would_do(space: gym.Space, would_do: str) -> None:
     (fault,) = check_spaces(VECTOR, space)
     needs = "a Box with a lower and an upper bound in each dimension"
-    assert fault == f"sac: action space {space} is not supported; sac needs {needs}, and {would_do}"
+    assert fault == f"action space {space} is not supported; sac needs {needs}, and {would_do}"
 
 
 def test_both_spaces_are_judged() -> None:

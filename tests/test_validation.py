@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from rl_training.config.ppo import PPOConfig
 from rl_training.envs.training import TrainingEnvs
 from rl_training.envs.validation import Finding, ValidationReport, require_valid, validate_env
 from rl_training.errors import EnvironmentFault, EnvironmentRefused
+from rl_training.experiment.registry import get_algorithm
 
 
 def settings(env_id: str, **fields: Any) -> PPOConfig:
@@ -230,13 +232,19 @@ def test_an_episode_without_end_is_a_warning_unless_a_time_limit_ends_it() -> No
     assert validate_env(settings("case_envs:Endless-v0", max_episode_steps=200), max_steps=50).findings == ()
 
 
-def test_a_space_that_changes_is_found_by_a_deeper_look_in_the_words_of_the_run() -> None:
-    assert validate("SpaceChangesLater").ok
-    report = validate_env(settings("case_envs:SpaceChangesLater-v0"), episodes=5)
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [("SpaceChangesLater", "(4,)", "(5,)"), ("ActionSpaceChangesLater", "Discrete(2)", "Discrete(3)")],
+)
+def test_a_space_that_changes_is_found_by_a_deeper_look_in_the_words_of_the_run(
+    name: str, before: str, after: str
+) -> None:
+    assert validate(name).ok
+    report = validate_env(settings(f"case_envs:{name}-v0"), episodes=5)
     changed = next(finding for finding in report.fatal if finding.code == "space-changed")
-    assert fault_of_a_run("SpaceChangesLater").endswith(changed.message)
-    assert "(4,)" in changed.message
-    assert "(5,)" in changed.message
+    assert fault_of_a_run(name).endswith(changed.message)
+    assert before in changed.message
+    assert after in changed.message
 
 
 @pytest.mark.parametrize("name", ["NanObs", "WrongShape"])
@@ -244,7 +252,7 @@ def test_what_shows_late_ends_the_run_in_the_words_of_validation(name: str) -> N
     report = validate_env(settings(f"case_envs:{name}-v0"), episodes=14)
     finding, fault = report.fatal[0], fault_of_a_run(name)
     assert finding.step == 137
-    assert "at its life step 137: " in fault
+    assert "at its step 137: " in fault
     assert fault.endswith(finding.message.removeprefix("step: "))
 
 
@@ -257,6 +265,12 @@ def test_what_an_algorithm_can_not_train_on_is_fatal_with_algorithm_and_space() 
     assert [finding.code for finding in report.fatal] == ["algorithm", "algorithm"]
     assert report.fatal[0].message == "ppo can't train on it: it has no head for MultiDiscrete([3 4]); ppo has"
     assert report.steps_played == 20  # the rest is looked at all the same
+
+
+def test_an_algorithm_is_named_once_where_it_can_not_train() -> None:
+    finding = validate_env(settings("case_envs:TextObs-v0"), check_spaces=get_algorithm("ppo").check_spaces).fatal[0]
+    assert finding.message.startswith("ppo can't train on it: observation space Text")
+    assert re.findall(r"\bppo\b", finding.message) == ["ppo"]
 
 
 @pytest.mark.parametrize(
@@ -323,7 +337,7 @@ def test_require_valid_lists_every_fatal_finding_on_a_line() -> None:
     lines = str(refused.value).splitlines()
     assert lines[0] == "environment case_envs:OldApi-v0 can't be trained on:"
     assert len(lines) == 3
-    assert lines[1].startswith("fatal: reset-result at life step 0: reset returned an array")
+    assert lines[1].startswith("fatal: reset-result at step 0: reset returned an array")
 
 
 def test_lines_and_markdown_say_the_same() -> None:
@@ -332,7 +346,7 @@ def test_lines_and_markdown_say_the_same() -> None:
     assert summary.startswith(
         "environment case_envs:NanEarly-v0 is refused: 1 fatal, 0 warnings; 2 episodes, 20 steps, "
     )
-    assert line == ("fatal: not-finite at life step 3: step: observation feature 1 is nan; it must be finite (2 times)")
+    assert line == ("fatal: not-finite at step 3: step: observation feature 1 is nan; it must be finite (2 times)")
     page = report.to_markdown()
     assert summary in page
     assert "| fatal | not-finite | 3 | 1 | nan | step: observation feature 1 is nan; it must be finite |" in page
@@ -372,6 +386,14 @@ def test_each_feature_at_fault_is_named_with_its_first_step_and_value_and_counte
         ("warning", "outside", 2, "0", "1.5", 18),
         ("warning", "outside", 4, "3", "-7.0", 2),
     ]
+
+
+def test_one_of_a_thing_is_said_in_the_singular() -> None:
+    report = validate_env(settings("case_envs:OneStep-v0"), episodes=1)
+    assert ": 0 fatal, 0 warnings; 1 episode, 1 step" in report.lines()[0]
+    endless = validate_env(settings("case_envs:Endless-v0"), episodes=1, max_steps=1)
+    assert only(endless, "no-end").message.startswith("episode 1 did not end within 1 step and there is")
+    assert "1 warning; 0 episodes, 1 step" in endless.lines()[0]
 
 
 def test_many_features_at_fault_are_named_up_to_a_bound_and_fatal_comes_first() -> None:

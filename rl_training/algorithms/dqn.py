@@ -212,5 +212,5 @@ def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]
     """Returns why DQN can't train on these spaces, a sentence each; nothing where it can."""
     if not isinstance(action_space, gym.spaces.Discrete):
         discrete = gym.spaces.Discrete(1)  # stands in, so that the observation space is judged too
-        return [*encoding_faults("dqn", observation_space, discrete), wrong_actions("dqn", "Discrete", action_space)]
-    return encoding_faults("dqn", observation_space, action_space)
+        return [*encoding_faults(observation_space, discrete), wrong_actions("dqn", "Discrete", action_space)]
+    return encoding_faults(observation_space, action_space)

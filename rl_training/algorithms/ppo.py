@@ -260,7 +260,7 @@ def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]
         try:
             convert(space)
         except UnsupportedSpace as unsupported:
-            faults.append(f"ppo: {unsupported}")
+            faults.append(str(unsupported))
     return faults
 
 

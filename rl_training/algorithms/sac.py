@@ -286,5 +286,5 @@ def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]
     if not (isinstance(action_space, gym.spaces.Box) and action_space.is_bounded()):
         bounded = gym.spaces.Box(-1.0, 1.0, (1,))  # stands in, so that the observation space is judged too
         expected = "a Box with a lower and an upper bound in each dimension"
-        return [*encoding_faults("sac", observation_space, bounded), wrong_actions("sac", expected, action_space)]
-    return encoding_faults("sac", observation_space, action_space, scaled=True)
+        return [*encoding_faults(observation_space, bounded), wrong_actions("sac", expected, action_space)]
+    return encoding_faults(observation_space, action_space, scaled=True)

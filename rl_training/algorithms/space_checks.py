@@ -10,12 +10,11 @@ from rl_training.envs.spaces import ActionCodec, ObservationEncoder, Unsupported
 
 
 def encoding_faults(
-    algorithm: str, observation_space: gym.Space[Any], action_space: gym.Space[Any], *, scaled: bool = False
+    observation_space: gym.Space[Any], action_space: gym.Space[Any], *, scaled: bool = False
 ) -> list[str]:
     """Returns why these spaces have no array form, a sentence each.
 
     Args:
-        algorithm: Its name, which begins each sentence.
         observation_space: Of one environment.
         action_space: Of one environment.
         scaled: Whether actions are scaled from [-1, 1], for which they need bounds.
@@ -24,18 +23,18 @@ def encoding_faults(
     try:
         ObservationEncoder(observation_space)
     except UnsupportedSpace as unsupported:
-        faults.append(f"{algorithm}: {unsupported}")
+        faults.append(str(unsupported))
     try:
         ActionCodec(action_space, scaled=scaled)
     except UnsupportedSpace as unsupported:
-        faults.append(f"{algorithm}: {unsupported}")
+        faults.append(str(unsupported))
     return faults
 
 
 def wrong_actions(algorithm: str, expected: str, action_space: gym.Space[Any]) -> str:
     """Returns the sentence that refuses an action space and names the algorithms that would do."""
     return (
-        f"{algorithm}: action space {action_space} is not supported; {algorithm} needs {expected}, and "
+        f"action space {action_space} is not supported; {algorithm} needs {expected}, and "
         f"{' and '.join(trained_by(action_space)) or 'no algorithm here'} would do"
     )
 

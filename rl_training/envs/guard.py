@@ -23,14 +23,14 @@ from rl_training.errors import EnvironmentFault, EnvironmentRefused
 
 def fault_text(env_id: str, env_index: int, life_step: int, what: str) -> str:
     """Returns the words of every fault in mid-run: which environment, at which of its steps, what."""
-    return f"environment {env_id} (index {env_index}) at its life step {life_step}: {what}"
+    return f"environment {env_id} (index {env_index}) at its step {life_step}: {what}"
 
 
 class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
     """Casts observations to the declared dtype once, copies them, and turns every fault into an `EnvironmentFault`.
 
     Rewards pass as floats. An exception of the environment, `sys.exit` in it, and a broken promise carry the
-    environment's id, its index and its life step (the steps of this environment since the run began).
+    environment's id, its index and its step (counted for this environment since the run began).
 
     Args:
         env: The environment in its own wrappers.
@@ -48,7 +48,7 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
                 raise EnvironmentRefused(f"environment {env_id!r}: {breach.message}")
         self._env_id = env_id
         self._env_index = env_index
-        self._space = env.observation_space
+        self._space, self._actions = env.observation_space, env.action_space
         self.life_steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -61,6 +61,7 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
             result = self.env.reset(seed=seed, options=options)
             raise_if_broken(reset_result_breaches(result))
             raise_if_broken(space_change_breaches("observation_space", self._space, self.env.observation_space))
+            raise_if_broken(space_change_breaches("action_space", self._actions, self.env.action_space))
             return as_declared(self._space, result[0]), result[1]
         except (Exception, SystemExit) as error:
             raise self._fault("reset", error) from error

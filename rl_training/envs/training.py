@@ -111,7 +111,7 @@ class TrainingEnvs:
             actions: [N, *A] of the policy.
 
         Raises:
-            EnvironmentFault: An environment raised, exited, or broke its contract; names it, its index and life step.
+            EnvironmentFault: An environment raised, exited, or broke its contract; names it, its index and step.
         """
         raw, reward, terminated, truncated, infos = self._envs.step(self.codec.to_env(actions))
         next_observation = self.encoder.encode(raw)

@@ -31,7 +31,7 @@ from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.registered import module_of_plugin
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.envs.validation_play import Player
-from rl_training.envs.validation_report import Finding, Findings, ValidationReport
+from rl_training.envs.validation_report import Finding, Findings, ValidationReport, counted
 from rl_training.errors import EnvironmentRefused
 from rl_training.seeding import env_seeds
 
@@ -119,8 +119,8 @@ def _play(player: Player, env: gym.Env[Any, Any], episodes: int, max_steps: int,
         whole += ended
         if not ended and not _has_time_limit(env):
             message = (
-                f"episode {number + 1} did not end within {max_steps:,} steps and there is no time limit; where that "
-                f"is not meant, set max_episode_steps: without an end no episode return is ever recorded"
+                f"episode {number + 1} did not end within {counted(max_steps, 'step')} and there is no time limit; "
+                f"where that is not meant, set max_episode_steps: without an end no episode return is ever recorded"
             )
             found.add([Breach("warning", "no-end", message)], step=player.steps)
     return whole

@@ -48,7 +48,7 @@ class Player:
         self._corners = _corner_actions(self._action_space)
         self._last: list[tuple[Any, Any]] = []
         self.steps = 0
-        """Steps played: the environment's life steps."""
+        """Steps played since the environment was made."""
         self.seconds = 0.0
         """Time spent in the environment's `step`, but for the first."""
 

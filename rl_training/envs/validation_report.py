@@ -20,7 +20,7 @@ class Finding:
     message: str
     """What was got, what was expected, what to do."""
     step: int | None = None
-    """The environment's life step at which it was first seen; 0 is the first reset. None for what needs no step."""
+    """The step of the instance's life at which it was first seen; 0 is its first reset. None for what needs none."""
     feature: str | None = None
     """Which number of an observation or action."""
     value: str | None = None
@@ -30,8 +30,8 @@ class Finding:
 
     def line(self) -> str:
         """Returns the finding on one line."""
-        where = "" if self.step is None else f" at life step {self.step}"
-        often = f" ({self.count:,} times)" if self.count > 1 else ""
+        where = "" if self.step is None else f" at step {self.step}"
+        often = f" ({counted(self.count, 'time')})" if self.count > 1 else ""
         return f"{self.severity}: {self.code}{where}: {self.message}{often}"
 
 
@@ -80,7 +80,7 @@ class ValidationReport:
     def to_markdown(self) -> str:
         """Returns the report as Markdown."""
         rows = [
-            "| | kind | life step | feature | value | what |",
+            "| | kind | step | feature | value | what |",
             "|---|---|---|---|---|---|",
             *(_row(finding) for finding in self.findings),
         ]
@@ -95,9 +95,9 @@ class ValidationReport:
     def _summary(self) -> str:
         verdict = "can be trained on" if self.ok else "is refused"
         return (
-            f"environment {self.env_id} {verdict}: {len(self.fatal)} fatal, {len(self.warnings)} "
-            f"warning{'' if len(self.warnings) == 1 else 's'}; "
-            f"{self.episodes_played} episodes, {self.steps_played:,} steps, {self.steps_per_second:,.0f} steps/s"
+            f"environment {self.env_id} {verdict}: {len(self.fatal)} fatal, {counted(len(self.warnings), 'warning')}; "
+            f"{counted(self.episodes_played, 'episode')}, {counted(self.steps_played, 'step')}, "
+            f"{self.steps_per_second:,.0f} steps/s"
         )
 
 
@@ -108,7 +108,7 @@ class Findings:
         self._found: dict[tuple[str, ...], Finding] = {}
 
     def add(self, breaches: Iterable[Breach], *, step: int | None = None, during: str = "") -> None:
-        """Takes in breaches seen at a life step, during `reset` or `step`."""
+        """Takes in breaches seen at a step, during `reset` or `step`."""
         for breach in breaches:
             prefix = f"{during}: " if during else ""
             feature, value = breach.feature, breach.value
@@ -135,6 +135,11 @@ class Findings:
     def ordered(self) -> tuple[Finding, ...]:
         """Returns all findings, fatal first."""
         return tuple(sorted(self._found.values(), key=lambda finding: finding.severity != "fatal"))
+
+
+def counted(number: int, noun: str) -> str:
+    """Returns a number of things in words: `1 step`, `2,000 steps`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _row(finding: Finding) -> str:

@@ -58,6 +58,20 @@ class SpaceChangesLater(Plain):
         return np.zeros(self.features, np.float32)
 
 
+class ActionSpaceChangesLater(Plain):
+    """From the fourth reset on there are three actions."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.resets = 0
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        self.resets += 1
+        if self.resets > 3:
+            self.action_space = spaces.Discrete(3)
+        return super().reset(**kwargs)
+
+
 class BothSpacesChange(Plain):
     """Hands out wider spaces from the first step on; observations stay within both."""
 
