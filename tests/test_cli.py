@@ -250,7 +250,7 @@ def test_run_that_breaks_is_exit_code_1(config, own_home):
     *_, cause, error = err.splitlines()
     assert cause == "RuntimeError: sensor 3 returned no frame"  # the end of a traceback into the environment's code
     assert error.startswith("error: environment case_envs:RaisesLate-v0 (index ")
-    assert "life step 700" in error
+    assert "its step 700" in error
 
 
 def test_stopped_by_sigterm_is_75_and_resumable(config, own_home):
