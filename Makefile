@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check services-test bench-learning bench-overhead clean
+.PHONY: help setup train test check services-test extras-test bench-learning bench-overhead clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -17,6 +17,7 @@ help:
 	@echo "  make test             run the tests"
 	@echo "  make check            format, lint, types and import directions"
 	@echo "  make services-test    run the tests that start real servers"
+	@echo "  make extras-test      install the Atari extra and run its tests"
 	@echo "  make bench-learning   train SEEDS ($(SEEDS)) seeds of CONFIG and judge the final policies"
 	@echo "  make bench-overhead   measure what the flow and tracking cost"
 	@echo "  make clean            remove .venv and caches; never runs or their records"
@@ -30,7 +31,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 2; }; }
 	@echo "installing into $(VENV) (minutes the first time)"
 	@$(PIP) install --quiet --quiet --constraint constraints.txt torch
-	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[dev]'
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[dev,box2d,mujoco]'
 	@touch $@
 
 train: $(READY)
@@ -47,6 +48,10 @@ check: $(READY)
 
 services-test: $(READY)
 	@$(BIN)/python -m pytest -q tests/services
+
+extras-test: $(READY)
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[atari]'
+	@$(BIN)/python -m pytest -q tests/extras
 
 bench-learning: $(READY)
 	@$(BIN)/python benchmarks/learning.py --config $(CONFIG) --seeds $(SEEDS)

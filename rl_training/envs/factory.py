@@ -11,8 +11,10 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 
 from rl_training.config.secrets import resolve_secrets
 from rl_training.config.settings import TrainConfig
+from rl_training.envs.extras import missing_extra
 from rl_training.envs.guard import ContractGuard
 from rl_training.envs.local_vector import LocalVectorEnv
+from rl_training.envs.mujoco_log import log_mujoco_warnings
 from rl_training.envs.registered import find_spec
 from rl_training.envs.replay import EpisodeReplay
 from rl_training.envs.worker_vector import WorkerVectorEnv
@@ -91,9 +93,12 @@ def _construct(config: TrainConfig) -> gym.Env[Any, Any]:
     spec = find_spec(config.env_id)
     kwargs = resolve_secrets(config.env_kwargs)  # here and no earlier: what is resolved is in no settings
     try:
+        log_mujoco_warnings(spec)
         # Gymnasium's checker warns where ours reports, and would run in every step of training.
         return gym.make(spec, max_episode_steps=config.max_episode_steps, disable_env_checker=True, **kwargs)
     except (Exception, SystemExit) as error:
+        if install := missing_extra(error):
+            raise EnvironmentRefused(f"environment {config.env_id!r}: {install}") from None
         # Gymnasium adds the arguments, which may hold secrets, to a TypeError; the original has the text alone.
         original = error.__cause__ if isinstance(error.__cause__, TypeError) else error
         reason = " ".join(str(original).split())
@@ -108,6 +113,8 @@ def _wrap(env_id: str, env: gym.Env[Any, Any], name: str, kwargs: dict[str, Any]
     except EnvironmentRefused:
         raise
     except Exception as error:
+        if install := missing_extra(error):
+            raise EnvironmentRefused(f"wrapper {name!r}: {install}") from None
         reason = " ".join(str(error).split())
         raise EnvironmentRefused(
             f"wrapper {name!r} does not fit environment {env_id!r}: {type(error).__name__}: {reason}"

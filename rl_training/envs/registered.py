@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, parse_env_id
 
+from rl_training.envs.extras import MODULE_OF_NAMESPACE, missing_extra
 from rl_training.errors import EnvironmentRefused
 
 
@@ -47,18 +48,20 @@ def module_of_plugin(env_id: str) -> str | None:
 def _import_plugin(env_id: str, module: str) -> None:
     try:
         importlib.import_module(module)
-    except ModuleNotFoundError as error:
+    except (Exception, SystemExit) as error:
+        raise EnvironmentRefused(f"environment {env_id!r}: {_import_failure(module, error)}") from error
+
+
+def _import_failure(module: str, error: BaseException) -> str:
+    if install := missing_extra(error):
+        return install
+    if isinstance(error, ModuleNotFoundError):
         missing = error.name or str(error)
         if missing == module or module.startswith(f"{missing}."):
-            message = f"no module named {missing!r}; install it or put its folder on PYTHONPATH"
-        else:
-            message = f"module {module!r} failed on import: missing package {missing!r}; install it"
-        raise EnvironmentRefused(f"environment {env_id!r}: {message}") from error
-    except (Exception, SystemExit) as error:
-        reason = " ".join(str(error).split())
-        raise EnvironmentRefused(
-            f"environment {env_id!r}: module {module!r} failed on import: {type(error).__name__}: {reason}"
-        ) from error
+            return f"no module named {missing!r}; install it or put its folder on PYTHONPATH"
+        return f"module {module!r} failed on import: missing package {missing!r}; install it"
+    reason = " ".join(str(error).split())
+    return f"module {module!r} failed on import: {type(error).__name__}: {reason}"
 
 
 def _unknown(env_id: str, module: str, name: str) -> str:
@@ -67,7 +70,8 @@ def _unknown(env_id: str, module: str, name: str) -> str:
     except gym.error.Error:
         return f"environment {env_id!r}: {name!r} is no id; expected Name-v0, namespace/Name-v0 or module:Name-v0"
     if namespace is not None and not any(spec.namespace == namespace for spec in gym.registry.values()):
-        hint = f"write the module that registers it before the id: {module or 'MODULE'}:{name}"
+        source = module or MODULE_OF_NAMESPACE.get(namespace, "MODULE")
+        hint = f"write the module that registers it before the id: {source}:{name}"
         if not module and _importable(namespace):
             hint = f"its module must be named: {namespace}:{name}"
         return f"environment {env_id!r}: unknown namespace {namespace!r}; {hint}"

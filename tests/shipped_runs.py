@@ -1,0 +1,65 @@
+"""Shipped settings in small, trained for real: in one go, and stopped in the middle of an episode and resumed."""
+
+from pathlib import Path
+from typing import Any
+
+from rl_training.config.settings import TrainConfig
+from rl_training.envs.validation import validate_env
+from rl_training.experiment.default_manager import DefaultExperimentManager
+from rl_training.experiment.loading import load_config
+from rl_training.experiment.registry import get_algorithm
+from rl_training.runtime.checkpoint import load_trainer_state, open_checkpoint
+from rl_training.runtime.stopping import StopFlag
+from rl_training.runtime.trainer import TrainResult
+
+MANAGER = DefaultExperimentManager()
+
+
+class StopsAfter(StopFlag):
+    """Asks for a stop at the nth time that the flag is looked at."""
+
+    def __init__(self, polls: int) -> None:
+        super().__init__()
+        self.polls = polls
+
+    @property
+    def requested(self) -> bool:
+        self.polls -= 1
+        if self.polls < 0:
+            self.request("signal")
+        return self.cause is not None
+
+
+def small(name: str, **changed: Any) -> TrainConfig:
+    """Returns the settings that are shipped under a name, with an evaluation of few short episodes."""
+    evaluation = {"every": 100_000, "episodes": 2, "num_envs": 2, "max_episode_steps": 60}
+    return load_config(name, {"evaluation": evaluation, **changed})
+
+
+def findings(config: TrainConfig) -> list[str]:
+    """Returns all that validation finds."""
+    report = validate_env(config, get_algorithm(config.algo).check_spaces, episodes=1)
+    return [finding.line() for finding in report.findings]
+
+
+def policy(result: TrainResult) -> str:
+    """Returns the hash of the policy that a run ended with."""
+    return open_checkpoint(_newest(result)).policy_sha256
+
+
+def steps_into_episodes(result: TrainResult) -> list[int]:
+    """Returns how many actions each training environment had taken in its episode when the run was saved."""
+    state = load_trainer_state(open_checkpoint(_newest(result)))
+    return [len(snapshot["actions"]) for snapshot in state["envs"]["snapshots"]]
+
+
+def stopped_and_resumed(config: TrainConfig, polls: int) -> tuple[TrainResult, TrainResult]:
+    """Returns what a run came to that was stopped after so many polls of the flag, and then resumed."""
+    stopped = MANAGER.setup(config, stop=StopsAfter(polls)).train()
+    assert stopped.stop_reason == "signal"
+    return stopped, MANAGER.resume(stopped.run_dir).train()
+
+
+def _newest(result: TrainResult) -> Path:
+    assert result.checkpoint is not None
+    return result.checkpoint
