@@ -110,8 +110,7 @@ def open_run(make_trainer: MakeTrainer) -> Iterator[OpenRun]:
     Raises:
         UserError: The settings, the checkpoint or the tracking server can't be used; nothing was trained.
     """
-    from rl_training.api.training import announce
-    from rl_training.tracking.session import start_tracking
+    from rl_training.api.training import announce, begin_tracking
 
     caller = _caller.get(Caller())
     progress, stop = FlowProgress(), StopFlag()
@@ -119,7 +118,7 @@ def open_run(make_trainer: MakeTrainer) -> Iterator[OpenRun]:
     earlier = _earlier_run()
     trainer = _go_on(earlier, callbacks, stop) if earlier is not None else make_trainer(callbacks, stop)
     _remember(trainer.run.run_dir)
-    with start_tracking(trainer.run.run_dir, trainer.config, tags=_tags()) as session:
+    with begin_tracking(trainer, tags=_tags()) as session:
         trainer.callbacks.append(session.callback)
         callbacks.append(session.callback)
         run = OpenRun(trainer, session, progress, callbacks, stop)

@@ -58,6 +58,7 @@ def log_to_stderr() -> None:
     """Shows this package's messages as plain lines, and of others warnings only."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_StderrHandler()])
     logging.getLogger("rl_training").setLevel(logging.INFO)
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # it warns of each try; that all failed is said once, by us
 
 
 def write_result(stream: TextIO, result: Mapping[str, Any], lines: list[str], *, as_json: bool) -> None:

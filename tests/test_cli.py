@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -113,6 +114,23 @@ def test_home_that_can_not_be_written_is_one_line(words, place, config, tmp_path
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith(f"error: the home of rl_training can't be used: {home}: ")
     assert line.endswith("; set RL_TRAINING_HOME to a folder that can be written")
+
+
+def test_absent_mlflow_is_said_before_training_and_leaves_no_run(config, own_home, monkeypatch, capfd):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        uri = f"http://127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    assert run(["train", "--config", str(config)]) == 2
+    *_, reason, advice = capfd.readouterr().err.splitlines()
+    assert reason == f"error: MLflow at {uri} can't be used: connection refused"
+    assert "--offline" in advice
+    assert not list((own_home / "runs").iterdir())
+
+    assert run(["train", "--config", str(config), "--offline", "--json"]) == 0
+    run_dir = only_json(capfd.readouterr().out)["run_dir"]
+    assert run(["sync", run_dir]) == 2
+    assert capfd.readouterr().err == f"error: MLflow at {uri} can't be used: connection refused\n"
 
 
 def test_every_fault_of_a_config_is_shown_with_its_line(config, own_home, capfd):

@@ -313,10 +313,25 @@ def test_a_server_that_is_away_at_the_start_is_an_error(tmp_path, monkeypatch):
     message = str(caught.value)
     assert without_credentials(uri) in message
     assert "hunter2" not in message
-    assert "--offline" in message
+    reason, advice = message.splitlines()
+    assert reason == f"MLflow at {without_credentials(uri)} can't be used: connection refused"
+    assert "--offline" in advice
+    assert str(run_dir) not in message  # it never trained, so there is nothing to do with it
+    assert sorted(path.name for path in run_dir.iterdir()) == ["config.yaml", "metadata.json"]
+
+
+def test_a_run_that_can_not_go_on_has_ended_as_it_had(tmp_path, monkeypatch):
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
+    run_dir, config = make_run()
+    (run_dir / "checkpoints").mkdir()
+    status = {"status": "FINISHED", "stop_reason": "completed", "error": None, "time": 1.0}
+    run_files.write_json(run_dir / run_files.STATUS, status)
+    uri = f"http://somebody:hunter2@127.0.0.1:{free_port()}"
+    with pytest.raises(TrackingError, match="connection refused"):
+        start_tracking(run_dir, config, tracking_uri=uri)
+    assert run_files.read_json(run_dir / run_files.STATUS) == status
     for path in run_dir.iterdir():
-        if path.is_file():
-            assert "hunter2" not in path.read_text()
+        assert path.is_dir() or "hunter2" not in path.read_text()
 
 
 def test_a_server_that_hangs_at_the_start_is_an_error(tmp_path, monkeypatch):

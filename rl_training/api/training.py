@@ -16,6 +16,7 @@ from rl_training.config.paths import home
 from rl_training.config.reader import dump_config
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.validation import ValidationReport, require_valid, validate_env
+from rl_training.errors import TrackingError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.experiment.registry import get_algorithm
@@ -181,11 +182,10 @@ def resume_training(
 
 
 def _run(trainer: Trainer, *, track: bool, offline: bool) -> RunSummary:
-    run_dir, config = trainer.run.run_dir, trainer.config
     with ExitStack() as stack:
-        session = stack.enter_context(start_tracking(run_dir, config, offline=offline)) if track else None
+        session = stack.enter_context(begin_tracking(trainer, offline=offline)) if track else None
         announce(trainer, session)
-        log = session.callback if session is not None else MetricLog(run_dir)
+        log = session.callback if session is not None else MetricLog(trainer.run.run_dir)
         trainer.callbacks.append(log)
         stack.enter_context(stop_on_signals(trainer.stop))
         result = trainer.train()
@@ -194,6 +194,21 @@ def _run(trainer: Trainer, *, track: bool, offline: bool) -> RunSummary:
         evaluation = judge_final_policy(result, log, trainer.stop)
         log.close()
         return summarize(trainer, result, evaluation, session)
+
+
+def begin_tracking(
+    trainer: Trainer, *, offline: bool = False, tags: Mapping[str, str] | None = None
+) -> TrackingSession:
+    """Starts tracking of a trainer's run, as `start_tracking` does.
+
+    Raises:
+        TrackingError: MLflow can't be reached, or refuses; a run that has not trained before leaves nothing behind.
+    """
+    try:
+        return start_tracking(trainer.run.run_dir, trainer.config, offline=offline, tags=tags)
+    except TrackingError:
+        trainer.discard()
+        raise
 
 
 def announce(trainer: Trainer, session: TrackingSession | None) -> None:

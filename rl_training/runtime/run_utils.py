@@ -7,11 +7,13 @@ import logging
 import os
 import platform
 import re
+import shlex
 import socket
 import subprocess
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
@@ -21,6 +23,7 @@ from typing import Any
 import torch
 
 from rl_training.config.paths import runs_root
+from rl_training.config.programs import program
 from rl_training.config.reader import config_hash, dump_config
 from rl_training.config.secrets import REDACTED, is_secret_name, redact, redact_text
 from rl_training.config.settings import TrainConfig
@@ -111,7 +114,8 @@ def create_training_run(
             file.write(json.dumps(metadata, indent=2, allow_nan=False) + "\n")
     except FileExistsError:
         raise UserError(
-            f"{run_dir} holds a run already; go on with it by `rl-training resume {run_dir}`, or choose another run_dir"
+            f"{run_dir} holds a run already; go on with it by "
+            f"`{program('rl-training')} resume {shlex.quote(str(run_dir))}`, or choose another run_dir"
         ) from None
     except OSError as error:
         raise UserError(f"run_dir {run_dir} can't be written: {error.strerror or error}") from error
@@ -134,6 +138,16 @@ def open_training_run(run_dir: str | Path) -> TrainingRun:
             f"{run_dir} holds no run: {METADATA} can't be read ({type(error).__name__}: {error})"
         ) from error
     return TrainingRun(run_dir, run_uid)
+
+
+def discard_training_run(run: TrainingRun) -> None:
+    """Removes a run that never trained; whatever else is in its directory stays, and so does a run with checkpoints."""
+    if run.checkpoints.exists():
+        return
+    for name in (CONFIG, METADATA):
+        (run.run_dir / name).unlink(missing_ok=True)
+    with suppress(OSError):  # other files are there
+        run.run_dir.rmdir()
 
 
 def save_training_checkpoint(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +14,13 @@ from rl_training.config.settings import TrainConfig
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint, newest_good
 from rl_training.runtime.download import read_download
-from rl_training.runtime.run_utils import METADATA, TrainingRun, create_training_run, open_training_run
+from rl_training.runtime.run_utils import (
+    METADATA,
+    TrainingRun,
+    create_training_run,
+    discard_training_run,
+    open_training_run,
+)
 from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import Trainer
 
@@ -59,7 +64,11 @@ def make_trainer(
     if config.run_dir == before.run_dir:
         config = config.model_copy(update={"run_dir": None})  # the checkpoint's run lives there
     trainer = _made(trainer_type, config, _fork(checkpoint, changes, config), callbacks, stop)
-    trainer.restore(checkpoint)
+    try:
+        trainer.restore(checkpoint)
+    except BaseException:
+        trainer.discard()
+        raise
     return trainer
 
 
@@ -70,7 +79,7 @@ def _made(
     try:
         return trainer_type(config, run, callbacks, stop=stop)
     except BaseException:
-        shutil.rmtree(run.run_dir, ignore_errors=True)
+        discard_training_run(run)
         raise
 
 

@@ -32,7 +32,7 @@ from rl_training.runtime.evaluation import Evaluator
 from rl_training.runtime.job_lock import run_lock
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.progress import Phase, Progress
-from rl_training.runtime.run_utils import TrainingRun, save_training_checkpoint
+from rl_training.runtime.run_utils import TrainingRun, discard_training_run, save_training_checkpoint
 from rl_training.runtime.stopping import StopFlag, StopTraining
 from rl_training.runtime.torch_threads import torch_threads
 from rl_training.seeding import episode_seeds
@@ -292,6 +292,12 @@ class Trainer(ABC):
                 "resume with a fresh episode, so this resume is not exact",
                 fresh,
             )
+
+    def discard(self) -> None:
+        """Closes a trainer that shall not train; its run goes too, unless it has trained before."""
+        self._close()
+        self._evaluator.close()
+        discard_training_run(self.run)
 
     def _best_so_far(self) -> Checkpoint | None:
         try:

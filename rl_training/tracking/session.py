@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shlex
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import rl_training
+from rl_training.config.programs import program
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import TrackingError
 from rl_training.tracking import run_files
@@ -80,10 +82,11 @@ class TrackingSession:
         if "error" in answer:
             self._process.kill()
             self._process.wait()
+            start = "Start the server, or set" if is_server(self._uri or "") else "Set"
             raise TrackingError(
                 f"MLflow at {without_credentials(self._uri or '')} can't be used: {answer['error']}\n"
-                f"Start the server or set {URI_VARIABLE}; or train with --offline and send the run later with "
-                f"`rl-training sync {self.run_dir}`"
+                f"{start} {URI_VARIABLE} to another store; or train with "
+                f"`{program('rl-training')} train --offline` and send the run later with its command `sync`"
             )
         self._address = answer
         return self._address
@@ -171,12 +174,15 @@ class TrackingSession:
         assert self._process is not None
         if self._process.poll() is None:
             return "no answer in time"
-        return f"its process ended with exit code {self._process.returncode}; see {self.run_dir / run_files.LOG}"
+        lines = (self.run_dir / run_files.LOG).read_text(errors="replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "it left no word")
+        return f"its process ended with exit code {self._process.returncode}: {last.strip()}"
 
     def _last_report(self, wait: float) -> ShipReport:
-        later = f"`rl-training sync {self.run_dir}` sends the rest"
+        sync = f"`{program('rl-training')} sync {shlex.quote(str(self.run_dir))}`"
+        later = f"{sync} sends the rest"
         if self._process is None:
-            return self._unreported(f"offline: `rl-training sync {self.run_dir}` sends the run to MLflow")
+            return self._unreported(f"offline: {sync} sends the run to MLflow")
         deadline = time.monotonic() + wait
         self._deadline = min(self._deadline, deadline)
         assert self._process.stdin is not None
@@ -184,7 +190,7 @@ class TrackingSession:
         try:
             self.ready()
         except TrackingError as error:
-            return self._unreported(str(error))
+            return self._unreported(f"{str(error).splitlines()[0]}; {later}")
         line = self._next_line(deadline - time.monotonic())
         if not line:
             return self._unreported(f"{self._why_silent()}; {later}")
@@ -226,10 +232,17 @@ def start_tracking(
         TrackingError: MLflow can't be reached, or refuses; within 30 s for a server.
     """
     run_dir = run_dir.absolute()
+    uri = None if offline else resolve_tracking_uri(tracking_uri)
     description = describe_run(run_dir, config, tags or {})
     run_files.write_json(run_dir / run_files.TRACKING, description)
-    (run_dir / run_files.STATUS).unlink(missing_ok=True)
-    session = TrackingSession(run_dir, description, None if offline else resolve_tracking_uri(tracking_uri))
+    session = TrackingSession(run_dir, description, uri)
     if wait:
-        session.ready()
+        try:
+            session.ready()
+        except TrackingError:
+            if not (run_dir / run_files.CHECKPOINTS).exists():  # never trained: nothing to send later
+                for name in (run_files.TRACKING, run_files.LOG, run_files.LOCK):
+                    (run_dir / name).unlink(missing_ok=True)
+            raise
+    (run_dir / run_files.STATUS).unlink(missing_ok=True)  # no earlier: a run that can't go on has ended as it had
     return session

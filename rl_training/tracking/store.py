@@ -7,6 +7,7 @@ functions, since that takes seconds.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from urllib.parse import urlsplit, urlunsplit
 from filelock import FileLock
 
 from rl_training.config.paths import embedded_artifact_root, embedded_tracking_uri
+from rl_training.config.programs import program
 from rl_training.config.secrets import redact_text
 from rl_training.errors import TrackingError
 
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
 SQLITE = "sqlite:///"
+
+_GAVE_UP = re.compile(r"Max retries exceeded with url: .*\(Caused by \w+\((.*)\)\)")
+_WHERE = re.compile(r"^HTTPS?Connection(Pool)?\(.*?\): (Failed to establish a new connection: )?(\[Errno -?\d+\] )?")
+"""What urllib3 and the system say of a server that is away: the cause, and what stands before it."""
 
 _RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
 
@@ -76,6 +82,9 @@ def explain(error: Exception, uri: str) -> str:
 
     name = "" if isinstance(error, MlflowException) else f"{type(error).__name__}: "
     text = " ".join(f"{name}{error}".split())
+    if cause := _GAVE_UP.search(text):
+        text = _WHERE.sub("", cause[1].strip("\"'"))
+        text = text[:1].lower() + text[1:]
     credentials, at, _ = urlsplit(uri).netloc.rpartition("@")
     return redact_text(text.replace(credentials + at, "") if at else text)[:300]
 
@@ -94,7 +103,7 @@ def ui_hint(uri: str, experiment_id: str, run_id: str) -> str:
     """Returns where a run can be seen: the page's address, or the command that opens the UI."""
     if is_server(uri):
         return f"{without_credentials(uri).rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}"
-    return f"mlflow ui --backend-store-uri {shlex.quote(without_credentials(uri))}"
+    return f"{program('mlflow')} ui --backend-store-uri {shlex.quote(without_credentials(uri))}"
 
 
 def connect(uri: str) -> MlflowClient:
