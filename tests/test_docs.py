@@ -97,6 +97,24 @@ def test_folders_in_the_layout_are_there():
         assert (ROOT / name).exists() or (ROOT / "rl_training" / name).exists(), name
 
 
+def test_what_may_change_on_resume_is_what_the_page_says():
+    from rl_training.config.resume_rules import RULES
+
+    (table,) = re.findall(
+        r"## What may change on resume\n\n(.*?)\n\n", (ROOT / "docs/checkpoints.md").read_text(), re.S
+    )
+    rows = [row.split("|")[1:3] for row in table.splitlines()[2:]]
+    said = {name: text.strip() for names, text in rows[:-1] for name in re.findall(r"`(\w+)`", names)}
+    assert said.keys() == RULES.keys()
+    for name, text in said.items():
+        assert text.startswith(RULES[name].value.split(",")[0]), name
+
+
+def test_no_page_sends_to_a_registry():
+    text = "\n".join(page.read_text(encoding="utf-8") for page in [*PAGES, ROOT / "Makefile", ROOT / "constraints.txt"])
+    assert re.findall(r"download\.|INDEX_URL|index-url", text) == []
+
+
 def test_every_page_is_in_the_index():
     index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     for page in (ROOT / "docs").rglob("*.md"):
