@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,6 +61,8 @@ def test_sound_environments_have_no_finding(name: str) -> None:
 def test_two_whole_episodes_are_played_by_default_and_timed() -> None:
     report = validate("Plain")
     assert (report.episodes_played, report.steps_played) == (2, 20)
+    assert report.steps_per_second is not None
+    assert report.lines()[0].endswith(f"2 episodes, 20 steps, {report.steps_per_second:,.0f} steps/s")
     assert 1_000 < report.steps_per_second < 10_000_000
     assert report.observation_space == "Box(-1.0, 1.0, (4,), float32)"
     assert report.action_space == "Discrete(2)"
@@ -68,6 +71,27 @@ def test_two_whole_episodes_are_played_by_default_and_timed() -> None:
 def test_the_speed_is_the_envs_own() -> None:
     report = validate_env(settings("case_envs:SlowStep-v0"), episodes=1, max_steps=3)
     assert report.steps_per_second == pytest.approx(5.0, rel=0.1)
+
+
+def test_the_speed_of_a_quick_env_is_timed_in_more_episodes_without_what_is_between_its_steps() -> None:
+    # 50 steps of 4 ms make 0.2 s; a reset takes 20 ms and the two episodes looked at are 20 steps.
+    begun = time.monotonic()
+    report = validate("SlowReset")
+    assert time.monotonic() - begun < 2.0
+    assert report.steps_played == 20
+    assert report.steps_per_second == pytest.approx(245, rel=0.1)
+
+
+def test_a_speed_that_would_take_long_to_time_is_left_out() -> None:
+    report = validate("SlowReset", env_kwargs={"reset_seconds": 0.3, "step_seconds": 0.001})
+    assert report.steps_per_second is None
+    assert report.lines()[0].endswith("2 episodes, 20 steps")
+
+
+def test_what_fails_only_in_the_episodes_played_for_the_speed_is_a_warning_with_its_step() -> None:
+    finding = only(validate("RaisesLate"), "raised")
+    assert (finding.severity, finding.step) == ("warning", 700)
+    assert finding.message == ("a later episode, played for its speed, raised RuntimeError: sensor 3 returned no frame")
 
 
 def test_depth_is_a_setting_and_an_argument() -> None:
@@ -298,7 +322,7 @@ def test_spaces_without_an_array_form_are_fatal(name: str, fields: dict[str, Any
 def test_what_can_not_be_made_is_a_fatal_finding(env_id: str, words: str) -> None:
     report = validate_env(settings(env_id))
     assert words in only(report, "not-made").message
-    assert (report.steps_played, report.steps_per_second) == (0, 0.0)
+    assert (report.steps_played, report.steps_per_second) == (0, None)
 
 
 def test_an_id_that_only_this_process_knows_is_a_warning() -> None:
@@ -343,9 +367,7 @@ def test_require_valid_lists_every_fatal_finding_on_a_line() -> None:
 def test_lines_and_markdown_say_the_same() -> None:
     report = validate("NanEarly")
     summary, line = report.lines()
-    assert summary.startswith(
-        "environment case_envs:NanEarly-v0 is refused: 1 fatal, 0 warnings; 2 episodes, 20 steps, "
-    )
+    assert summary == ("environment case_envs:NanEarly-v0 is refused: 1 fatal, 0 warnings; 2 episodes, 20 steps")
     assert line == ("fatal: not-finite at step 3: step: observation feature 1 is nan; it must be finite (2 times)")
     page = report.to_markdown()
     assert summary in page

@@ -13,6 +13,8 @@ from typing import Any, Literal
 import gymnasium as gym
 import numpy as np
 
+from rl_training.envs.call_watch import CallBlocked
+
 Severity = Literal["fatal", "warning"]
 
 FEATURES_NAMED = 8
@@ -145,6 +147,13 @@ def raised(during: str, error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"{during} called sys.exit({error.code!r})"
     return f"{during} raised {type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def failure(during: str, error: BaseException, detail: str = "") -> Breach:
+    """Returns the breach of a call that raised, exited, or did not return."""
+    if isinstance(error, CallBlocked):
+        return Breach("fatal", "blocked", f"{during} {error}{detail}")
+    return Breach("fatal", "raised", raised(during, error) + detail)
 
 
 def raise_if_broken(breaches: Iterable[Breach]) -> None:

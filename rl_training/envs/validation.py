@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -18,9 +19,11 @@ from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
 from rl_training.config.settings import TrainConfig
+from rl_training.envs.call_watch import MAKING_SECONDS, CallBlocked, CallWatch
 from rl_training.envs.contract import (
     Breach,
-    raised,
+    Severity,
+    failure,
     reset_result_breaches,
     space_change_breaches,
     space_type_breaches,
@@ -32,6 +35,7 @@ from rl_training.envs.registered import module_of_plugin
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.envs.validation_play import Player
 from rl_training.envs.validation_report import Finding, Findings, ValidationReport, counted
+from rl_training.envs.validation_speed import Stopwatch, time_steps
 from rl_training.errors import EnvironmentRefused
 from rl_training.seeding import env_seeds
 
@@ -63,21 +67,23 @@ def validate_env(
     found = Findings()
     episodes = config.validation.episodes if episodes is None else episodes
     max_steps = config.validation.max_steps if max_steps is None else max_steps
-    played, steps, seconds, texts, playable = 0, 0, 0.0, ("", ""), False
-    with _made(config, found) as first:
-        if first is not None:
-            found.add(_module_breaches(config.env_id))
-            texts = (str(first.observation_space), str(first.action_space))
-            playable = _check_spaces(first, config, check_spaces, found) and _check_signatures(first.unwrapped, found)
-    if playable:
-        # Two that have lived no step yet, so that a difference between them is none of their ages.
-        with _made(config, found) as env, _made(config, found) as twin:
-            if env is not None and twin is not None:
-                _check_twin_spaces(env, twin, found)
-                player = Player(env, twin, env_seeds(config.seed, 1)[0], found)
-                played = _play(player, env, episodes, max_steps, found)
-                steps, seconds = player.steps, player.seconds
-    speed = (steps - 1) / seconds if seconds > 0 else 0.0
+    played, steps, speed, texts, playable = 0, 0, None, ("", ""), False
+    with CallWatch(config.env_id) as watch:
+        with _made(config, found, watch) as first:
+            if first is not None:
+                found.add(_module_breaches(config.env_id))
+                texts = (str(first.observation_space), str(first.action_space))
+                playable = _check_spaces(first, config, check_spaces, found) and _check_signatures(
+                    first.unwrapped, found, watch
+                )
+        if playable:
+            # Two that have lived no step yet, so that a difference between them is none of their ages.
+            with _made(config, found, watch) as env, _made(config, found, watch) as twin:
+                if env is not None and twin is not None:
+                    _check_twin_spaces(env, twin, found)
+                    player = Player(env, twin, env_seeds(config.seed, 1)[0], found, watch)
+                    played = _play(player, env, episodes, max_steps, found)
+                    steps, speed = player.steps, _speed(player, env, config, found, watch)
     return ValidationReport(config.env_id, found.ordered(), speed, played, steps, *texts)
 
 
@@ -93,21 +99,25 @@ def require_valid(report: ValidationReport) -> None:
 
 
 @contextmanager
-def _made(config: TrainConfig, found: Findings) -> Iterator[gym.Env[Any, Any] | None]:
+def _made(config: TrainConfig, found: Findings, watch: CallWatch) -> Iterator[gym.Env[Any, Any] | None]:
     """Makes an environment and closes it; None, with a finding, where it can't be made."""
     try:
-        env = make_bare_env(config)
+        env = watch.call("making it", lambda: make_bare_env(config), MAKING_SECONDS)
     except EnvironmentRefused as error:
         found.add([Breach("fatal", "not-made", str(error).removeprefix(f"environment {config.env_id!r}: "))])
+        yield None
+        return
+    except CallBlocked as error:
+        found.add([failure("making it", error)])
         yield None
         return
     try:
         yield env
     finally:
         try:
-            env.close()
+            watch.call("close", env.close)
         except (Exception, SystemExit) as error:
-            found.add([Breach("warning", "close", raised("close", error))])
+            found.add([Breach("warning", "close", failure("close", error).message)])
 
 
 def _play(player: Player, env: gym.Env[Any, Any], episodes: int, max_steps: int, found: Findings) -> int:
@@ -124,6 +134,24 @@ def _play(player: Player, env: gym.Env[Any, Any], episodes: int, max_steps: int,
             )
             found.add([Breach("warning", "no-end", message)], step=player.steps)
     return whole
+
+
+def _speed(
+    player: Player, env: gym.Env[Any, Any], config: TrainConfig, found: Findings, watch: CallWatch
+) -> float | None:
+    """Returns the environment's own steps a second, for which more is played where that was quick."""
+    speed = player.stopwatch.steps_per_second
+    if speed is not None or found.any_fatal:
+        return speed
+    stopwatch = Stopwatch()
+    try:
+        time_steps(env, watch, config.seed, stopwatch)
+    except (Exception, SystemExit) as error:
+        breach = failure("a later episode, played for its speed,", error)
+        # A run may get beyond it, by going on from a checkpoint with fresh instances.
+        severity: Severity = "fatal" if breach.code == "blocked" else "warning"
+        found.add([replace(breach, severity=severity)], step=player.steps + stopwatch.steps)
+    return stopwatch.steps_per_second
 
 
 def _check_spaces(
@@ -166,7 +194,7 @@ def _check_array_forms(
         found.add([Breach("fatal", "action-space", str(error))])
 
 
-def _check_signatures(env: gym.Env[Any, Any], found: Findings) -> bool:
+def _check_signatures(env: gym.Env[Any, Any], found: Findings, watch: CallWatch) -> bool:
     """Calls the innermost environment once, since wrappers hide what it returns; returns whether it can be played."""
     parameters = inspect.signature(env.reset).parameters.values()
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
@@ -180,12 +208,14 @@ def _check_signatures(env: gym.Env[Any, Any], found: Findings) -> bool:
         return False
     action_space = deepcopy(env.action_space)
     action_space.seed(0)
+    during = "the first reset"
     try:
-        found.add(reset_result_breaches(env.reset(seed=0)), step=0)
-        found.add(step_result_breaches(env.step(action_space.sample())), step=1)
+        found.add(reset_result_breaches(watch.call(during, lambda: env.reset(seed=0))), step=0)
+        during = "the first step"
+        found.add(step_result_breaches(watch.call(during, lambda: env.step(action_space.sample()))), step=1)
     except (Exception, SystemExit) as error:
-        found.add([Breach("fatal", "raised", raised("the first reset and step", error))], step=0)
-    return not {"reset-result", "step-result", "raised"} & {finding.code for finding in found.ordered()}
+        found.add([failure(during, error)], step=0 if during == "the first reset" else 1)
+    return not {"reset-result", "step-result", "raised", "blocked"} & {finding.code for finding in found.ordered()}
 
 
 def _check_twin_spaces(env: gym.Env[Any, Any], twin: gym.Env[Any, Any], found: Findings) -> None:

@@ -5,7 +5,6 @@ A twin is stepped beside it with the same seed and actions: where the two differ
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -14,10 +13,11 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from rl_training.envs.call_watch import CallBlocked, CallWatch
 from rl_training.envs.contract import (
     Breach,
+    failure,
     flag_breaches,
-    raised,
     reset_result_breaches,
     reward_breaches,
     space_change_breaches,
@@ -26,6 +26,7 @@ from rl_training.envs.contract import (
 from rl_training.envs.leaves import Leaf, leaves
 from rl_training.envs.observation_contract import observation_breaches, observation_is_array
 from rl_training.envs.validation_report import Findings
+from rl_training.envs.validation_speed import Stopwatch
 
 
 class Player:
@@ -36,21 +37,25 @@ class Player:
         twin: Another instance of it.
         seed: Of the first reset and of the actions.
         found: Where findings go.
+        watch: Watches the calls.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], twin: gym.Env[Any, Any], seed: int, found: Findings) -> None:
+    def __init__(
+        self, env: gym.Env[Any, Any], twin: gym.Env[Any, Any], seed: int, found: Findings, watch: CallWatch
+    ) -> None:
         self._env = env
         self._twin: gym.Env[Any, Any] | None = twin
         self._seed = seed
         self._found = found
+        self._watch = watch
         self._observation_space, self._action_space = env.observation_space, deepcopy(env.action_space)
         self._action_space.seed(seed)
         self._corners = _corner_actions(self._action_space)
         self._last: list[tuple[Any, Any]] = []
         self.steps = 0
         """Steps played since the environment was made."""
-        self.seconds = 0.0
-        """Time spent in the environment's `step`, but for the first."""
+        self.stopwatch = Stopwatch()
+        """Times the environment's `step`, but for the first."""
 
     def play_episode(self, number: int, max_steps: int) -> bool | None:
         """Plays the episode `number` (from 0), of at most `max_steps` steps.
@@ -76,10 +81,9 @@ class Player:
         action = self._corners.pop() if self._corners else self._action_space.sample()
         given = deepcopy(action)
         self.steps += 1
-        start = time.perf_counter()
-        result = self._call("step", lambda: self._env.step(given), f" on the action {action}")
-        if self.steps > 1:  # The first step may import or compile.
-            self.seconds += time.perf_counter() - start
+        if self.steps == 2:  # The first step may import or compile.
+            self.stopwatch = Stopwatch()
+        result = self._call("step", lambda: self.stopwatch.step(self._env, given), f" on the action {action}")
         if result is None or not self._well_formed(step_result_breaches(result), "step"):
             return None
         observation, reward, terminated, truncated, _ = result
@@ -95,9 +99,9 @@ class Player:
 
     def _call(self, during: str, call: Callable[[], Any], detail: str = "") -> Any:
         try:
-            return call()
+            return self._watch.call(self._where(during), call)
         except (Exception, SystemExit) as error:
-            self._add([Breach("fatal", "raised", raised(during, error) + detail)])
+            self._add([failure(during, error, detail)])
             return None
 
     def _well_formed(self, breaches: list[Breach], during: str) -> bool:
@@ -122,9 +126,15 @@ class Player:
         if self._twin is None:
             return
         try:
-            difference = _difference(self._observation_space, result, call(self._twin)[: len(result)])
+            twin = self._twin
+            other = self._watch.call(f"{self._where(during)} of a second instance", lambda: call(twin))
+            difference = _difference(self._observation_space, result, other[: len(result)])
+        except CallBlocked as error:
+            self._twin = None
+            self._add([failure(f"{during} of a second instance", error)])
+            return
         except (Exception, SystemExit) as error:
-            difference = Breach("warning", "", raised(during, error))
+            difference = failure(during, error)
         if difference is not None:
             self._twin = None
             message = (
@@ -132,6 +142,11 @@ class Player:
                 f"{difference.message}; a resume can't continue such an episode and begins a fresh one"
             )
             self._add([Breach("warning", "not-deterministic", message, difference.feature, difference.value)])
+
+    def _where(self, during: str) -> str:
+        if during == "step":
+            return f"step {self.steps}"
+        return f"the reset after step {self.steps}" if self.steps else "the first reset"
 
     def _add(self, breaches: list[Breach], during: str = "") -> None:
         self._found.add(breaches, step=self.steps, during=during)

@@ -43,8 +43,8 @@ class ValidationReport:
     """The environment's id in the settings."""
     findings: tuple[Finding, ...]
     """Everything that was found, fatal first, each in the order seen."""
-    steps_per_second: float
-    """Speed of the environment alone, its wrappers included; 0 where no step was played."""
+    steps_per_second: float | None
+    """Speed of the environment alone, its wrappers included; None where too little could be timed."""
     episodes_played: int
     """Whole episodes."""
     steps_played: int
@@ -93,11 +93,11 @@ class ValidationReport:
         return ("observation", self.observation_space), ("action", self.action_space)
 
     def _summary(self) -> str:
+        speed = "" if self.steps_per_second is None else f", {self.steps_per_second:,.0f} steps/s"
         verdict = "can be trained on" if self.ok else "is refused"
         return (
             f"environment {self.env_id} {verdict}: {len(self.fatal)} fatal, {counted(len(self.warnings), 'warning')}; "
-            f"{counted(self.episodes_played, 'episode')}, {counted(self.steps_played, 'step')}, "
-            f"{self.steps_per_second:,.0f} steps/s"
+            f"{counted(self.episodes_played, 'episode')}, {counted(self.steps_played, 'step')}{speed}"
         )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
+from case_envs.outcomes import RaisesLate
 from case_envs.plain import Plain
 
 
@@ -28,6 +30,22 @@ class SlowStep(Plain):
         return super().step(action)
 
 
+class SlowReset(Plain):
+    """A reset takes `reset_seconds`, a step `step_seconds`."""
+
+    def __init__(self, reset_seconds: float = 0.02, step_seconds: float = 0.004, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.reset_seconds, self.step_seconds = reset_seconds, step_seconds
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        time.sleep(self.reset_seconds)
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        time.sleep(self.step_seconds)
+        return super().step(action)
+
+
 class Talks(Plain):
     """Prints on each step, to both outputs."""
 
@@ -42,6 +60,51 @@ class HangsInStep(Plain):
 
     def step(self, action: Any) -> Any:
         time.sleep(120)
+        return super().step(action)
+
+
+class HangsLate(RaisesLate):
+    """Step `at`, the first reset, making it or closing it never returns: the case of a simulator that is gone."""
+
+    def __init__(self, at: int = 7, during: str = "step", busy: bool = False, **kwargs: Any) -> None:
+        super().__init__(at=at, **kwargs)
+        self.during, self.busy = during, busy
+        self.hang_during("init")
+
+    def hang_during(self, during: str) -> None:
+        while during == self.during:
+            if not self.busy:
+                threading.Event().wait()
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        self.hang_during("reset")
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        if self.life_step + 1 == self.at:
+            try:
+                self.hang_during("step")
+            except Exception:  # what an environment that tries again would do
+                self.hang_during("step")
+        return Plain.step(self, action)
+
+    def close(self) -> None:
+        self.hang_during("close")
+
+
+class HangsBeside(Plain):
+    """Every third instance never returns from a step, as where a port or a device is shared."""
+
+    instances = 0
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        HangsBeside.instances += 1
+        self.number = HangsBeside.instances
+
+    def step(self, action: Any) -> Any:
+        if self.number % 3 == 0:
+            threading.Event().wait()
         return super().step(action)
 
 
