@@ -17,7 +17,7 @@ from cyclopts import App, CycloptsError, Parameter, validators
 
 from rl_training import __version__
 from rl_training.cli_output import Summary, log_to_stderr, result_stream, write_result
-from rl_training.errors import RLTrainingError, UserError
+from rl_training.errors import RLTrainingError, UserError, foreign_cause
 
 EXIT_FAILED, EXIT_USER_ERROR, EXIT_STOPPED, EXIT_INTERRUPTED = 1, 2, 75, 130
 
@@ -203,8 +203,8 @@ def run(arguments: Sequence[str]) -> int:
     except UserError as error:
         return _fail(error, EXIT_USER_ERROR)
     except RLTrainingError as error:
-        if error.__cause__ is not None:  # raised in the user's own environment or callback, who will want to see where
-            traceback.print_exception(error.__cause__)
+        if (cause := foreign_cause(error)) is not None:  # in an environment or callback: its author wants to see where
+            traceback.print_exception(cause)
         return _fail(error, EXIT_FAILED)
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

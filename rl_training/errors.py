@@ -11,6 +11,14 @@ class RLTrainingError(Exception):
     """Base of every error that this package raises on purpose."""
 
 
+def foreign_cause(error: BaseException) -> BaseException | None:
+    """Returns what was raised in a user's own code and led to `error`; None where all of its causes are ours."""
+    cause = error.__cause__
+    while isinstance(cause, RLTrainingError):
+        cause = cause.__cause__
+    return cause
+
+
 class UserError(RLTrainingError):
     """Something that the user can put right; the message says what was got, what was expected and what to do."""
 

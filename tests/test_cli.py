@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rl_training.cli import run
+from rl_training.errors import EnvironmentFault, RunFailed, foreign_cause
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -253,7 +254,8 @@ def test_tracked_run_is_in_mlflow(config, home, client):
 # Ends that are no success.
 
 
-def test_run_that_breaks_is_exit_code_1(config, own_home):
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_run_that_breaks_is_exit_code_1(vectorization, config, own_home):
     code, out, err = command(
         "train",
         "--config",
@@ -262,13 +264,25 @@ def test_run_that_breaks_is_exit_code_1(config, own_home):
         "env_id=case_envs:RaisesLate-v0",
         "--set",
         "total_timesteps=4000",
+        "--set",
+        f"vectorization={vectorization}",
         "--no-track",
     )
     assert (code, out) == (1, "")
-    *_, cause, error = err.splitlines()
+    *frames, cause, error = err.splitlines()
+    assert frames[-1].strip() == 'raise RuntimeError("sensor 3 returned no frame")'
     assert cause == "RuntimeError: sensor 3 returned no frame"  # the end of a traceback into the environment's code
     assert error.startswith("error: environment case_envs:RaisesLate-v0 (index ")
     assert "its step 700" in error
+
+
+def test_traceback_is_of_the_users_own_code_or_none():
+    fault = EnvironmentFault("reward is nan")
+    retried = RunFailed("no new checkpoint")
+    retried.__cause__ = fault
+    assert foreign_cause(retried) is None
+    fault.__cause__ = theirs = RuntimeError("sensor 3 returned no frame")
+    assert foreign_cause(retried) is foreign_cause(fault) is theirs
 
 
 def test_stopped_by_sigterm_is_75_and_resumable(config, own_home):

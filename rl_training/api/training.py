@@ -23,6 +23,7 @@ from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.callbacks import Callback, StopReason
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.job_lock import job_lock
+from rl_training.runtime.run_utils import device_line, resolve_device
 from rl_training.runtime.stopping import StopFlag, StopTraining, stop_on_signals
 from rl_training.runtime.trainer import Trainer, TrainResult
 from rl_training.runtime.workflows import evaluate_checkpoint
@@ -110,11 +111,13 @@ def evaluation_lines(evaluation: EvaluationResult) -> list[str]:
 
 
 def check_environment(config: TrainConfig) -> ValidationReport:
-    """Checks that the environment keeps its contract and that the algorithm can train on it.
+    """Checks that the device is there, the environment keeps its contract, and the algorithm can train on it.
 
     Raises:
+        ConfigError: The settings name a GPU that is not there.
         EnvironmentRefused: It can't be trained on; a line for every reason.
     """
+    resolve_device(config.device)
     report = validate_env(config, get_algorithm(config.algo).check_spaces)
     require_valid(report)
     for line in report.lines():
@@ -215,6 +218,7 @@ def announce(trainer: Trainer, session: TrackingSession | None) -> None:
     """Says where the run is kept and with which settings, before it trains."""
     settings = dump_config(trainer.config).rstrip()
     logger.info("settings:\n%s\nhome: %s\nrun directory: %s", settings, home(), trainer.run.run_dir)
+    logger.info(device_line(trainer.config.device, trainer.device))
     if session is not None and session.ui is not None:
         logger.info("MLflow run %s: %s", session.run_id, session.ui)
 

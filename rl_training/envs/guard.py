@@ -64,7 +64,7 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
             raise_if_broken(space_change_breaches("action_space", self._actions, self.env.action_space))
             return as_declared(self._space, result[0]), result[1]
         except (Exception, SystemExit) as error:
-            raise self._fault("reset", error) from error
+            raise self._fault("reset", error) from _raised_by_env(error)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Steps the environment.
@@ -89,8 +89,13 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
                 info,
             )
         except (Exception, SystemExit) as error:
-            raise self._fault("step", error) from error
+            raise self._fault("step", error) from _raised_by_env(error)
 
     def _fault(self, during: str, error: BaseException) -> EnvironmentFault:
         what = f"{during}: {error}" if isinstance(error, ContractBroken) else raised(during, error)
         return EnvironmentFault(fault_text(self._env_id, self._env_index, self.life_steps, what))
+
+
+def _raised_by_env(error: BaseException) -> BaseException | None:
+    """Returns the error as a fault's cause; a broken promise was found here, and has no frame of the environment's."""
+    return None if isinstance(error, ContractBroken) else error

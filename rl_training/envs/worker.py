@@ -1,7 +1,8 @@
 """A process that runs one environment for a parent at the other end of a socket, and ends when the parent is gone.
 
 Started by `worker_vector`. It does not run the parent's main module again, as multiprocessing would, so a training
-script needs no guard. Requests are `(command, payload)`, replies `("ok", value)` or `(error kind, text)`.
+script needs no guard. Requests are `(command, payload)`, replies `("ok", value)` or `(error kind, text)`, with the
+traceback beside the text (or None) where the environment raised.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import select
 import signal
 import threading
 import time
+import traceback
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
-from rl_training.errors import EnvironmentFault, UserError
+from rl_training.errors import EnvironmentFault, UserError, foreign_cause
 
 CLOSE_SECONDS = 5.0
 """How long an environment may take to close, or to finish its step, once the parent has hung up."""
@@ -67,9 +69,9 @@ def _answer(env: Any, command: str, payload: Any) -> tuple[str, Any]:
         attribute = env.get_wrapper_attr(name)
         return "ok", attribute(*args, **kwargs) if callable(attribute) else attribute
     except EnvironmentFault as error:
-        return "fault", str(error)
+        return "fault", (str(error), _frames(foreign_cause(error)))
     except (Exception, SystemExit) as error:
-        return "failed", f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return "failed", (f"{type(error).__name__}: {' '.join(str(error).split())}", _frames(error))
 
 
 def _reply(connection: Connection, reply: tuple[str, Any]) -> None:
@@ -81,7 +83,11 @@ def _reply(connection: Connection, reply: tuple[str, Any]) -> None:
     try:
         connection.send((kind, value))
     except (pickle.PicklingError, TypeError, AttributeError) as error:
-        connection.send(("failed", f"the answer can't be sent between processes: {error}"))
+        connection.send(("failed", (f"the answer can't be sent between processes: {error}", None)))
+
+
+def _frames(error: BaseException | None) -> str | None:
+    return "".join(traceback.format_exception(error)) if error is not None else None
 
 
 def _end_with_parent(descriptor: int) -> None:

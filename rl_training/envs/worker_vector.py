@@ -36,6 +36,10 @@ main(int(sys.argv[1]))"""
 _FIELDS = ("algo", "env_id", "env_kwargs", "wrappers", "max_episode_steps", "total_timesteps")
 
 
+class RaisedInWorker(Exception):
+    """What an environment raised in its process, as the traceback that was formatted there: the cause of a fault."""
+
+
 class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
     """A vector environment, autoreset DISABLED, whose environments run in worker processes.
 
@@ -177,10 +181,11 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
         for i, (kind, value) in zip(indices, replies, strict=True):
             if kind == "refused":
                 raise EnvironmentRefused(f"{value} (in worker process {i})")
-            if kind == "fault":
-                raise EnvironmentFault(value)
             if kind != "ok":
-                raise EnvironmentFault(fault_text(self._env_id, i, int(self.life_steps[i]), value))
+                text, frames = value
+                if kind != "fault":
+                    text = fault_text(self._env_id, i, int(self.life_steps[i]), text)
+                raise EnvironmentFault(text) from (RaisedInWorker(f"\n{frames.rstrip()}") if frames else None)
         return [value for _, value in replies]
 
     def _receive(self, index: int) -> tuple[str, Any]:
@@ -188,7 +193,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
             kind, value = self._connections[index].recv()
             return kind, value
         except (EOFError, ConnectionError):
-            return "gone", self._why_gone(index)
+            return "gone", (self._why_gone(index), None)
 
     def _why_gone(self, index: int) -> str:
         process = self._processes[index]

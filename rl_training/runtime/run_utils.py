@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import platform
 import re
@@ -38,8 +37,6 @@ from rl_training.runtime.checkpoint import (
 )
 from rl_training.runtime.versions import versions
 
-logger = logging.getLogger(__name__)
-
 CONFIG = "config.yaml"
 METADATA = "metadata.json"
 
@@ -72,14 +69,18 @@ def resolve_device(name: str, *, images: bool = False) -> torch.device:
     """
     available = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
-        device = torch.device("cuda:0" if images and available else "cpu")
-        reason = "images" if images else "small networks on vectors are faster without a GPU"
-        logger.info("device: %s (auto: %s, %d GPUs)", device, reason, available)
-        return device
+        return torch.device("cuda:0" if images and available else "cpu")
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= available:
         raise ConfigError(f"device: got {name}, and torch sees {available} GPUs; use auto or cpu")
     return device
+
+
+def device_line(name: str, device: torch.device) -> str:
+    """Returns which device was chosen, with the rule where the settings leave it to `resolve_device`."""
+    if name != "auto":
+        return f"device: {device}"
+    return f"device: {device} (auto: a GPU for images where there is one, else the CPU)"
 
 
 def serialize_train_config(config: TrainConfig) -> dict[str, Any]:
