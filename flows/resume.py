@@ -31,12 +31,12 @@ def resume_flow(source: str, overrides: dict[str, Any] | list[str] | None = None
         EnvironmentRefused: The environment can't be trained on.
         RunFailed: The run broke; its last good checkpoint is kept.
     """
-    from rl_training.experiment.loading import config_of_checkpoint
+    from rl_training.experiment.loading import config_to_resume
     from rl_training.experiment.registry import get_algorithm
     from rl_training.runtime.workflows import resolve_local_checkpoint
 
     checkpoint = resolve_local_checkpoint(fetch(source))
-    settings = config_of_checkpoint(checkpoint, overrides or {})
+    settings = config_to_resume(checkpoint, overrides or {})
     validate(settings)
     make_trainer = get_algorithm(settings.algo).make_trainer
     return train_and_judge(

@@ -49,6 +49,19 @@ def config(tmp_path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """The directory of a run of `SMALL` that is complete."""
+    home = tmp_path_factory.mktemp("trained")
+    config = home / "small.yaml"
+    config.write_text(SMALL)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RL_TRAINING_HOME", str(home))
+        assert run(["train", "--config", str(config), "--no-track"]) == 0
+    (run_dir,) = (home / "runs").iterdir()
+    return run_dir
+
+
 @pytest.fixture
 def own_home(tmp_path, monkeypatch) -> Path:
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "home"))
@@ -218,6 +231,28 @@ def test_train_evaluate_and_resume(config, own_home):
     assert resumed["num_timesteps"] == 384
     assert resumed["run_uid"] != trained["run_uid"]  # a changed setting is a fork
     assert resumed["policy_sha256"] != trained["policy_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        ("algo=dqn", "algo: 'ppo' -> 'dqn' (must be equal)"),
+        ("num_envs=1", "num_envs: 2 -> 1 (must be equal)"),  # and with it batch_size can't be 64
+        ("env_id=case_envs:NanEarly-v0", "env_id: 'case_envs:Plain-v0' -> 'case_envs:NanEarly-v0' (must be equal)"),
+        ("total_timesteps=128", "total_timesteps: 256 -> 128 (may grow)"),
+        ("device=cuda:9", "device: got cuda:9, and torch sees "),
+        ("gamma=2", "gamma: 0.99 -> 2.0 (must be equal)"),
+        ("evaluation.episodes=0", "--set evaluation.episodes: got 0, expected "),
+        ("gama=0.5", "did you mean gamma?"),
+    ],
+)
+def test_refused_resume_is_one_line_before_the_environment_is_played(override, says, trained, capfd, caplog):
+    assert run(["resume", str(trained), "--no-track", "--set", override]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("error: ")
+    assert says in line
+    assert "can be trained on" not in caplog.text
+    assert [path for path in trained.parent.iterdir() if path.name.startswith("Plain")] == [trained]
 
 
 def test_complete_run_says_so_and_succeeds(config, own_home, capfd, caplog):

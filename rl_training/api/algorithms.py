@@ -59,7 +59,7 @@ def resume(checkpoint: str | Path, callbacks: Iterable[Callback] = (), **overrid
         What came out of the whole run.
 
     Raises:
-        CheckpointError: There is no good checkpoint there.
-        ConfigError: A setting that must stay equal was changed.
+        CheckpointError: There is no good checkpoint there, or a setting that must stay equal was changed.
+        ConfigError: An override is no valid setting.
     """
     return DefaultExperimentManager().resume(checkpoint, callbacks, **overrides).train()

@@ -18,7 +18,7 @@ from rl_training.config.settings import TrainConfig
 from rl_training.envs.validation import ValidationReport, require_valid, validate_env
 from rl_training.errors import TrackingError
 from rl_training.experiment.default_manager import DefaultExperimentManager
-from rl_training.experiment.loading import config_of_checkpoint
+from rl_training.experiment.loading import config_to_resume
 from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.callbacks import Callback, StopReason
 from rl_training.runtime.evaluation import EvaluationResult
@@ -177,7 +177,7 @@ def resume_training(
     """
     home()
     checkpoint = download_checkpoint(source)
-    config = config_of_checkpoint(checkpoint, overrides)
+    config = config_to_resume(checkpoint, overrides)
     check_environment(config)
     with job_lock(config.job):
         trainer = get_algorithm(config.algo).make_trainer(config, callbacks, resume_from=checkpoint)

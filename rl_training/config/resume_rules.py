@@ -62,11 +62,12 @@ class Difference:
 def differences(before: TrainConfig, after: TrainConfig) -> list[Difference]:
     """Returns every setting that differs, by dotted path. Secrets are not compared: a checkpoint holds none."""
     old, new = (dict(_leaves(redact(config.model_dump(mode="json"), references=True))) for config in (before, after))
-    return [
-        Difference(key, old.get(key), new.get(key), RULES.get(key.split(".")[0], Rule.MUST_EQUAL))
-        for key in sorted({*old, *new})
-        if old.get(key) != new.get(key)
-    ]
+    return [difference(key, old.get(key), new.get(key)) for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+
+
+def difference(key: str, before: Any, after: Any) -> Difference:
+    """Returns a setting that differs, by its dotted path, with its rule."""
+    return Difference(key, before, after, RULES.get(key.split(".")[0], Rule.MUST_EQUAL))
 
 
 def check_differences(found: list[Difference]) -> None:

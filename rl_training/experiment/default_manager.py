@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.config.settings import TrainConfig
-from rl_training.experiment.loading import config_from_text
+from rl_training.experiment.loading import config_to_resume
 from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.checkpoint import CONFIG, Checkpoint, find_checkpoint
+from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint
 from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import Trainer
 
@@ -59,5 +59,5 @@ class DefaultExperimentManager:
         """
         if not isinstance(checkpoint, Checkpoint):
             checkpoint = find_checkpoint(checkpoint)
-        config = config_from_text(checkpoint.config_text(), overrides, source=str(checkpoint.path / CONFIG))
+        config = config_to_resume(checkpoint, overrides)
         return get_algorithm(config.algo).make_trainer(config, callbacks, resume_from=checkpoint, stop=stop)

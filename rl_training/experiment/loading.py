@@ -11,6 +11,7 @@ from rl_training.config.checking import check, examine, refusal
 from rl_training.config.document import MapNode, Place, Scalar, from_python, words_as_mapping
 from rl_training.config.overrides import Overrides, merge, read_overrides
 from rl_training.config.reader import decode, from_json, read_text
+from rl_training.config.resume_rules import check_differences, difference, differences
 from rl_training.config.settings import TrainConfig
 from rl_training.config.shipped import find_config
 from rl_training.config.suggestions import nearest_word
@@ -59,6 +60,32 @@ def config_from_mapping(data: Mapping[str, Any], overrides: Overrides = (), *, s
 def config_of_checkpoint(checkpoint: Checkpoint, overrides: Overrides = ()) -> TrainConfig:
     """Returns the settings that a checkpoint was written with, with `overrides`; hidden secrets stay hidden."""
     return config_from_text(checkpoint.config_text(), overrides, source=str(checkpoint.path / "config.yaml"))
+
+
+def config_to_resume(checkpoint: Checkpoint, overrides: Overrides = ()) -> TrainConfig:
+    """Returns the settings with which training goes on from a checkpoint.
+
+    Raises:
+        CheckpointError: An override changes what must stay as it was.
+        ConfigError: A line for every fault of the overrides.
+    """
+    document = read_text(checkpoint.config_text(), str(checkpoint.path / "config.yaml"))
+    over = words_as_mapping(read_overrides(overrides), "tags")
+    before = _config(document, ())
+    algo = over.entries.get("algo")
+    if isinstance(algo, Scalar) and algo.value != before.algo:  # the other settings are of another kind then
+        check_differences([difference("algo", before.algo, algo.value)])
+    try:
+        after = _config(document, overrides)
+    except ConfigError:
+        # A combination that can't work is beside the point where one of its settings may not change anyhow.
+        reader = TypedReader(type(before))
+        old, new = (reader.section(read, type(before), ()) for read in (document, merge(document, over)))
+        if not reader.faults:
+            check_differences([difference(key, old[key], new[key]) for key in over.entries if new[key] != old[key]])
+        raise
+    check_differences(differences(before, after))
+    return after
 
 
 def _config(document: MapNode, overrides: Overrides) -> TrainConfig:
