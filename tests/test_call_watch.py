@@ -8,11 +8,13 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs import call_watch
 from rl_training.envs.call_watch import CallBlocked, CallWatch
+from rl_training.envs.training import TrainingEnvs
 from rl_training.envs.validation import ValidationReport, validate_env
 
 
@@ -90,6 +92,26 @@ def test_in_another_thread_it_is_named_and_not_ended(caplog: pytest.LogCaptureFi
     thread.join()
     assert answers == ["returned"]
     assert caplog.messages == ["environment Slow-v0: step 3 has not returned for 0.2 s; it can't be ended from here"]
+
+
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+def test_in_training_it_is_named_and_waited_for(vectorization: str, caplog: pytest.LogCaptureFixture) -> None:
+    config = PPOConfig(
+        env_id="case_envs:SlowReset-v0",
+        env_kwargs={"step_seconds": 0.6, "reset_seconds": 0.0},
+        total_timesteps=1,
+        num_envs=1,
+        vectorization=vectorization,
+    )
+    threads = threading.active_count()
+    envs = TrainingEnvs(config, gamma=None)
+    envs.start()
+    envs.step(np.zeros(1, np.int64))
+    envs.close()
+    assert caplog.messages == [
+        "environment case_envs:SlowReset-v0: a step in training has not returned for 0.2 s; the run waits for it"
+    ]
+    assert threading.active_count() == threads
 
 
 def test_what_can_not_be_ended_is_told_with_the_way_out(caplog: pytest.LogCaptureFixture) -> None:

@@ -46,27 +46,37 @@ class _Call:
 
 
 class CallWatch:
-    """Watches one call at a time, within a `with` block.
+    """Watches one call at a time, within a `with` block or from `start` to `stop`.
 
     Args:
         env_id: The environment's id, for messages.
+        ends: Whether calls are ended, and not only named.
     """
 
-    def __init__(self, env_id: str) -> None:
+    def __init__(self, env_id: str, *, ends: bool = True) -> None:
         self._env_id = env_id
+        self._ends = ends
         self._current: _Call | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> Self:
-        # Only the main thread has signals; a program that uses this one keeps it.
-        in_main = threading.current_thread() is threading.main_thread()
-        if in_main and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
-            signal.signal(signal.SIGALRM, self._end_call)
-        self._thread.start()
+        self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Begins to watch."""
+        # Only the main thread has signals; a program that uses this one keeps it.
+        in_main = threading.current_thread() is threading.main_thread()
+        if self._ends and in_main and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
+            signal.signal(signal.SIGALRM, self._end_call)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Watches no longer; leaves signals as they were."""
         self._stop.set()
         self._thread.join()
         if self._can_end():
@@ -102,8 +112,7 @@ class CallWatch:
             age = time.monotonic() - call.began
             if call.said == 0 and age >= SAID_AFTER_SECONDS:
                 call.said = 1
-                then = f"it is ended after {call.seconds:g} s" if self._can_end() else "it can't be ended from here"
-                self._say(f"{call.what} has not returned for {SAID_AFTER_SECONDS:g} s; {then}")
+                self._say(f"{call.what} has not returned for {SAID_AFTER_SECONDS:g} s; {self._what_follows(call)}")
             if call.said == 1 and age >= call.seconds and self._can_end():
                 call.said = 2
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
@@ -113,6 +122,11 @@ class CallWatch:
                     f"{call.what} could not be ended after {call.seconds:g} s: it does not come back from compiled "
                     f"code; end this process: kill -9 {os.getpid()}"
                 )
+
+    def _what_follows(self, call: _Call) -> str:
+        if not self._ends:
+            return "the run waits for it"
+        return f"it is ended after {call.seconds:g} s" if self._can_end() else "it can't be ended from here"
 
     def _can_end(self) -> bool:
         return signal.getsignal(signal.SIGALRM) == self._end_call

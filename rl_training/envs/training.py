@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.config.settings import TrainConfig
+from rl_training.envs.call_watch import CallWatch
 from rl_training.envs.contract import not_finite
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.guard import fault_text
@@ -88,6 +90,8 @@ class TrainingEnvs:
         self.observation: NDArray[Any] = np.zeros((self.num_envs, *self.encoder.shape), self.encoder.dtype)
         """[N, *O] raw current observations, in memory of their own, valid until the next step."""
         self._normalized = self.observation
+        self._watch = CallWatch(config.env_id, ends=False)
+        self._watch.start()
 
     def start(self) -> None:
         """Seeds all environments, each differently, and begins their first episodes.
@@ -95,7 +99,8 @@ class TrainingEnvs:
         Raises:
             EnvironmentFault: An environment raised, exited, or broke its contract.
         """
-        observation, _ = self._envs.reset(seed=list(env_seeds(self._config.seed, self.num_envs)))
+        seeds: list[int | None] = list(env_seeds(self._config.seed, self.num_envs))
+        observation, _ = self._watch.call("a reset in training", partial(self._envs.reset, seed=seeds))
         self._begin_from(self.encoder.encode(observation))
 
     def normalized(self) -> NDArray[Any]:
@@ -113,7 +118,9 @@ class TrainingEnvs:
         Raises:
             EnvironmentFault: An environment raised, exited, or broke its contract; names it, its index and step.
         """
-        raw, reward, terminated, truncated, infos = self._envs.step(self.codec.to_env(actions))
+        raw, reward, terminated, truncated, infos = self._watch.call(
+            "a step in training", partial(self._envs.step, self.codec.to_env(actions))
+        )
         next_observation = self.encoder.encode(raw)
         self._require_finite(next_observation, reward)
         done = terminated | truncated
@@ -131,7 +138,8 @@ class TrainingEnvs:
             episodes = [
                 Episode(int(i), float(statistics["r"][i]), int(statistics["l"][i])) for i in np.flatnonzero(done)
             ]
-            raw, _ = self._envs.reset(options={"reset_mask": done})
+            options = {"reset_mask": done}
+            raw, _ = self._watch.call("a reset in training", partial(self._envs.reset, options=options))
             self._begin_from(self.encoder.encode(raw))
         return VectorStep(
             next_observation, next_normalized, reward, scaled_reward, terminated, truncated, done, episodes
@@ -177,6 +185,7 @@ class TrainingEnvs:
 
     def close(self) -> None:
         """Closes the environments; worker processes are gone afterwards."""
+        self._watch.stop()
         self._envs.close()
 
     def _begin_from(self, observation: NDArray[Any]) -> None:
