@@ -363,6 +363,22 @@ def test_addresses(tmp_path, monkeypatch):
     assert ui_hint("https://u:p@h:1/", "3", "abc") == "https://h:1/#/experiments/3/runs/abc"
 
 
+def test_what_is_written_of_a_run_holds_no_secret(home):
+    address = "http://u:CASE-SECRET@h/x"
+    run_dir = tracked_run(
+        {"flow": address},
+        tags={"robot": address, "my_password": "CASE-SECRET", "team": "blue"},
+        run_name=f"at {address}",
+    )
+    written = (run_dir / run_files.TRACKING).read_text()
+    assert "CASE-SECRET" not in written
+    described = json.loads(written)
+    shown = "http://u:***@h/x"
+    own = {name: described["tags"][name] for name in ("flow", "robot", "my_password", "team")}
+    assert own == {"flow": shown, "robot": shown, "my_password": "***", "team": "blue"}
+    assert described["run_name"] == f"at {shown}"
+
+
 def test_threads_are_not_left_behind(home):
     before = threading.active_count()
     run_dir, config = make_run()

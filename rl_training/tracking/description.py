@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
+from rl_training.config.secrets import redact
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import TrackingError
 from rl_training.runtime.run_utils import serialize_train_config
@@ -39,12 +40,12 @@ def describe_run(run_dir: Path, config: TrainConfig, tags: Mapping[str, str]) ->
     return {
         "run_uid": metadata["run_uid"],
         "experiment": config.experiment,
-        "run_name": config.run_name or f"{config.env_id}-{config.algo}-seed{config.seed}",
+        "run_name": settings["run_name"] or f"{config.env_id}-{config.algo}-seed{config.seed}",
         "total_timesteps": config.total_timesteps,
         "started": datetime.fromisoformat(metadata["started"]).timestamp(),
         "process": {"host": socket.gethostname(), "pid": os.getpid(), "created": psutil.Process().create_time()},
         "params": flatten(settings),
-        "tags": {**_tags(run_dir, config, metadata), **config.tags, **tags},
+        "tags": {**_tags(run_dir, config, metadata), **settings["tags"], **redact(tags)},
         "dataset": _dataset(settings),
         "forked_from": metadata["forked_from"],
     }
