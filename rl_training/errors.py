@@ -6,9 +6,31 @@ shows them as a few lines and ends with exit code 2. `RunFailed` and its kinds e
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+FOREIGN_ERRORS = (Exception, SystemExit, GeneratorExit)
+"""What a user's own code may raise that is no wish to end this program, as an interrupt is."""
+MOST_CHARACTERS = 500
+"""Of a user's own text that a message repeats; a traceback, where one is shown, has the whole of it."""
+
 
 class RLTrainingError(Exception):
     """Base of every error that this package raises on purpose."""
+
+
+def one_line(value: object, show: Callable[[object], str] = str) -> str:
+    """Returns the text of a user's own object on one line, cut where it is long; never raises."""
+    try:
+        text = " ".join(show(value).split())
+    except FOREIGN_ERRORS as error:
+        return f"(no text: {show.__name__}() of it raised {type(error).__name__})"
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}... ({len(text):,} characters)"
+
+
+def error_line(error: BaseException) -> str:
+    """Returns the type and text of an exception that a user's own code raised, on one line."""
+    text = one_line(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def foreign_cause(error: BaseException) -> BaseException | None:
@@ -41,6 +63,10 @@ class TrackingError(UserError):
 
 class RunFailed(RLTrainingError):
     """A run that had begun can't go on; the last good checkpoint is kept."""
+
+
+class CheckpointNotWritten(RunFailed):
+    """A checkpoint could not be written: the disk is full, read-only, or the like. Those that are there stay."""
 
 
 class EnvironmentFault(RunFailed):

@@ -51,6 +51,21 @@ def test_a_fault_in_step(name: str, life_step: int, words: str, vectorization: s
 
 
 @BOTH
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("mute", "step raised MuteError: (no text: str() of it raised RuntimeError)"),
+        # 500 characters: "bad state:" and 98 times " 0.25" of 4,000 times.
+        ("long", f"step raised ValueError: bad state:{' 0.25' * 98}... (20,010 characters)"),
+        ("generator", "step raised GeneratorExit"),
+    ],
+)
+def test_whatever_an_env_raises_is_one_line_of_bounded_length(kind: str, words: str, vectorization: str) -> None:
+    message, _ = run_until_fault("case_envs:RaisesOddly-v0", vectorization, env_kwargs={"kind": kind})
+    assert message == f"environment case_envs:RaisesOddly-v0 (index 0) at its step 2: {words}"
+
+
+@BOTH
 def test_a_fault_in_reset(vectorization: str) -> None:
     message, _ = run_until_fault("case_envs:FailsOnReset-v0", vectorization)
     # The 60th reset comes after 59 episodes of ten steps.
@@ -74,9 +89,7 @@ def test_the_env_at_fault_is_the_one_that_is_named(vectorization: str) -> None:
     )
     envs = TrainingEnvs(config, gamma=None)
     envs.start()
-    with pytest.raises(
-        EnvironmentFault, match=r"\(index 1\) at its step 1: step raised ValueError: lever 2 is not"
-    ):
+    with pytest.raises(EnvironmentFault, match=r"\(index 1\) at its step 1: step raised ValueError: lever 2 is not"):
         envs.step(np.array([0, 2, 1]))
     envs.close()
 

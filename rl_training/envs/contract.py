@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 
 from rl_training.envs.call_watch import CallBlocked
+from rl_training.errors import error_line, one_line
 
 Severity = Literal["fatal", "warning"]
 
@@ -145,8 +146,8 @@ def space_change_breaches(name: str, declared: gym.Space[Any], now: Any) -> list
 def raised(during: str, error: BaseException) -> str:
     """Returns the words for an exception of the environment, `sys.exit` among them: its own text, on one line."""
     if isinstance(error, SystemExit):
-        return f"{during} called sys.exit({error.code!r})"
-    return f"{during} raised {type(error).__name__}: {' '.join(str(error).split())}"
+        return f"{during} called sys.exit({one_line(error.code, repr)})"
+    return f"{during} raised {error_line(error)}"
 
 
 def failure(during: str, error: BaseException, detail: str = "") -> Breach:
@@ -184,5 +185,5 @@ def describe(value: Any) -> str:
 
 
 def _short(value: Any) -> str:
-    text = " ".join(repr(value).split())
+    text = one_line(value, repr)
     return text if len(text) <= 60 else text[:57] + "..."

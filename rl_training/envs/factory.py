@@ -18,7 +18,7 @@ from rl_training.envs.mujoco_log import log_mujoco_warnings
 from rl_training.envs.registered import find_spec
 from rl_training.envs.replay import EpisodeReplay
 from rl_training.envs.worker_vector import WorkerVectorEnv
-from rl_training.errors import EnvironmentRefused
+from rl_training.errors import FOREIGN_ERRORS, EnvironmentRefused, error_line
 
 _REFUSED_WRAPPERS = {
     "NormalizeObservation": "use normalization.observation, which is saved with a checkpoint",
@@ -96,15 +96,12 @@ def _construct(config: TrainConfig) -> gym.Env[Any, Any]:
         log_mujoco_warnings(spec)
         # Gymnasium's checker warns where ours reports, and would run in every step of training.
         return gym.make(spec, max_episode_steps=config.max_episode_steps, disable_env_checker=True, **kwargs)
-    except (Exception, SystemExit) as error:
+    except FOREIGN_ERRORS as error:
         if install := missing_extra(error):
             raise EnvironmentRefused(f"environment {config.env_id!r}: {install}") from None
         # Gymnasium adds the arguments, which may hold secrets, to a TypeError; the original has the text alone.
         original = error.__cause__ if isinstance(error.__cause__, TypeError) else error
-        reason = " ".join(str(original).split())
-        raise EnvironmentRefused(
-            f"environment {config.env_id!r} could not be made: {type(original).__name__}: {reason}"
-        ) from None
+        raise EnvironmentRefused(f"environment {config.env_id!r} could not be made: {error_line(original)}") from None
 
 
 def _wrap(env_id: str, env: gym.Env[Any, Any], name: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
@@ -112,12 +109,11 @@ def _wrap(env_id: str, env: gym.Env[Any, Any], name: str, kwargs: dict[str, Any]
         wrapped = _find_wrapper(name)(env, **kwargs)
     except EnvironmentRefused:
         raise
-    except Exception as error:
+    except FOREIGN_ERRORS as error:
         if install := missing_extra(error):
             raise EnvironmentRefused(f"wrapper {name!r}: {install}") from None
-        reason = " ".join(str(error).split())
         raise EnvironmentRefused(
-            f"wrapper {name!r} does not fit environment {env_id!r}: {type(error).__name__}: {reason}"
+            f"wrapper {name!r} does not fit environment {env_id!r}: {error_line(error)}"
         ) from error
     if not isinstance(wrapped, gym.Env):
         raise EnvironmentRefused(f"wrapper {name!r} made a {type(wrapped).__name__}, not a gymnasium.Env")

@@ -18,7 +18,7 @@ from rl_training.envs.contract import (
     step_result_breaches,
 )
 from rl_training.envs.observation_contract import as_declared
-from rl_training.errors import EnvironmentFault, EnvironmentRefused
+from rl_training.errors import FOREIGN_ERRORS, EnvironmentFault, EnvironmentRefused
 
 
 def fault_text(env_id: str, env_index: int, life_step: int, what: str) -> str:
@@ -63,7 +63,7 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
             raise_if_broken(space_change_breaches("observation_space", self._space, self.env.observation_space))
             raise_if_broken(space_change_breaches("action_space", self._actions, self.env.action_space))
             return as_declared(self._space, result[0]), result[1]
-        except (Exception, SystemExit) as error:
+        except FOREIGN_ERRORS as error:
             raise self._fault("reset", error) from _raised_by_env(error)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -88,7 +88,7 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
                 flag_as_bool("truncated", truncated),
                 info,
             )
-        except (Exception, SystemExit) as error:
+        except FOREIGN_ERRORS as error:
             raise self._fault("step", error) from _raised_by_env(error)
 
     def _fault(self, during: str, error: BaseException) -> EnvironmentFault:

@@ -11,7 +11,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, parse_env_id
 
 from rl_training.envs.extras import MODULE_OF_NAMESPACE, missing_extra
-from rl_training.errors import EnvironmentRefused
+from rl_training.errors import FOREIGN_ERRORS, EnvironmentRefused, error_line
 
 
 def find_spec(env_id: str) -> EnvSpec:
@@ -48,7 +48,7 @@ def module_of_plugin(env_id: str) -> str | None:
 def _import_plugin(env_id: str, module: str) -> None:
     try:
         importlib.import_module(module)
-    except (Exception, SystemExit) as error:
+    except FOREIGN_ERRORS as error:
         raise EnvironmentRefused(f"environment {env_id!r}: {_import_failure(module, error)}") from error
 
 
@@ -60,8 +60,7 @@ def _import_failure(module: str, error: BaseException) -> str:
         if missing == module or module.startswith(f"{missing}."):
             return f"no module named {missing!r}; install it or put its folder on PYTHONPATH"
         return f"module {module!r} failed on import: missing package {missing!r}; install it"
-    reason = " ".join(str(error).split())
-    return f"module {module!r} failed on import: {type(error).__name__}: {reason}"
+    return f"module {module!r} failed on import: {error_line(error)}"
 
 
 def _unknown(env_id: str, module: str, name: str) -> str:

@@ -36,7 +36,7 @@ from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.envs.validation_play import Player
 from rl_training.envs.validation_report import Finding, Findings, ValidationReport, counted
 from rl_training.envs.validation_speed import Stopwatch, time_steps
-from rl_training.errors import EnvironmentRefused
+from rl_training.errors import FOREIGN_ERRORS, EnvironmentRefused
 from rl_training.seeding import env_seeds
 
 __all__ = ["CheckSpaces", "Finding", "ValidationReport", "require_valid", "validate_env"]
@@ -116,7 +116,7 @@ def _made(config: TrainConfig, found: Findings, watch: CallWatch) -> Iterator[gy
     finally:
         try:
             watch.call("close", env.close)
-        except (Exception, SystemExit) as error:
+        except FOREIGN_ERRORS as error:
             found.add([Breach("warning", "close", failure("close", error).message)])
 
 
@@ -146,7 +146,7 @@ def _speed(
     stopwatch = Stopwatch()
     try:
         time_steps(env, watch, config.seed, stopwatch)
-    except (Exception, SystemExit) as error:
+    except FOREIGN_ERRORS as error:
         breach = failure("a later episode, played for its speed,", error)
         # A run may get beyond it, by going on from a checkpoint with fresh instances.
         severity: Severity = "fatal" if breach.code == "blocked" else "warning"
@@ -213,7 +213,7 @@ def _check_signatures(env: gym.Env[Any, Any], found: Findings, watch: CallWatch)
         found.add(reset_result_breaches(watch.call(during, lambda: env.reset(seed=0))), step=0)
         during = "the first step"
         found.add(step_result_breaches(watch.call(during, lambda: env.step(action_space.sample()))), step=1)
-    except (Exception, SystemExit) as error:
+    except FOREIGN_ERRORS as error:
         found.add([failure(during, error)], step=0 if during == "the first reset" else 1)
     return not {"reset-result", "step-result", "raised", "blocked"} & {finding.code for finding in found.ordered()}
 

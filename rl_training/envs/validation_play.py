@@ -27,6 +27,7 @@ from rl_training.envs.leaves import Leaf, leaves
 from rl_training.envs.observation_contract import observation_breaches, observation_is_array
 from rl_training.envs.validation_report import Findings
 from rl_training.envs.validation_speed import Stopwatch
+from rl_training.errors import FOREIGN_ERRORS
 
 
 class Player:
@@ -100,7 +101,7 @@ class Player:
     def _call(self, during: str, call: Callable[[], Any], detail: str = "") -> Any:
         try:
             return self._watch.call(self._where(during), call)
-        except (Exception, SystemExit) as error:
+        except FOREIGN_ERRORS as error:
             self._add([failure(during, error, detail)])
             return None
 
@@ -133,7 +134,7 @@ class Player:
             self._twin = None
             self._add([failure(f"{during} of a second instance", error)])
             return
-        except (Exception, SystemExit) as error:
+        except FOREIGN_ERRORS as error:
             difference = failure(during, error)
         if difference is not None:
             self._twin = None

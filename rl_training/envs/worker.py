@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
-from rl_training.errors import EnvironmentFault, UserError, foreign_cause
+from rl_training.errors import FOREIGN_ERRORS, EnvironmentFault, UserError, error_line, foreign_cause
 
 CLOSE_SECONDS = 5.0
 """How long an environment may take to close, or to finish its step, once the parent has hung up."""
@@ -70,8 +70,8 @@ def _answer(env: Any, command: str, payload: Any) -> tuple[str, Any]:
         return "ok", attribute(*args, **kwargs) if callable(attribute) else attribute
     except EnvironmentFault as error:
         return "fault", (str(error), _frames(foreign_cause(error)))
-    except (Exception, SystemExit) as error:
-        return "failed", (f"{type(error).__name__}: {' '.join(str(error).split())}", _frames(error))
+    except FOREIGN_ERRORS as error:
+        return "failed", (error_line(error), _frames(error))
 
 
 def _reply(connection: Connection, reply: tuple[str, Any]) -> None:

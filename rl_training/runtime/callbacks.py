@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from rl_training.config.settings import TrainConfig
-from rl_training.errors import RunFailed
+from rl_training.errors import RunFailed, error_line
 from rl_training.runtime.stopping import StopFlag
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class CallbackList:
             except Exception as error:
                 if first_error is None:
                     where = f"{type(callback).__qualname__}.{event}"
-                    first_error = CallbackError(f"callback {where} raised {type(error).__name__}: {error}")
+                    first_error = CallbackError(f"callback {where} raised {error_line(error)}")
                     first_error.__cause__ = error
         if first_error is not None:
             raise first_error

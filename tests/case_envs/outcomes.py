@@ -144,3 +144,47 @@ class FailsOnReset(Plain):
         if self.resets == 60:
             raise OSError("level file missing")
         return super().reset(**kwargs)
+
+
+class MuteError(Exception):
+    """Has no text: asking for it raises."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("str broke")
+
+
+class RaisesOddly(Plain):
+    """The second step raises what `kind` names: an exception without text, one of 4,001 lines, or GeneratorExit."""
+
+    def __init__(self, kind: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.kind = kind
+
+    def step(self, action: Any) -> Any:
+        if self.t == 1:
+            raise {
+                "mute": MuteError(),
+                "long": ValueError("bad state:\n" + "0.25\n" * 4_000),
+                "generator": GeneratorExit(),
+            }[self.kind]
+        return super().step(action)
+
+
+class HugeReward(Plain):
+    """The reward of the fifth step is a float that float32 does not hold."""
+
+    def reward(self, action: Any) -> Any:
+        return -1e39 if self.t == 5 else 1.0
+
+
+class FailsOnClose(Plain):
+    """`close` raises, or with `exits` ends the program."""
+
+    def __init__(self, exits: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.exits = exits
+
+    def close(self) -> None:
+        if self.exits:
+            sys.exit(4)
+        raise OSError("port 7 is gone")
