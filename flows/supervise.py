@@ -164,7 +164,12 @@ def _row(evaluation: dict[str, float]) -> dict[str, Any]:
     return {
         "steps": int(evaluation["num_timesteps"]),
         "mean return": round(evaluation["eval/return_mean"], 2),
-        "95 % from": round(evaluation["eval/ci_low"], 2),
-        "95 % to": round(evaluation["eval/ci_high"], 2),
+        "95 % from": _rounded(evaluation.get("eval/ci_low")),
+        "95 % to": _rounded(evaluation.get("eval/ci_high")),
         "episodes": int(evaluation["eval/episodes"]),
     }
+
+
+def _rounded(value: float | None) -> float | None:
+    """A single episode has no interval."""
+    return None if value is None else round(value, 2)

@@ -21,7 +21,7 @@ from flows.opened import OpenRun
 from flows.report import report_text
 from flows.supervise import FlowReporter, supervise
 from rl_training.config.settings import TrainConfig
-from rl_training.errors import EnvironmentFault, RunFailed, TrackingError, UserError
+from rl_training.errors import CheckpointNotWritten, EnvironmentFault, RunFailed, TrackingError, UserError
 
 
 class NoProgress(RunFailed):
@@ -36,7 +36,7 @@ def may_pass(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool
 
 def may_pass_in_training(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
     """Whether an error of training may pass: a fault of the environment or of the disk. A mistake in code stays."""
-    return isinstance(state.data, EnvironmentFault | OSError)
+    return isinstance(state.data, EnvironmentFault | CheckpointNotWritten | OSError)
 
 
 @task(name="validate", cache_policy=NO_CACHE)
@@ -86,7 +86,7 @@ def train(run: OpenRun) -> dict[str, Any]:
     reporter = FlowReporter(run.progress, total_timesteps=total, run_uid=trainer.run.run_uid)
     try:
         result = supervise(trainer.train, stop=run.stop, meanwhile=reporter)
-    except (EnvironmentFault, OSError) as error:
+    except (EnvironmentFault, CheckpointNotWritten, OSError) as error:
         if run.newest_step() > start:
             raise
         raise NoProgress(f"no new checkpoint since step {start:,}, so there is no other try: {error}") from error
@@ -108,7 +108,7 @@ def evaluate(run: OpenRun, checkpoint: str) -> dict[str, Any]:
     from rl_training.runtime.workflows import evaluate_checkpoint, resolve_local_checkpoint
 
     opened = resolve_local_checkpoint(checkpoint)
-    evaluation = evaluate_checkpoint(opened)
+    evaluation = evaluate_checkpoint(opened, config=run.config)
     run.session.log(opened.num_timesteps, evaluation.metrics("heldout"), event="heldout")
     run.session.log_artifact(HELD_OUT, json.dumps(evaluation.to_dict(), allow_nan=False))
     return evaluation.to_dict()

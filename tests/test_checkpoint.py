@@ -16,7 +16,7 @@ import torch
 from checkpoint_examples import CONFIG, policy_state, write
 
 from rl_training.config.reader import config_hash
-from rl_training.errors import CheckpointError, NumericError
+from rl_training.errors import CheckpointError, CheckpointNotWritten, NumericError
 from rl_training.experiment.loading import config_from_text
 from rl_training.runtime.checkpoint import (
     FORMAT_VERSION,
@@ -158,7 +158,7 @@ import resource, signal, sys
 from pathlib import Path
 sys.path[:0] = [{root!r}, {tests!r}]
 from checkpoint_examples import CONFIG, policy_state, write
-from rl_training.errors import CheckpointError
+from rl_training.errors import CheckpointNotWritten
 from rl_training.runtime.checkpoint import write_checkpoint
 import torch
 root = Path(sys.argv[1])
@@ -169,7 +169,7 @@ for limit in map(int, sys.argv[2:]):
     try:
         write_checkpoint(root, config=CONFIG, run_uid="u", algorithm="ppo", num_timesteps=200,
             policy={{**policy_state(), "big": torch.zeros(10_000)}}, trainer={{"big": torch.zeros(100_000)}})
-    except CheckpointError as error:
+    except CheckpointNotWritten as error:
         print(error)
 """
 
@@ -206,9 +206,9 @@ def test_a_directory_that_can_not_be_written_is_one_line() -> None:
         try:
             if user == 0:
                 os.seteuid(nobody)
-            with pytest.raises(CheckpointError) as caught:
+            with pytest.raises(CheckpointNotWritten) as caught:
                 write(root, 200)
-            with pytest.raises(CheckpointError, match=r"best.json can't be written: Permission denied"):
+            with pytest.raises(CheckpointNotWritten, match=r"best.json can't be written: Permission denied"):
                 write_best(root, open_checkpoint(root / "step_000000000100"), 1.0)
         finally:
             if user == 0:

@@ -350,7 +350,7 @@ signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
 try:
     save(Path(sys.argv[1]), store, buffer)
-except CheckpointError as error:
+except CheckpointNotWritten as error:
     print(error)
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 restored = make_buffer(shape=(1000,))

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from rl_training.config.ppo import PPOConfig
-from rl_training.errors import EnvironmentFault
+from rl_training.errors import CheckpointError, EnvironmentFault
+from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime.callbacks import Callback, CallbackError, TrainerState
-from rl_training.runtime.checkpoint import load_policy_state, newest_good, open_checkpoint
+from rl_training.runtime.checkpoint import load_policy_state, newest_good, open_checkpoint, write_checkpoint
 from rl_training.runtime.ppo_trainer import train_ppo
 from rl_training.runtime.workflows import evaluate_checkpoint
 
@@ -168,8 +169,6 @@ def test_a_nan_observation_ends_the_run_at_that_step_and_spoils_no_weight(home: 
 @pytest.mark.parametrize(("env", "first_value"), [("CutAtTen", 10.0), ("EndsAtTen", 6.5132), ("BothFlags", 6.5132)])
 def test_learned_values_on_fixed_length_episodes(env: str, first_value: float) -> None:
     """With gamma 0.9: 1 / (1 - 0.9) where the episode is cut, (1 - 0.9**10) / (1 - 0.9) where it ends."""
-    from rl_training.experiment.default_manager import DefaultExperimentManager
-
     config = plain(
         env,
         num_envs=4,
@@ -187,3 +186,38 @@ def test_learned_values_on_fixed_length_episodes(env: str, first_value: float) -
     first = np.full((4, 4), 0.5, np.float32)
     first[:, 0] = 0.0 if env != "CutAtTen" else 0.5
     assert trainer.algorithm.value(first)[0] == pytest.approx(first_value, rel=0.05)  # type: ignore[attr-defined]
+
+
+class BreaksAfterSaving(Callback):
+    """Breaks when the checkpoint of the second evaluation is whole."""
+
+    def on_checkpoint_end(self, state: TrainerState) -> None:
+        if state.num_timesteps >= 256 and state.evaluation is not None:
+            raise OSError("no paper")
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_run_that_breaks_at_its_best_checkpoint_still_knows_it(lost: bool) -> None:
+    events = Events()
+    fields = {"total_timesteps": 512, "evaluation": {"every": 256, "episodes": 2}, "checkpoint": {"every": 10_000}}
+    with pytest.raises(CallbackError, match="no paper"):
+        train_ppo(plain(**fields), [events, BreaksAfterSaving()])
+    assert events.end is not None
+    record = events.end.run_dir / "checkpoints" / "best.json"
+    best = json.loads(record.read_text())
+    assert best["num_timesteps"] == 256
+    if lost:
+        record.unlink()  # as where the process was killed between the two writes
+    DefaultExperimentManager().resume(events.end.run_dir)
+    assert json.loads(record.read_text()) == best
+
+
+def test_a_trainer_state_without_its_parts_is_refused_by_name(tmp_path: Path) -> None:
+    config = plain()
+    whole = train_ppo(config)
+    assert whole.checkpoint is not None
+    policy = load_policy_state(open_checkpoint(whole.checkpoint))
+    fields = {"config": config, "run_uid": "x", "algorithm": "ppo", "num_timesteps": 256}
+    foreign = write_checkpoint(tmp_path / "checkpoints", policy=policy, trainer={"step": 1}, **fields)
+    with pytest.raises(CheckpointError, match=r"trainer\.pt is refused: it does not hold the state of ppo \(KeyError"):
+        DefaultExperimentManager().resume(foreign)

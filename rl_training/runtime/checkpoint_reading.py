@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from rl_training.errors import CheckpointError
+from rl_training.errors import CheckpointError, CheckpointNotWritten
 from rl_training.runtime import checkpoint_files as files
 from rl_training.runtime.manifest import (
     CONFIG,
@@ -180,7 +180,9 @@ def find_checkpoint(source: str | Path, *, policy_only: bool = False) -> Checkpo
     root = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
     checkpoint, skipped = newest_good(root)
     if checkpoint is None:
-        raise CheckpointError(f"{path} has no good checkpoint" + "".join(f"; {line}" for line in skipped))
+        if root == path and not any(path.glob("*step_*")):
+            raise CheckpointError(f"{path} holds no run and no checkpoint")
+        raise CheckpointError("; ".join([f"{path} has no good checkpoint", *skipped]))
     for line in skipped:
         logger.warning("skipped: %s", line)
     return checkpoint
@@ -282,6 +284,6 @@ def write_errors(root: Path, target: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise CheckpointError(
+        raise CheckpointNotWritten(
             f"{target} can't be written: {one_line(error.strerror or error)}{newest_good_hint(root)}"
         ) from error

@@ -63,7 +63,7 @@ def write_checkpoint(
 
     Raises:
         NumericError: The policy has a NaN or infinity; nothing is written.
-        CheckpointError: The disk is full, read-only, or the like; what was there before stays, and no stub is left.
+        CheckpointNotWritten: The disk is full, read-only, or the like; what was there stays, and no stub is left.
     """
     policy, trainer = to_plain(policy, "policy"), to_plain(trainer, "trainer")
     if (where := first_non_finite(policy)) is not None:
@@ -108,7 +108,7 @@ def prune(root: Path, keep_last: int, keep: Collection[Path] = ()) -> list[Path]
         What was removed.
 
     Raises:
-        CheckpointError: The directory can't be written.
+        CheckpointNotWritten: The directory can't be written.
     """
     found, _ = list_checkpoints(root)
     doomed = [checkpoint.path for checkpoint in found[keep_last:] if checkpoint.path not in keep]
@@ -122,7 +122,7 @@ def write_best(root: Path, checkpoint: Checkpoint, return_mean: float) -> None:
     """Records the checkpoint with the best periodic evaluation so far.
 
     Raises:
-        CheckpointError: The directory can't be written.
+        CheckpointNotWritten: The directory can't be written.
     """
     best = {
         "checkpoint": checkpoint.path.name,

@@ -83,7 +83,8 @@ class ReplayStore:
         """Fills the buffer from a checkpoint, of this run or another, and goes on with its shards.
 
         Raises:
-            CheckpointError: As `load_replay`; or the directory can't be written.
+            CheckpointError: As `load_replay`.
+            CheckpointNotWritten: The directory can't be written.
         """
         entries = load_replay(checkpoint, buffer)
         with write_errors(self.directory.parent / CHECKPOINTS, self.directory):

@@ -167,7 +167,7 @@ def save_training_checkpoint(
 
     Raises:
         NumericError: The policy has a NaN or infinity.
-        CheckpointError: The checkpoint can't be written; the ones that are there stay.
+        CheckpointNotWritten: The checkpoint can't be written; the ones that are there stay.
     """
     checkpoint = write_checkpoint(
         run.checkpoints,

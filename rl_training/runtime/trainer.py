@@ -8,6 +8,7 @@ everything a trainer holds is saved there, a resumed run goes on at exactly that
 from __future__ import annotations
 
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from rl_training.config.settings import TrainConfig
-from rl_training.errors import CheckpointError, EnvironmentFault
+from rl_training.errors import CheckpointError, EnvironmentFault, EnvironmentRefused
 from rl_training.runtime.callbacks import Callback, CallbackError, CallbackList, Event, StopReason, TrainerState
 from rl_training.runtime.checkpoint import (
     Checkpoint,
@@ -30,6 +31,7 @@ from rl_training.runtime.checkpoint import (
 )
 from rl_training.runtime.evaluation import Evaluator
 from rl_training.runtime.job_lock import run_lock
+from rl_training.runtime.manifest import TRAINER
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.progress import Phase, Progress
 from rl_training.runtime.run_utils import TrainingRun, discard_training_run, save_training_checkpoint
@@ -225,9 +227,9 @@ class Trainer(ABC):
     def _evaluate(self) -> None:
         try:
             result = self._evaluator.run(self.policy(), self._evaluation_seeds, self.stop)
-        except EnvironmentFault:
+        except (EnvironmentFault, EnvironmentRefused) as error:
             self._save()  # the evaluation's environment broke; training's state is whole
-            raise
+            raise EnvironmentFault(f"in evaluation: {error}") from error
         self.progress.last_evaluation = self.num_timesteps
         self.state.evaluation = result
         is_best = self.progress.best_return is None or result.return_mean >= self.progress.best_return
@@ -237,10 +239,9 @@ class Trainer(ABC):
             self._emit("on_eval_end", result.metrics("eval"))
         finally:
             if is_best:  # after the event, so that the callbacks' state knows of it too
-                self.state.best_checkpoint = self._save()
-                write_best(self.run.checkpoints, self.state.best_checkpoint, result.return_mean)
+                self.state.best_checkpoint = self._save(is_best=True)
 
-    def _save(self) -> Checkpoint:
+    def _save(self, *, is_best: bool = False) -> Checkpoint:
         progress = self.progress
         moment = (progress.num_timesteps, progress.phase, progress.iteration, progress.last_evaluation)
         if self.state.checkpoint is not None and self._saved_moment == moment:
@@ -258,6 +259,8 @@ class Trainer(ABC):
             extra={"device": str(self.device), "threads": self.config.threads},
             shards=self._replay_shards(),
         )
+        if is_best and progress.best_return is not None:
+            write_best(self.run.checkpoints, checkpoint, progress.best_return)
         self.state.checkpoint, self._saved_moment = checkpoint, moment
         self._emit("on_checkpoint_end", {})
         return checkpoint
@@ -269,22 +272,28 @@ class Trainer(ABC):
             checkpoint: A verified checkpoint of the same algorithm, environment and network; of this run, or of the run
                 that this one is forked from.
         """
-        trainer = load_trainer_state(checkpoint)
-        self.progress = Progress(**trainer["progress"])
-        fresh = self._load_states(load_policy_state(checkpoint), trainer)
-        self.callbacks.load_state_dict(trainer["callbacks"])
+        trainer, policy = load_trainer_state(checkpoint), load_policy_state(checkpoint)
+        try:
+            self.progress = Progress(**trainer["progress"])
+            fresh = self._load_states(policy, trainer)
+            self.callbacks.load_state_dict(trainer["callbacks"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(
+                f"{checkpoint.path / TRAINER} is refused: it does not hold the state of {self.config.algo} "
+                f"({type(error).__name__}: {error})"
+            ) from error
         self.state.num_timesteps, self.state.iteration = self.num_timesteps, self.progress.iteration
         self._restored = True
         if checkpoint.run_uid == self.run.run_uid:
             self.state.checkpoint = checkpoint
-            self.state.best_checkpoint = self._best_so_far()
+            self.state.best_checkpoint = self._best_so_far(checkpoint)
         else:
             self.progress.best_return = None  # a fork keeps a best of its own
         if self.num_timesteps >= self.config.total_timesteps:
             logger.info(
-                "this run is complete at %d of %d steps; a larger total_timesteps trains on",
-                self.num_timesteps,
-                self.config.total_timesteps,
+                "this run is complete at %s of %s steps; a larger total_timesteps trains on",
+                f"{self.num_timesteps:,}",
+                f"{self.config.total_timesteps:,}",
             )
         if fresh:
             logger.warning(
@@ -299,13 +308,18 @@ class Trainer(ABC):
         self._evaluator.close()
         discard_training_run(self.run)
 
-    def _best_so_far(self) -> Checkpoint | None:
+    def _best_so_far(self, checkpoint: Checkpoint) -> Checkpoint | None:
+        """The best checkpoint on record; `checkpoint` itself, where the run ended before that could be written down."""
+        progress = self.progress
         try:
             best = read_best(self.run.checkpoints)
         except CheckpointError as error:
             logger.warning("%s; the next evaluation begins a new best", error)
             best = None
-        if best is None:
-            self.progress.best_return = None
-            return None
-        return best[0]
+        recorded = -math.inf if best is None else best[1]
+        evaluated_here = progress.last_evaluation == checkpoint.num_timesteps
+        if progress.best_return is not None and progress.best_return > recorded and evaluated_here:
+            write_best(self.run.checkpoints, checkpoint, progress.best_return)
+            return checkpoint
+        progress.best_return = None if best is None else recorded
+        return None if best is None else best[0]

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rl_training.config.settings import TrainConfig
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint
@@ -45,6 +46,7 @@ def evaluate_checkpoint(
     seed: int | None = None,
     seeds: Sequence[int] | None = None,
     config_overrides: Mapping[str, Any] | Sequence[str] | None = None,
+    config: TrainConfig | None = None,
     stop: StopFlag | None = None,
 ) -> EvaluationResult:
     """Plays held-out episodes with a checkpoint's policy, greedily, in environments of its own.
@@ -55,6 +57,7 @@ def evaluate_checkpoint(
         seed: Seed of the list of episode seeds; by default `evaluation.seed`. No periodic evaluation uses these seeds.
         seeds: The episode seeds themselves, in place of both.
         config_overrides: Settings that differ from the checkpoint's, `{"env_kwargs.render": True}` for one.
+        config: The settings of the run at hand, in place of the checkpoint's, in which plain secrets are hidden.
         stop: Polled between steps.
 
     Raises:
@@ -64,7 +67,7 @@ def evaluate_checkpoint(
         StopTraining: `stop` was set.
     """
     checkpoint = resolve_local_checkpoint(checkpoint)
-    config = config_of_checkpoint(checkpoint, config_overrides or ())
+    config = config or config_of_checkpoint(checkpoint, config_overrides or ())
     if seeds is None:
         count = config.evaluation.final_episodes if episodes is None else episodes
         seeds = episode_seeds(config.evaluation.seed if seed is None else seed, "held_out", count)
