@@ -344,6 +344,7 @@ def test_killed_at_any_moment_of_a_save_a_whole_checkpoint_is_left(tmp_path: Pat
 
 FULL = """
 import resource
+from rl_training.errors import CheckpointNotWritten
 store, buffer, first = run(Path(sys.argv[1]), 4, shape=(1000,))
 play(buffer, 4)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
