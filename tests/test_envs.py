@@ -309,6 +309,20 @@ def test_wrappers_that_can_not_be_used_are_refused(wrapper: dict[str, Any], word
         make_env(settings("case_envs:Plain-v0", wrappers=[wrapper]), 0)
 
 
+def test_an_env_that_does_not_close_hides_no_refusal(caplog: pytest.LogCaptureFixture) -> None:
+    env_id = "case_envs:FailsOnClose-v0"
+    with pytest.raises(EnvironmentRefused, match="wrapper 'NoSuch'"):
+        make_vector_env(settings(env_id, wrappers=[{"name": "NoSuch"}]))
+    assert caplog.messages == [f"environment {env_id}: close raised OSError: port 7 is gone"]
+
+
+def test_training_envs_that_do_not_close_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    started("case_envs:FailsOnClose-v0").close()
+    assert caplog.messages == [
+        "environment case_envs:FailsOnClose-v0: close raised OSError: port 7 is gone (and 1 more)"
+    ]
+
+
 def test_spaces_as_classes_are_refused_by_name() -> None:
     with pytest.raises(EnvironmentRefused, match="observation_space is the class Box itself"):
         make_env(settings("case_envs:SpacesAsClasses-v0"), 0)

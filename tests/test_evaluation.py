@@ -147,6 +147,19 @@ def test_the_settings_bound_the_length_and_number_of_environments() -> None:
     assert result.lengths == (7, 7, 7)
 
 
+@pytest.mark.parametrize(
+    ("exits", "said"), [(False, "close raised OSError: port 7 is gone"), (True, "close called sys.exit(4)")]
+)
+def test_environments_that_do_not_close_leave_the_result_and_one_warning(
+    exits: bool, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    env_id = "case_envs:FailsOnClose-v0"
+    settings = config(env_id, env_kwargs={"exits": exits})
+    policy = policy_for(config("case_envs:Plain-v0"), always(1))
+    assert evaluate_policy(policy, settings, [1, 2, 3], num_envs=3).returns == (10.0, 10.0, 10.0)
+    assert caplog.messages == [f"environment {env_id}: {said} (and 2 more)"]
+
+
 def test_no_episodes_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least one episode"):
         play("case_envs:Plain-v0", [])

@@ -9,10 +9,11 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.wrappers import RecordEpisodeStatistics
 
-from rl_training.config.secrets import resolve_secrets
+from rl_training.config.secrets import hide, resolve_secrets
 from rl_training.config.settings import TrainConfig
+from rl_training.envs.closing import close_quietly
 from rl_training.envs.extras import missing_extra
-from rl_training.envs.guard import ContractGuard
+from rl_training.envs.guard import ContractGuard, secrets_of, shown_cause
 from rl_training.envs.local_vector import LocalVectorEnv
 from rl_training.envs.mujoco_log import log_mujoco_warnings
 from rl_training.envs.registered import find_spec
@@ -45,9 +46,9 @@ def make_env(config: TrainConfig, env_index: int) -> EpisodeReplay:
     """
     env = make_bare_env(config)
     try:
-        return EpisodeReplay(RecordEpisodeStatistics(ContractGuard(env, config.env_id, env_index)))
+        return EpisodeReplay(RecordEpisodeStatistics(ContractGuard(env, config.env_id, env_index, secrets_of(config))))
     except BaseException:
-        env.close()
+        close_quietly(config.env_id, [env])
         raise
 
 
@@ -66,8 +67,7 @@ def make_vector_env(config: TrainConfig) -> LocalVectorEnv | WorkerVectorEnv:
         envs.extend(make_env(config, index) for index in range(config.num_envs))
         return LocalVectorEnv(config.env_id, envs)
     except BaseException:
-        for env in envs:
-            env.close()
+        close_quietly(config.env_id, envs)
         raise
 
 
@@ -81,10 +81,9 @@ def make_bare_env(config: TrainConfig) -> gym.Env[Any, Any]:
     env = _construct(config)
     try:
         for i, wrapper in enumerate(config.wrappers):
-            kwargs = resolve_secrets(wrapper.kwargs, path=f"wrappers.{i}.kwargs")
-            env = _wrap(config.env_id, env, wrapper.name, kwargs)
+            env = _wrap(config, env, wrapper.name, resolve_secrets(wrapper.kwargs, path=f"wrappers.{i}.kwargs"))
     except BaseException:
-        env.close()
+        close_quietly(config.env_id, [env])
         raise
     return env
 
@@ -101,10 +100,11 @@ def _construct(config: TrainConfig) -> gym.Env[Any, Any]:
             raise EnvironmentRefused(f"environment {config.env_id!r}: {install}") from None
         # Gymnasium adds the arguments, which may hold secrets, to a TypeError; the original has the text alone.
         original = error.__cause__ if isinstance(error.__cause__, TypeError) else error
-        raise EnvironmentRefused(f"environment {config.env_id!r} could not be made: {error_line(original)}") from None
+        reason = hide(error_line(original), secrets_of(config))
+        raise EnvironmentRefused(f"environment {config.env_id!r} could not be made: {reason}") from None
 
 
-def _wrap(env_id: str, env: gym.Env[Any, Any], name: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+def _wrap(config: TrainConfig, env: gym.Env[Any, Any], name: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
     try:
         wrapped = _find_wrapper(name)(env, **kwargs)
     except EnvironmentRefused:
@@ -112,9 +112,10 @@ def _wrap(env_id: str, env: gym.Env[Any, Any], name: str, kwargs: dict[str, Any]
     except FOREIGN_ERRORS as error:
         if install := missing_extra(error):
             raise EnvironmentRefused(f"wrapper {name!r}: {install}") from None
+        secrets = secrets_of(config)
         raise EnvironmentRefused(
-            f"wrapper {name!r} does not fit environment {env_id!r}: {error_line(error)}"
-        ) from error
+            f"wrapper {name!r} does not fit environment {config.env_id!r}: {hide(error_line(error), secrets)}"
+        ) from shown_cause(error, secrets)
     if not isinstance(wrapped, gym.Env):
         raise EnvironmentRefused(f"wrapper {name!r} made a {type(wrapped).__name__}, not a gymnasium.Env")
     return wrapped

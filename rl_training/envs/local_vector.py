@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from rl_training.envs.closing import close_quietly
 from rl_training.envs.replay import EpisodeReplay
 from rl_training.errors import EnvironmentRefused
 
@@ -25,6 +26,7 @@ class LocalVectorEnv(SyncVectorEnv[Any, Any]):
     """
 
     def __init__(self, env_id: str, envs: Sequence[EpisodeReplay]) -> None:
+        self._env_id = env_id
         require_same_spaces(env_id, [(env.observation_space, env.action_space) for env in envs])
         super().__init__([partial(_as_is, env) for env in envs], autoreset_mode=AutoresetMode.DISABLED)
         self.life_steps = np.zeros(len(envs), np.int64)
@@ -41,11 +43,7 @@ class LocalVectorEnv(SyncVectorEnv[Any, Any]):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Closes every environment, those after one that fails on closing too."""
-        for env in getattr(self, "envs", ()):
-            try:
-                env.close()
-            except (Exception, SystemExit):
-                continue
+        close_quietly(self._env_id, getattr(self, "envs", ()))
 
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
         return super()._add_info(vector_infos, scalars(env_info), env_num) if env_info else vector_infos

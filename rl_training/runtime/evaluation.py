@@ -15,6 +15,7 @@ import gymnasium as gym
 import numpy as np
 
 from rl_training.config.settings import TrainConfig
+from rl_training.envs.closing import close_quietly
 from rl_training.envs.contract import not_finite
 from rl_training.envs.factory import make_env
 from rl_training.envs.guard import fault_text
@@ -182,8 +183,8 @@ class Evaluator:
 
     def close(self) -> None:
         """Closes the environments; a later `run` makes new ones."""
-        while self._envs:
-            self._envs.pop().close()
+        envs, self._envs = self._envs, []
+        close_quietly(self.config.env_id, envs)
 
 
 def evaluate_policy(

@@ -1,0 +1,32 @@
+"""Closing environments, whose own failure to close changes nothing about what was done with them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import gymnasium as gym
+
+from rl_training.envs.contract import raised
+from rl_training.errors import FOREIGN_ERRORS
+
+logger = logging.getLogger(__name__)
+
+
+def close_quietly(env_id: str, envs: Iterable[gym.Env[Any, Any]]) -> None:
+    """Closes every environment, those after one that fails too; one warning names the first failure.
+
+    Args:
+        env_id: The id in the settings, for the warning.
+        envs: The environments.
+    """
+    failures: list[str] = []
+    for env in envs:
+        try:
+            env.close()
+        except FOREIGN_ERRORS as error:
+            failures.append(raised("close", error))
+    if failures:
+        others = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
+        logger.warning("environment %s: %s%s", env_id, failures[0], others)
