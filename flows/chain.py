@@ -69,11 +69,11 @@ def summarize(
         evaluation: Held-out, of the best checkpoint, without its single episodes; None where there was none.
         promotion: What the task `promote` returned; None where promotion is off or was not reached.
     """
+    from rl_training.api.summary import evaluation_numbers
     from rl_training.runtime.checkpoint import open_checkpoint
 
     if evaluation is not None:
-        numbers = {name: value for name, value in evaluation.items() if name not in ("seeds", "returns", "lengths")}
-        evaluation = {"checkpoint": training["best_checkpoint"], **numbers}
+        evaluation = {"checkpoint": training["best_checkpoint"], **evaluation_numbers(evaluation)}
     return {
         "run_id": run.session.run_id,
         "run_uid": run.session.run_uid,

@@ -69,11 +69,12 @@ class OpenRun:
 
     def next_trainer(self) -> Trainer:
         """Returns the trainer of the next attempt: the first one, then one that goes on from the newest checkpoint."""
-        from rl_training.experiment.default_manager import DefaultExperimentManager
+        from rl_training.experiment.registry import get_algorithm
 
         self._attempts += 1
-        if self._attempts > 1:
-            self.trainer = DefaultExperimentManager().resume(self.run_dir, self._callbacks, stop=self.stop)
+        if self._attempts > 1:  # with the settings at hand: a checkpoint's hide plain secrets
+            make_trainer = get_algorithm(self.config.algo).make_trainer
+            self.trainer = make_trainer(self.config, self._callbacks, resume_from=self.run_dir, stop=self.stop)
         return self.trainer
 
 
@@ -169,5 +170,5 @@ def _earlier_run() -> Checkpoint | None:
 def _go_on(checkpoint: Checkpoint, callbacks: Sequence[Callback], stop: StopFlag) -> Trainer:
     from rl_training.experiment.default_manager import DefaultExperimentManager
 
-    logger.info("this flow run has trained before; it goes on at step %d", checkpoint.num_timesteps)
+    logger.info("this flow run has trained before; it goes on at step %s", f"{checkpoint.num_timesteps:,}")
     return DefaultExperimentManager().resume(checkpoint, callbacks, stop=stop)

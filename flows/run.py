@@ -12,7 +12,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from flows.report import summary_lines
 from flows.server import before_import, embedded_server
 from rl_training.runtime.callbacks import Callback
 
@@ -42,7 +41,9 @@ class FlowSummary:
 
     def lines(self) -> list[str]:
         """Returns it for people."""
-        return summary_lines(self.values)
+        from rl_training.api.summary import summary_lines
+
+        return summary_lines(self.values, resume="flow resume")
 
 
 def run_train_flow(

@@ -36,7 +36,10 @@ Config = Annotated[str, Parameter(help="A YAML file, or the name of a shipped co
 Source = Annotated[
     str, Parameter(help="Directory of a run or checkpoint, MLflow run id, runs:/ID or models:/NAME@ALIAS.")
 ]
-Set = Annotated[tuple[str, ...], Parameter(name="--set", help="Override a setting: dotted.key=value; repeatable.")]
+Set = Annotated[
+    tuple[str, ...],
+    Parameter(name="--set", metavar="KEY=VALUE", help="Override a setting by its dotted key; repeatable."),
+]
 EnvId = Annotated[str | None, Parameter(help="A Gymnasium id, with its plug-in module: module:Env-v0.")]
 Algo = Annotated[str, Parameter(help="The algorithm that shall train on it, where an id is given.")]
 Episodes = Annotated[
@@ -90,20 +93,20 @@ def resume(
 def evaluate(source: Source, *, episodes: Episodes = None, seed: Seed = None, json: Json = False) -> int:
     """Play held-out episodes with a checkpoint's greedy policy."""
     with result_stream() as out:
-        from rl_training.api.training import evaluation_lines, evaluation_numbers
+        from rl_training.api.summary import evaluation_line, evaluation_numbers
         from rl_training.runtime.workflows import evaluate_checkpoint
         from rl_training.tracking.sources import download_checkpoint
 
         checkpoint = download_checkpoint(source, policy_only=True)
-        evaluation = evaluate_checkpoint(checkpoint, episodes=episodes, seed=seed)
+        evaluation = evaluation_numbers(evaluate_checkpoint(checkpoint, episodes=episodes, seed=seed).to_dict())
         result = {
             "checkpoint": str(checkpoint.path),
             "run_uid": checkpoint.run_uid,
             "num_timesteps": checkpoint.num_timesteps,
             "policy_sha256": checkpoint.policy_sha256,
-            "evaluation": evaluation_numbers(evaluation),
+            "evaluation": evaluation,
         }
-        lines = [*evaluation_lines(evaluation), f"checkpoint: {checkpoint.path}"]
+        lines = [evaluation_line(evaluation), f"checkpoint: {checkpoint.path}"]
         write_result(out, result, lines, as_json=json)
         return 0
 

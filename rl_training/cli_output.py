@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
@@ -54,11 +56,33 @@ class _StderrHandler(logging.Handler):
         print(self.format(record), file=sys.stderr)
 
 
+class _WarningLines:
+    """Shows a warning of Python's as one line, once, without colours: environments give theirs with each instance."""
+
+    def __init__(self) -> None:
+        self._shown: set[str] = set()
+
+    def __call__(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        text = " ".join(re.sub(r"\x1b\[[0-9;]*m", "", str(message)).split()).removeprefix("WARN: ")
+        if text not in self._shown:
+            self._shown.add(text)
+            print(f"{category.__name__}: {text} ({filename}:{lineno})", file=sys.stderr)
+
+
 def log_to_stderr() -> None:
     """Shows this package's messages as plain lines, and of others warnings only."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_StderrHandler()])
     logging.getLogger("rl_training").setLevel(logging.INFO)
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # it warns of each try; that all failed is said once, by us
+    warnings.showwarning = _WarningLines()
 
 
 def write_result(stream: TextIO, result: Mapping[str, Any], lines: list[str], *, as_json: bool) -> None:

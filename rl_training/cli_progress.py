@@ -96,7 +96,7 @@ def _line(state: TrainerState) -> str:
 def _note(state: TrainerState) -> str:
     parts = []
     if (episode_return := state.metrics.get("rollout/episode_return_mean")) is not None:
-        parts.append(f"return {episode_return:.1f} in training")
+        parts.append(f"return {episode_return:,.1f} in training")
     if (speed := state.metrics.get("time/steps_per_second")) is not None:
         parts.append(f"{speed:,.0f} steps/s")
     return ", ".join(parts)
@@ -106,6 +106,6 @@ def _evaluation_line(state: TrainerState) -> str:
     assert state.evaluation is not None  # the event's own contract
     result = state.evaluation
     return (
-        f"step {state.num_timesteps:,}: evaluation mean {result.return_mean:.1f} "
-        f"[{result.ci_low:.1f}, {result.ci_high:.1f}] over {result.episodes} episodes"
+        f"step {state.num_timesteps:,}: evaluation mean {result.return_mean:,.1f} "
+        f"[{result.ci_low:,.1f}, {result.ci_high:,.1f}] over {result.episodes:,} episodes"
     )

@@ -219,7 +219,7 @@ def test_what_is_no_checkpoint_at_all_is_refused(tmp_path: Path) -> None:
     assert "is a file, and a checkpoint is a directory" in refusal(lambda: find_checkpoint(tmp_path / "model.zip"))
     assert "does not exist" in refusal(lambda: find_checkpoint(tmp_path / "nothing"))
     (tmp_path / "empty").mkdir()
-    assert "has no good checkpoint" in refusal(lambda: find_checkpoint(tmp_path / "empty"))
+    assert "holds no run and no checkpoint" in refusal(lambda: find_checkpoint(tmp_path / "empty"))
     (tmp_path / "step_000000000007").mkdir()
     assert "has no manifest.json" in refusal(lambda: find_checkpoint(tmp_path / "step_000000000007"))
 

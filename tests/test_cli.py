@@ -6,11 +6,13 @@ import signal
 import socket
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
 from rl_training.cli import run
+from rl_training.cli_output import log_to_stderr
 from rl_training.errors import EnvironmentFault, RunFailed, foreign_cause
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -103,6 +105,7 @@ def only_json(stdout: str) -> dict:
         (["validate-env", "CartPole-v1", "--config", "ppo/cartpole"], "one of the two"),
         (["validate-env", "CartPole-v1", "--algo", "pppo"], "pppo"),
         (["evaluate", "no/such/place"], "no/such/place"),
+        (["evaluate", str(ROOT / "tests")], "tests holds no run and no checkpoint"),
         (["evaluate", "no/such/place", "--episodes", "0"], "--episodes"),
         (["resume", "no/such/place"], "no/such/place"),
         (["sync", "no/such/place"], "no/such/place"),
@@ -268,7 +271,7 @@ def test_complete_run_says_so_and_succeeds(config, own_home, capfd, caplog):
 def test_without_json_the_result_is_for_people(config, own_home, capfd):
     assert run(["train", "--config", str(config), "--no-track"]) == 0
     out = capfd.readouterr().out.splitlines()
-    assert out[0].startswith("trained 256 steps at ")
+    assert out[0].startswith("done at 256 steps, ")
     assert out[1].startswith("mean return ")
     assert "over 5 held-out episodes" in out[1]
     assert out[2].startswith(f"run directory: {own_home}")
@@ -284,6 +287,15 @@ def test_tracked_run_is_in_mlflow(config, home, client):
     assert mlflow_run.data.metrics["heldout/return_mean"] == summary["evaluation"]["return_mean"]
     assert f"mlflow ui --backend-store-uri sqlite:///{home}/mlflow.db" in err
     assert summary["unsent"] == ""
+
+
+def test_warning_is_shown_once_on_one_line_without_colours(capfd):
+    log_to_stderr()
+    for line in (1, 2):
+        warnings.showwarning(
+            UserWarning("\x1b[33mWARN: Box low's precision\n lowered\x1b[0m"), UserWarning, "box.py", line
+        )
+    assert capfd.readouterr().err == "UserWarning: Box low's precision lowered (box.py:1)\n"
 
 
 # Ends that are no success.

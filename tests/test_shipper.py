@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from mlflow_store import ship_all, stored_points, tracked_run
+from mlflow_store import make_run, ship_all, stored_points, tracked_run
 
 from rl_training.config.paths import embedded_tracking_uri
 from rl_training.errors import TrackingError
@@ -290,8 +290,11 @@ def test_sync_of_a_killed_run_marks_it_and_of_a_living_one_does_not(client):
 
 
 def test_sync_refuses_what_is_no_tracked_run(home, tmp_path):
-    with pytest.raises(TrackingError, match="holds no tracked run"):
+    with pytest.raises(TrackingError, match="holds no run; expected a run's directory"):
         sync(tmp_path)
+    run_dir, _ = make_run()
+    with pytest.raises(TrackingError, match=f"{run_dir} was trained untracked"):
+        sync(run_dir)
 
 
 def test_sync_goes_where_the_run_is(home, client, tmp_path, monkeypatch):

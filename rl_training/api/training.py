@@ -10,10 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import indent
 from typing import Any
 
+from rl_training.api.summary import evaluation_numbers, summary_lines
 from rl_training.config.paths import home
-from rl_training.config.reader import dump_config
+from rl_training.config.reader import compact_config
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.validation import ValidationReport, require_valid, validate_env
 from rl_training.errors import TrackingError
@@ -24,7 +26,7 @@ from rl_training.runtime.callbacks import Callback, StopReason
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.job_lock import job_lock
 from rl_training.runtime.run_utils import device_line, resolve_device
-from rl_training.runtime.stopping import StopFlag, StopTraining, stop_on_signals
+from rl_training.runtime.stopping import StopTraining, stop_on_signals
 from rl_training.runtime.trainer import Trainer, TrainResult
 from rl_training.runtime.workflows import evaluate_checkpoint
 from rl_training.tracking import run_files
@@ -75,39 +77,14 @@ class RunSummary:
             "cpu_seconds": self.cpu_seconds,
             "policy_sha256": self.policy_sha256,
             "evaluation": self.evaluation
-            and {"checkpoint": str(self.checkpoint), **evaluation_numbers(self.evaluation)},
+            and {"checkpoint": str(self.checkpoint), **evaluation_numbers(self.evaluation.to_dict())},
             "ui_command": self.ui,
             "unsent": self.unsent,
         }
 
     def lines(self) -> list[str]:
         """Returns it for people."""
-        if self.stop_reason == "signal":
-            go_on = f"go on with: rl-training resume {self.run_dir}"
-            lines = [f"stopped by a signal at step {self.num_timesteps:,}; {go_on}"]
-        else:
-            speed = f" at {self.steps_per_second:,.0f} steps/s" if self.steps_per_second else ""
-            lines = [f"trained {self.num_timesteps:,} steps{speed}"]
-        if self.evaluation is not None:
-            lines += evaluation_lines(self.evaluation)
-        lines += [f"run directory: {self.run_dir}", f"checkpoint: {self.checkpoint}"]
-        if self.run_id is not None:
-            lines.append(f"MLflow run {self.run_id}: {self.ui}")
-        return [*lines, *([self.unsent] if self.unsent else [])]
-
-
-def evaluation_numbers(evaluation: EvaluationResult) -> dict[str, Any]:
-    """Returns the numbers that sum an evaluation up, for JSON, without its single episodes."""
-    return {name: value for name, value in evaluation.to_dict().items() if not isinstance(value, list)}
-
-
-def evaluation_lines(evaluation: EvaluationResult) -> list[str]:
-    """Returns how good a policy is, for people."""
-    interval = ""
-    if evaluation.episodes > 1:
-        interval = f" (95 % interval {evaluation.ci_low:.2f} to {evaluation.ci_high:.2f})"
-    lines = [f"mean return {evaluation.return_mean:.2f} over {evaluation.episodes} held-out episodes{interval}"]
-    return [*lines, *([f"{evaluation.cut} of them were cut at their bound"] if evaluation.cut else [])]
+        return summary_lines(self.to_dict())
 
 
 def check_environment(config: TrainConfig) -> ValidationReport:
@@ -194,7 +171,7 @@ def _run(trainer: Trainer, *, track: bool, offline: bool) -> RunSummary:
         result = trainer.train()
         if result.stop_reason == "callback":
             trainer.stop.cause = None  # that wish is granted; who asks from here on is a signal
-        evaluation = judge_final_policy(result, log, trainer.stop)
+        evaluation = judge_final_policy(trainer, result, log)
         log.close()
         return summarize(trainer, result, evaluation, session)
 
@@ -216,28 +193,28 @@ def begin_tracking(
 
 def announce(trainer: Trainer, session: TrackingSession | None) -> None:
     """Says where the run is kept and with which settings, before it trains."""
-    settings = dump_config(trainer.config).rstrip()
-    logger.info("settings:\n%s\nhome: %s\nrun directory: %s", settings, home(), trainer.run.run_dir)
+    logger.info("settings:\n%s", indent(compact_config(trainer.config), "  "))
+    logger.info("home: %s\nrun directory: %s", home(), trainer.run.run_dir)
     logger.info(device_line(trainer.config.device, trainer.device))
     if session is not None and session.ui is not None:
         logger.info("MLflow run %s: %s", session.run_id, session.ui)
 
 
-def judge_final_policy(result: TrainResult, log: MetricLog, stop: StopFlag) -> EvaluationResult | None:
+def judge_final_policy(trainer: Trainer, result: TrainResult, log: MetricLog) -> EvaluationResult | None:
     """Plays the held-out episodes with the final checkpoint and records them with the run.
 
     Args:
+        trainer: What trained; its stop flag is polled between steps.
         result: What training came to.
         log: The run's record.
-        stop: Polled between steps.
 
     Returns:
         The evaluation; None where a stop was asked for.
     """
-    if stop.requested or result.checkpoint is None:
+    if trainer.stop.requested or result.checkpoint is None:
         return None
     try:
-        evaluation = evaluate_checkpoint(result.checkpoint, stop=stop)
+        evaluation = evaluate_checkpoint(result.checkpoint, config=trainer.config, stop=trainer.stop)
     except StopTraining:
         return None
     log.log(result.num_timesteps, evaluation.metrics("heldout"), "heldout")

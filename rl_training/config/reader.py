@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import json
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -245,6 +246,22 @@ def dump_config(config: TrainConfig, *, redacted: bool = True) -> str:
     if redacted:
         data = redact(data)
     return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
+
+
+def compact_config(config: TrainConfig) -> str:
+    """Returns the resolved settings for people, secrets hidden: single values in rows, then a line for each section."""
+    data = redact(config.model_dump(mode="json"))
+    sections = {key: value for key, value in data.items() if isinstance(value, dict) and value}
+    single = {key: value for key, value in data.items() if key not in sections}
+    rows = _on_one_line(single, width=100).removeprefix("{").removesuffix("}").splitlines()
+    return "\n".join([*map(str.strip, rows), *(f"{key}: {_on_one_line(value)}" for key, value in sections.items())])
+
+
+def _on_one_line(data: Any, width: float = math.inf) -> str:
+    text: str = yaml.dump(
+        data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, default_flow_style=True, width=width
+    )
+    return text.strip()
 
 
 def config_hash(config: TrainConfig) -> str:

@@ -104,9 +104,9 @@ def _own_run(checkpoint: Checkpoint, config: TrainConfig) -> TrainingRun | None:
 
 def _fork(checkpoint: Checkpoint, changes: list[Difference], config: TrainConfig) -> TrainingRun:
     logger.warning(
-        "a new run, forked from run %s at step %d: %s",
+        "a new run, forked from run %s at step %s: %s",
         checkpoint.run_uid,
-        checkpoint.num_timesteps,
+        f"{checkpoint.num_timesteps:,}",
         "; ".join(map(str, changes)) or "that run has a later checkpoint, or its directory is not here",
     )
     if any(change.rule is Rule.INEXACT for change in changes):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import TrackingError
+from rl_training.runtime.run_utils import METADATA
 from rl_training.tracking import run_files
 from rl_training.tracking.cursor import Cursor, count_unsent, load_cursor
 from rl_training.tracking.follow import Follower, Point
@@ -78,7 +79,9 @@ class Shipment:
         self.run_dir, self.uri = run_dir, tracking_uri
         description = run_files.read_json(run_dir / run_files.TRACKING)
         if description is None:
-            raise TrackingError(f"{run_dir} holds no tracked run (no {run_files.TRACKING}): it was trained untracked")
+            if not (run_dir / METADATA).exists():
+                raise TrackingError(f"{run_dir} holds no run; expected a run's directory")
+            raise TrackingError(f"{run_dir} was trained untracked; a run to be sent later is started with --offline")
         self.description = description
         self.step = 0
         """The newest step read."""

@@ -1,0 +1,58 @@
+"""What a run came to, in a few lines for people: the same words from every command and from the flows."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from rl_training.config.programs import program
+
+
+def summary_lines(summary: Mapping[str, Any], *, resume: str = "resume") -> list[str]:
+    """Returns a run's summary for people.
+
+    Args:
+        summary: As JSON, of `RunSummary.to_dict` or of a flow.
+        resume: The command of `rl-training` by which a stopped run goes on.
+    """
+    lines = [_end(summary)]
+    if summary["stop_reason"] == "signal":
+        lines.append(f"go on with: {program('rl-training')} {resume} {shlex.quote(summary['run_dir'])}")
+    if summary["evaluation"] is not None:
+        lines.append(evaluation_line(summary["evaluation"]))
+    if (promotion := summary.get("promotion")) is not None:
+        lines += [promotion_line(promotion), *(f"  {reason}" for reason in promotion["reasons"])]
+    lines += [f"run directory: {summary['run_dir']}", f"checkpoint: {summary['checkpoint']}"]
+    if summary.get("best_checkpoint", summary["checkpoint"]) != summary["checkpoint"]:
+        lines.append(f"best checkpoint: {summary['best_checkpoint']}")
+    if summary["run_id"] is not None:
+        lines.append(f"MLflow run {summary['run_id']}: {summary['ui_command']}")
+    return [*lines, *filter(None, [summary["unsent"]])]
+
+
+def evaluation_line(evaluation: Mapping[str, Any]) -> str:
+    """Returns how good a policy is; see `evaluation_numbers`."""
+    interval = ""
+    if evaluation["ci_low"] is not None:
+        interval = f" (95 % interval {evaluation['ci_low']:,.2f} to {evaluation['ci_high']:,.2f})"
+    cut = f"; {evaluation['cut']:,} of them were cut at evaluation.max_episode_steps" if evaluation["cut"] else ""
+    episodes = f"{evaluation['episodes']:,} held-out episode{'s' if evaluation['episodes'] > 1 else ''}"
+    return f"mean return {evaluation['return_mean']:,.2f}{interval} over {episodes}{cut}"
+
+
+def evaluation_numbers(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the numbers that sum an evaluation (as JSON) up, without its single episodes."""
+    return {name: value for name, value in evaluation.items() if not isinstance(value, list)}
+
+
+def promotion_line(promotion: Mapping[str, Any]) -> str:
+    """Returns what the gate decided."""
+    alias = f", now {promotion['alias']}" if promotion["alias"] else ""
+    return f"{promotion['verdict']}: registered model {promotion['model']}, version {promotion['version']}{alias}"
+
+
+def _end(summary: Mapping[str, Any]) -> str:
+    how = "done" if summary["stop_reason"] == "completed" else f"stopped by a {summary['stop_reason']}"
+    speed = f", {summary['steps_per_second']:,.0f} steps/s" if summary["steps_per_second"] else ""
+    return f"{how} at {summary['num_timesteps']:,} steps{speed}"

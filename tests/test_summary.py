@@ -1,0 +1,66 @@
+"""A run's summary in lines: the same words from every command."""
+
+from rl_training.api.summary import summary_lines
+from rl_training.config.reader import compact_config
+from rl_training.experiment.loading import load_config
+
+EVALUATION = {"return_mean": 1234.5, "ci_low": 1000.0, "ci_high": 1469.0, "episodes": 1_000, "cut": 0}
+
+DONE = {
+    "stop_reason": "completed",
+    "num_timesteps": 100_000,
+    "steps_per_second": 12_345.6,
+    "evaluation": EVALUATION,
+    "run_dir": "/runs/a b",
+    "checkpoint": "/runs/a b/checkpoints/step_000000100000",
+    "run_id": "abc",
+    "ui_command": "http://h:1/#/experiments/3/runs/abc",
+    "unsent": "",
+}
+
+
+def test_finished_run():
+    assert summary_lines(DONE) == [
+        "done at 100,000 steps, 12,346 steps/s",
+        "mean return 1,234.50 (95 % interval 1,000.00 to 1,469.00) over 1,000 held-out episodes",
+        "run directory: /runs/a b",
+        "checkpoint: /runs/a b/checkpoints/step_000000100000",
+        "MLflow run abc: http://h:1/#/experiments/3/runs/abc",
+    ]
+
+
+def test_flow_adds_what_the_gate_decided_and_the_best_checkpoint():
+    promotion = {"verdict": "HOLD", "model": "m", "version": "2", "alias": None, "reasons": ["no better"]}
+    best = "/runs/a b/checkpoints/step_000000090000"
+    lines = summary_lines({**DONE, "promotion": promotion, "best_checkpoint": best})
+    assert lines[2:4] == ["HOLD: registered model m, version 2", "  no better"]
+    assert f"best checkpoint: {best}" in lines
+
+
+def test_stopped_run_says_how_to_go_on():
+    stopped = {**DONE, "stop_reason": "signal", "evaluation": None, "steps_per_second": None, "run_id": None}
+    lines = summary_lines({**stopped, "unsent": "offline"}, resume="flow resume")
+    assert lines == [
+        "stopped by a signal at 100,000 steps",
+        "go on with: rl-training flow resume '/runs/a b'",
+        "run directory: /runs/a b",
+        "checkpoint: /runs/a b/checkpoints/step_000000100000",
+        "offline",
+    ]
+
+
+def test_one_episode_has_no_interval_and_cut_episodes_are_said():
+    one = {**EVALUATION, "ci_low": None, "ci_high": None, "episodes": 1, "cut": 1}
+    line = summary_lines({**DONE, "evaluation": one})[1]
+    assert line == "mean return 1,234.50 over 1 held-out episode; 1 of them were cut at evaluation.max_episode_steps"
+
+
+def test_settings_on_few_lines_hide_secrets_and_have_every_section():
+    config = load_config("ppo/cartpole", {"seed": 3, "env_kwargs": {"api_token": "s3cret"}})
+    lines = compact_config(config).splitlines()
+    assert len(lines) < 20
+    assert all(len(line) <= 120 for line in lines[:4])
+    assert lines[0].startswith("algo: ppo, env_id: CartPole-v1, ")
+    assert "seed: 3, " in " ".join(lines)
+    assert "network: {hidden: [64, 64], activation: tanh, initial_log_std: 0.0}" in lines
+    assert "env_kwargs: {api_token: '***'}" in lines
