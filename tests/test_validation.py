@@ -102,6 +102,14 @@ def test_depth_is_a_setting_and_an_argument() -> None:
 FATAL = [
     ("NanEarly", "not-finite", 3, "1", "nan", "step: observation feature 1 is nan; it must be finite"),
     ("InfiniteReward", "reward-not-finite", 5, None, "inf", "step: reward is inf; it must be finite"),
+    (
+        "HugeReward",
+        "reward-not-finite",
+        5,
+        None,
+        "-1e+39",
+        "step: reward is -1e+39; it must be finite in float32 (up to 3.4e+38)",
+    ),
     ("NoneReward", "reward-type", 1, None, "None", "step: reward is None; it must be one number"),
     (
         "NoSeedReset",
@@ -335,16 +343,16 @@ def test_an_id_that_only_this_process_knows_is_a_warning() -> None:
 
 
 def test_an_env_that_fails_on_closing_is_a_warning() -> None:
-    report = validate("FailsOnClose")
+    report = validate("CountsFailedCloses")
     assert {finding.message for finding in report.findings} == {"close raised OSError: the simulator is gone"}
 
 
 def test_every_instance_is_closed() -> None:
-    from case_envs.processes import FailsOnClose
+    from case_envs.processes import CountsFailedCloses
 
-    FailsOnClose.closed = 0
-    validate("FailsOnClose")
-    assert FailsOnClose.closed == 3
+    CountsFailedCloses.closed = 0
+    validate("CountsFailedCloses")
+    assert CountsFailedCloses.closed == 3
 
 
 def test_nothing_leaks_to_the_console(capfd: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder) -> None:

@@ -12,13 +12,13 @@ from case_envs.outcomes import RaisesLate
 from case_envs.plain import Plain
 
 
-class FailsOnClose(Plain):
-    """`close` raises."""
+class CountsFailedCloses(Plain):
+    """`close` raises, and is counted."""
 
     closed = 0
 
     def close(self) -> None:
-        FailsOnClose.closed += 1
+        CountsFailedCloses.closed += 1
         raise OSError("the simulator is gone")
 
 
