@@ -8,10 +8,12 @@ from rl_training.config.resume_rules import differences
 from rl_training.config.secrets import (
     REDACTED,
     environment_resolver,
+    hide,
     is_secret_name,
     redact,
     redact_text,
     resolve_secrets,
+    secret_values,
 )
 from rl_training.envs.factory import make_vector_env
 from rl_training.errors import ConfigError, UserError
@@ -100,6 +102,21 @@ def test_redacting_keeps_references_counts_and_all_else(config):
 )
 def test_addresses_in_text(text, shown):
     assert redact_text(text) == shown
+
+
+def test_the_secrets_among_arguments_are_found_and_hidden_in_any_text(config, monkeypatch):
+    monkeypatch.setenv("SIM_TOKEN", "from-the-environment")
+    secrets = secret_values({**config.env_kwargs, "mixed": "http://me:${env:SIM_TOKEN}@h", "use_token": True})
+    assert secrets == {
+        *("CASE-SECRET-1", "CASE-SECRET-2", "CASE-SECRET-3", "CASE-SECRET-4", "CASE-SECRET-5"),
+        "from-the-environment",
+    }
+    assert hide("login CASE-SECRET-1/from-the-environment failed, size 64", secrets) == "login ***/*** failed, size 64"
+    assert secret_values({"password": 1234, "pin_token": "ab", "max_tokens": 640}) == {"1234", "ab"}
+    assert hide("about 1234 is wrong", {"1234", "ab"}) == "about *** is wrong"
+    key = "-- a\nb'c/d"
+    for shown in (key, repr(key), "-- a b'c/d", "--%20a%0Ab%27c%2Fd"):
+        assert "c/d" not in hide(f"key {shown}!", {key, "-- a"}).replace("%2F", "/")
 
 
 def test_references_are_resolved_by_what_is_handed_in(config):

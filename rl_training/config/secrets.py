@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from rl_training.errors import ConfigError
 
@@ -18,6 +19,9 @@ REDACTED = "***"
 
 REFERENCE = re.compile(r"\$\{([A-Za-z]+):([^${}]+)\}")
 KINDS = ("env", "prefect")
+
+LEAST_HIDDEN = 4
+"""Characters of a secret that is hidden in text: shorter ones stand in ordinary words."""
 
 SecretResolver = Callable[[str, str], str]
 """Called with a reference's kind (one of `KINDS`) and name; returns the secret."""
@@ -92,6 +96,60 @@ def redact_text(text: str) -> str:
         return match["name"] + (REDACTED if hidden else match["value"])
 
     return _ENTRY.sub(named, _URL_QUERY.sub(named, _URL_LOGIN.sub(login, text)))
+
+
+def secret_values(settings: Mapping[str, Any], resolver: SecretResolver | None = None) -> frozenset[str]:
+    """Returns the secrets in keyword arguments as text: what `redact` hides, and what references stand for.
+
+    Args:
+        settings: Keyword arguments from the settings, with their references.
+        resolver: Finds a secret, `environment_resolver` by default; a reference that it can't resolve is left out.
+    """
+    return frozenset(_secret_values(settings, None, resolver or environment_resolver))
+
+
+def _secret_values(value: Any, secret: str | None, resolver: SecretResolver) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _secret_values(item, secret or _secret_name(str(key)), resolver)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _secret_values(item, secret, resolver)
+    elif isinstance(value, str):
+        parts = {match[0]: _found(match, resolver) for match in REFERENCE.finditer(value)}
+        yield from filter(None, parts.values())
+        whole = REFERENCE.sub(lambda match: parts[match[0]], value)
+        if secret:
+            yield whole
+        yield from (match["login"].partition(":")[2] for match in _URL_LOGIN.finditer(whole))
+        yield from (match["value"] for match in _URL_QUERY.finditer(whole) if is_secret_name(match["key"]))
+    elif secret == "one" and value is not None and not isinstance(value, bool):
+        yield str(value)
+
+
+def _found(reference: re.Match[str], resolver: SecretResolver) -> str:
+    try:
+        return resolver(reference[1], reference[2])
+    except ConfigError:
+        return ""
+
+
+def hide(text: str, secrets: Collection[str]) -> str:
+    """Returns text with the given secrets hidden, also where it shows them quoted, or on one line.
+
+    Args:
+        text: What is about to be shown or written.
+        secrets: Values of `secret_values`; those of fewer than `LEAST_HIDDEN` characters stay.
+    """
+    forms = {
+        form
+        for secret in secrets
+        for form in (secret, " ".join(secret.split()), repr(secret)[1:-1], quote(secret, safe=""))
+        if len(form) >= LEAST_HIDDEN
+    }
+    for form in sorted(forms, key=len, reverse=True):  # one secret may be a part of another
+        text = text.replace(form, REDACTED)
+    return text
 
 
 def environment_resolver(kind: str, name: str) -> str:

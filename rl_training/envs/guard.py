@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Collection
 from typing import Any
 
 import gymnasium as gym
 
+from rl_training.config.secrets import hide, secret_values
+from rl_training.config.settings import TrainConfig
 from rl_training.envs.contract import (
     ContractBroken,
     flag_as_bool,
@@ -26,28 +30,52 @@ def fault_text(env_id: str, env_index: int, life_step: int, what: str) -> str:
     return f"environment {env_id} (index {env_index}) at its step {life_step}: {what}"
 
 
+class RaisedByEnvironment(Exception):
+    """What an environment raised, as a traceback in text, where the exception itself can't be shown."""
+
+
+def secrets_of(config: TrainConfig) -> frozenset[str]:
+    """Returns the secrets that a run's environments are given, which their errors may repeat."""
+    return secret_values({"env_kwargs": config.env_kwargs, "wrappers": [wrapper.kwargs for wrapper in config.wrappers]})
+
+
+def shown_cause(error: BaseException, secrets: Collection[str]) -> BaseException | None:
+    """Returns an error as a fault's cause, fit to be shown with its traceback.
+
+    A broken promise was found here, and has no frame of the environment's. Where the traceback's text has one of the
+    secrets, text without it stands for the error.
+    """
+    if isinstance(error, ContractBroken):
+        return None
+    frames = "".join(traceback.format_exception(error))
+    hidden = hide(frames, secrets)
+    return error if hidden == frames else RaisedByEnvironment(f"\n{hidden.rstrip()}")
+
+
 class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
     """Casts observations to the declared dtype once, copies them, and turns every fault into an `EnvironmentFault`.
 
     Rewards pass as floats. An exception of the environment, `sys.exit` in it, and a broken promise carry the
-    environment's id, its index and its step (counted for this environment since the run began).
+    environment's id, its index and its step (counted for this environment since the run began), and no secret.
 
     Args:
         env: The environment in its own wrappers.
         env_id: The id in the settings, for messages.
         env_index: Which of the run's environments this is.
+        secrets: What the environment was given and its errors must not show.
 
     Raises:
         EnvironmentRefused: One of its spaces is no space.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], env_id: str, env_index: int) -> None:
+    def __init__(self, env: gym.Env[Any, Any], env_id: str, env_index: int, secrets: Collection[str] = ()) -> None:
         super().__init__(env)
         for name in ("observation_space", "action_space"):
             for breach in space_type_breaches(name, getattr(env, name, None)):
                 raise EnvironmentRefused(f"environment {env_id!r}: {breach.message}")
         self._env_id = env_id
         self._env_index = env_index
+        self._secrets = secrets
         self._space, self._actions = env.observation_space, env.action_space
         self.life_steps = 0
 
@@ -64,7 +92,7 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
             raise_if_broken(space_change_breaches("action_space", self._actions, self.env.action_space))
             return as_declared(self._space, result[0]), result[1]
         except FOREIGN_ERRORS as error:
-            raise self._fault("reset", error) from _raised_by_env(error)
+            raise self._fault("reset", error) from shown_cause(error, self._secrets)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Steps the environment.
@@ -89,13 +117,8 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
                 info,
             )
         except FOREIGN_ERRORS as error:
-            raise self._fault("step", error) from _raised_by_env(error)
+            raise self._fault("step", error) from shown_cause(error, self._secrets)
 
     def _fault(self, during: str, error: BaseException) -> EnvironmentFault:
         what = f"{during}: {error}" if isinstance(error, ContractBroken) else raised(during, error)
-        return EnvironmentFault(fault_text(self._env_id, self._env_index, self.life_steps, what))
-
-
-def _raised_by_env(error: BaseException) -> BaseException | None:
-    """Returns the error as a fault's cause; a broken promise was found here, and has no frame of the environment's."""
-    return None if isinstance(error, ContractBroken) else error
+        return EnvironmentFault(fault_text(self._env_id, self._env_index, self.life_steps, hide(what, self._secrets)))

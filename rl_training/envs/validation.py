@@ -30,6 +30,7 @@ from rl_training.envs.contract import (
     step_result_breaches,
 )
 from rl_training.envs.factory import make_bare_env
+from rl_training.envs.guard import secrets_of
 from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.registered import module_of_plugin
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
@@ -64,7 +65,7 @@ def validate_env(
     Returns:
         The report; it raises nothing for what is wrong with the environment (see `require_valid`).
     """
-    found = Findings()
+    found = Findings(secrets_of(config))
     episodes = config.validation.episodes if episodes is None else episodes
     max_steps = config.validation.max_steps if max_steps is None else max_steps
     played, steps, speed, texts, playable = 0, 0, None, ("", ""), False

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from rl_training.config.secrets import hide
 from rl_training.envs.contract import FEATURES_NAMED, Breach, Severity
 
 
@@ -102,9 +103,14 @@ class ValidationReport:
 
 
 class Findings:
-    """Gathers findings; a kind seen again, of the same feature or other subject, is counted."""
+    """Gathers findings; a kind seen again, of the same feature or other subject, is counted.
 
-    def __init__(self) -> None:
+    Args:
+        secrets: What the environment was given and no finding may show.
+    """
+
+    def __init__(self, secrets: Collection[str] = ()) -> None:
+        self._secrets = secrets
         self._found: dict[tuple[str, ...], Finding] = {}
 
     def add(self, breaches: Iterable[Breach], *, step: int | None = None, during: str = "") -> None:
@@ -125,7 +131,8 @@ class Findings:
             if key in self._found:
                 self._found[key] = replace(self._found[key], count=self._found[key].count + 1)
             else:
-                self._found[key] = Finding(breach.severity, breach.code, prefix + breach.message, step, feature, value)
+                message = hide(prefix + breach.message, self._secrets)
+                self._found[key] = Finding(breach.severity, breach.code, message, step, feature, value)
 
     @property
     def any_fatal(self) -> bool:

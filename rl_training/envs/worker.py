@@ -87,6 +87,10 @@ def _reply(connection: Connection, reply: tuple[str, Any]) -> None:
 
 
 def _frames(error: BaseException | None) -> str | None:
+    from rl_training.envs.guard import RaisedByEnvironment
+
+    if isinstance(error, RaisedByEnvironment):
+        return str(error).lstrip()
     return "".join(traceback.format_exception(error)) if error is not None else None
 
 

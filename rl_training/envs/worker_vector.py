@@ -22,8 +22,9 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
+from rl_training.config.secrets import hide
 from rl_training.config.settings import TrainConfig
-from rl_training.envs.guard import fault_text
+from rl_training.envs.guard import RaisedByEnvironment, fault_text, secrets_of
 from rl_training.envs.local_vector import require_same_spaces
 from rl_training.envs.stderr_tail import StderrTails
 from rl_training.envs.worker import CLOSE_SECONDS
@@ -34,10 +35,6 @@ sys.path[:] = json.loads(sys.argv[2])
 from rl_training.envs.worker import main
 main(int(sys.argv[1]))"""
 _FIELDS = ("algo", "env_id", "env_kwargs", "wrappers", "max_episode_steps", "total_timesteps")
-
-
-class RaisedInWorker(Exception):
-    """What an environment raised in its process, as the traceback that was formatted there: the cause of a fault."""
 
 
 class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
@@ -53,6 +50,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
     def __init__(self, config: TrainConfig) -> None:
         self.num_envs = config.num_envs
         self._env_id = config.env_id
+        self._secrets = secrets_of(config)
         self.life_steps = np.zeros(config.num_envs, np.int64)
         """Steps of each environment since the run began [N]."""
         self._connections: list[Connection] = []
@@ -182,10 +180,10 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
             if kind == "refused":
                 raise EnvironmentRefused(f"{value} (in worker process {i})")
             if kind != "ok":
-                text, frames = value
+                text, frames = hide(value[0], self._secrets), hide(value[1] or "", self._secrets)
                 if kind != "fault":
                     text = fault_text(self._env_id, i, int(self.life_steps[i]), text)
-                raise EnvironmentFault(text) from (RaisedInWorker(f"\n{frames.rstrip()}") if frames else None)
+                raise EnvironmentFault(text) from (RaisedByEnvironment(f"\n{frames.rstrip()}") if frames else None)
         return [value for _, value in replies]
 
     def _receive(self, index: int) -> tuple[str, Any]:

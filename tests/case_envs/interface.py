@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 import numpy as np
@@ -89,6 +91,40 @@ class NeedsToken(Plain):
         if not api_token:
             raise ValueError("api_token is required")
         self.api_token = api_token
+
+
+class TellsItsToken(NeedsToken):
+    """Repeats its credential in whatever it raises or prints, which happens where `at` says."""
+
+    def __init__(self, at: str = "step", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.at = at
+        if at == "making":
+            self._fail()
+
+    def reset(self, **kwargs: Any) -> Any:
+        if self.at == "reset":
+            self._fail()
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        if self.at == "exit":
+            print(f"bye, {self.api_token}", file=sys.stderr, flush=True)
+            os._exit(3)
+        if self.at == "step":
+            self._fail()
+        return super().step(action)
+
+    def _fail(self) -> None:
+        try:
+            raise KeyError(f"no session for {self.api_token}")
+        except KeyError as error:
+            raise ConnectionError(f"http://sim/?key={self.api_token}: refused") from error
+
+
+def refuses_its_token(env: Any, api_token: str) -> Any:
+    """Stands for a wrapper that can't be made and says why."""
+    raise PermissionError(f"{api_token} is not valid any more")
 
 
 class OddInfo(Plain):

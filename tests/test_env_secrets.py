@@ -1,0 +1,77 @@
+"""A secret that an environment was given, plainly or as a reference, is in no error that it repeats it in."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rl_training.config.ppo import PPOConfig
+from rl_training.envs.factory import make_env
+from rl_training.envs.training import TrainingEnvs
+from rl_training.envs.validation import validate_env
+from rl_training.errors import EnvironmentFault, EnvironmentRefused
+
+ENV = "case_envs:TellsItsToken-v0"
+GIVEN = pytest.mark.parametrize("api_token", ["CASE-SECRET-7", "${env:CASE_TOKEN}"])
+
+
+def settings(**fields: Any) -> PPOConfig:
+    return PPOConfig(env_id=ENV, total_timesteps=1, num_envs=2, batch_size=2, **fields)
+
+
+def shown(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def fault(config: PPOConfig) -> EnvironmentFault:
+    """Returns the fault of the first reset or step."""
+    envs = TrainingEnvs(config, gamma=None)
+    try:
+        envs.start()
+        envs.step(np.ones((2, *envs.codec.shape), envs.codec.dtype))
+    except EnvironmentFault as error:
+        return error
+    finally:
+        envs.close()
+    raise AssertionError("there was no fault")
+
+
+@GIVEN
+@pytest.mark.parametrize("vectorization", ["sync", "async"])
+@pytest.mark.parametrize(("at", "life_step"), [("reset", 0), ("step", 1)])
+def test_a_fault(at: str, life_step: int, vectorization: str, api_token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CASE_TOKEN", "CASE-SECRET-8")
+    error = fault(settings(vectorization=vectorization, env_kwargs={"api_token": api_token, "at": at}))
+    where = f"environment {ENV} (index 0) at its step {life_step}"
+    assert str(error) == f"{where}: {at} raised ConnectionError: http://sim/?key=***: refused"
+    assert "CASE-SECRET" not in shown(error)
+    assert "no session for ***" in shown(error)  # where it was raised is still to be seen
+    assert "in _fail" in shown(error)
+
+
+def test_the_last_words_of_a_worker() -> None:
+    config = settings(vectorization="async", env_kwargs={"api_token": "CASE-SECRET-7", "at": "exit"})
+    assert str(fault(config)).endswith("ended with exit code 3; its last words: bye, ***")
+
+
+def test_a_refusal_and_a_finding() -> None:
+    config = settings(env_kwargs={"api_token": "CASE-SECRET-7", "at": "making"})
+    words = f"environment {ENV!r} could not be made: ConnectionError: http://sim/?key=***: refused"
+    with pytest.raises(EnvironmentRefused) as refused:
+        make_env(config, 0)
+    assert str(refused.value) == words
+    assert "CASE-SECRET" not in shown(refused.value)
+    (finding,) = validate_env(config).findings
+    assert finding.message == words
+    (finding,) = validate_env(settings(env_kwargs={"api_token": "CASE-SECRET-7", "at": "reset"})).findings
+    assert finding.message == "the first reset raised ConnectionError: http://sim/?key=***: refused"
+
+
+def test_a_wrapper() -> None:
+    wrapper = {"name": "case_envs.interface:refuses_its_token", "kwargs": {"api_token": "CASE-SECRET-7"}}
+    with pytest.raises(EnvironmentRefused, match=r"PermissionError: \*\*\* is not valid any more") as refused:
+        make_env(PPOConfig(env_id="CartPole-v1", total_timesteps=1, wrappers=[wrapper]), 0)
+    assert "CASE-SECRET" not in shown(refused.value)
