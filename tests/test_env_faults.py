@@ -111,6 +111,13 @@ def test_an_infinite_reward_is_a_fault() -> None:
     assert message.endswith("at its step 5: reward is inf; it must be finite")
 
 
+@BOTH
+def test_a_reward_beyond_float32_is_a_fault_without_a_warning(vectorization: str) -> None:
+    # Warnings are errors in these tests: none comes of the cast.
+    message, _ = run_until_fault("case_envs:HugeReward-v0", vectorization)
+    assert message.endswith("(index 0) at its step 5: reward is -1e+39; it must be finite in float32 (up to 3.4e+38)")
+
+
 def test_a_value_beyond_float32_is_a_fault_with_its_feature() -> None:
     message, _ = run_until_fault("case_envs:HugeObs-v0", "sync")
     assert message.endswith("at its step 3: observation feature position[1] is inf; it must be finite")

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import gymnasium as gym
 import numpy as np
+from numpy.typing import NDArray
 
 from rl_training.envs.call_watch import CallBlocked
 from rl_training.errors import error_line, one_line
@@ -62,10 +63,21 @@ def reward_breaches(reward: Any) -> list[Breach]:
             return [Breach("fatal", "reward-type", message, value=_short(reward))]
         message = f"reward is {describe(reward)}; it must be one number and is taken as such"
         return [Breach("warning", "reward-type", message, value=_short(reward)), *reward_breaches(reward.item())]
-    if not np.isfinite(float(reward)):
-        message = f"reward is {float(reward)}; it must be finite"
-        return [Breach("fatal", "reward-not-finite", message, value=str(float(reward)))]
+    if not float32_is_finite(float(reward)):
+        return [Breach("fatal", "reward-not-finite", reward_not_finite(float(reward)), value=str(float(reward)))]
     return []
+
+
+def float32_is_finite(values: Any) -> NDArray[np.bool_]:
+    """Returns where numbers, of any shape, are finite in float32, in which they are learnt from."""
+    with np.errstate(over="ignore"):
+        finite: NDArray[np.bool_] = np.isfinite(np.asarray(values).astype(np.float32))
+    return finite
+
+
+def reward_not_finite(reward: float) -> str:
+    """Returns the words for a reward that is not finite, or would not be in float32."""
+    return f"reward is {reward}; it must be finite" + (" in float32 (up to 3.4e+38)" if np.isfinite(reward) else "")
 
 
 def reward_as_float(reward: Any) -> float:

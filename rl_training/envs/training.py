@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.call_watch import CallWatch
-from rl_training.envs.contract import not_finite
+from rl_training.envs.contract import float32_is_finite, not_finite, reward_not_finite
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.guard import fault_text
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
@@ -200,9 +200,9 @@ class TrainingEnvs:
             row, column = (int(i) for i in np.argwhere(~np.isfinite(vector))[0])
             breach = not_finite(self.encoder.feature_name(column), float(vector[row, column]))
             raise self._fault(row, breach.message)
-        if reward is not None and not np.isfinite(reward).all():
-            row = int(np.flatnonzero(~np.isfinite(reward))[0])
-            raise self._fault(row, f"reward is {reward[row]}; it must be finite")
+        if reward is not None and not (finite := float32_is_finite(reward)).all():
+            row = int(np.flatnonzero(~finite)[0])
+            raise self._fault(row, reward_not_finite(float(reward[row])))
 
     def _fault(self, row: int, what: str) -> EnvironmentFault:
         return EnvironmentFault(fault_text(self._config.env_id, row, int(self._envs.life_steps[row]), what))
