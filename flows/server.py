@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from socket import AF_INET, SOCK_STREAM, socket
+from socket import AF_INET, SOCK_STREAM, create_connection, socket
 
 from rl_training.config import paths
 from rl_training.errors import UserError
@@ -67,6 +67,7 @@ class EmbeddedServer:
             listener.bind(("127.0.0.1", 0))
             listener.listen(128)
             self.port: int = listener.getsockname()[1]
+            _require_loopback(self.port)
             self._process = self._start(listener)
 
     @property
@@ -224,6 +225,17 @@ def _drain() -> None:
 
     EventsWorker.drain_all(timeout=DRAIN_SECONDS)
     APILogWorker.drain_all(timeout=DRAIN_SECONDS)
+
+
+def _require_loopback(port: int) -> None:
+    try:
+        create_connection(("127.0.0.1", port), timeout=5.0).close()
+    except OSError as error:
+        raise UserError(
+            f"127.0.0.1 can't be reached ({error.strerror or error}), where a flow's embedded Prefect server is; "
+            f"bring the loopback interface up, set PREFECT_API_URL to another server, or use `rl-training train`, "
+            f"which needs none"
+        ) from None
 
 
 def _require_answer(api_url: str) -> None:

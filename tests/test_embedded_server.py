@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sqlite3
@@ -143,6 +144,19 @@ def test_a_server_that_can_not_start_is_a_one_line_error(tmp_path: Path, monkeyp
     assert str(server.log_file) in str(caught.value)
     assert "file is not a database" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_machine_without_loopback_is_a_one_line_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import flows.server
+    from rl_training.errors import UserError
+
+    def unreachable(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
+    monkeypatch.setattr(flows.server, "create_connection", unreachable)
+    with pytest.raises(UserError, match=r"127\.0\.0\.1 can't be reached \(Network is unreachable\)"):
+        flows.server.EmbeddedServer()
 
 
 IMPORTED = """
