@@ -6,6 +6,7 @@ Nothing heavy is imported before a command needs it, so that `--help` is quick. 
 
 from __future__ import annotations
 
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -183,6 +184,9 @@ def flow_resume(source: Source, *, set_: Set = (), json: Json = False) -> int:
 
 
 def _finish(summary: Summary, out: TextIO, as_json: bool, *, offline: bool = False) -> int:
+    if summary.stop_reason == "signal":  # the run is saved: another signal must not change how this process ends
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
     write_result(out, summary.to_dict(), summary.lines(), as_json=as_json)
     if summary.stop_reason == "signal":
         return EXIT_STOPPED

@@ -105,7 +105,7 @@ def _note(state: TrainerState) -> str:
 def _evaluation_line(state: TrainerState) -> str:
     assert state.evaluation is not None  # the event's own contract
     result = state.evaluation
-    return (
-        f"step {state.num_timesteps:,}: evaluation mean {result.return_mean:,.1f} "
-        f"[{result.ci_low:,.1f}, {result.ci_high:,.1f}] over {result.episodes:,} episodes"
-    )
+    over = f"over {result.episodes:,} episode{'s' if result.episodes > 1 else ''}"
+    if result.episodes > 1:
+        over = f"[{result.ci_low:,.1f}, {result.ci_high:,.1f}] {over}"
+    return f"step {state.num_timesteps:,}: evaluation mean {result.return_mean:,.1f} {over}"

@@ -346,9 +346,12 @@ def test_stopped_by_sigterm_is_75_and_resumable(config, own_home):
         if "evaluation mean" in line:
             break
     process.send_signal(signal.SIGTERM)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    process.send_signal(signal.SIGTERM)  # while the interpreter leaves
     out, err = process.communicate(timeout=60)
     assert process.returncode == 75, err
-    stopped = only_json(out)
+    stopped = only_json(line + out)
     assert stopped["stop_reason"] == "signal"
     assert 128 <= stopped["num_timesteps"] < 3_000
     assert stopped["evaluation"] is None
