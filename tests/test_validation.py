@@ -12,10 +12,17 @@ import numpy as np
 import pytest
 
 from rl_training.config.ppo import PPOConfig
+from rl_training.envs import validation_speed
 from rl_training.envs.training import TrainingEnvs
 from rl_training.envs.validation import Finding, ValidationReport, validate_env
 from rl_training.errors import EnvironmentFault
 from rl_training.experiment.registry import get_algorithm
+
+
+@pytest.fixture(autouse=True)
+def _timed_only_where_speed_is_tested(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "speed" not in request.node.name:
+        monkeypatch.setattr(validation_speed, "TIMED_SECONDS", 1e-9)
 
 
 def settings(env_id: str, **fields: Any) -> PPOConfig:
@@ -223,6 +230,15 @@ def test_a_reused_array_is_a_warning_since_it_is_copied() -> None:
     assert "changed it in place; it is copied" in report.findings[0].message
 
 
+@pytest.mark.parametrize("positions", [False, True])
+def test_nested_actions_and_nan_rewards_are_compared_part_by_part(positions: bool) -> None:
+    fields = {"env_kwargs": {"positions": positions}}
+    report = validate("NestedAct", **fields)
+    assert [(f.code, f.count) for f in report.findings] == [("action-space", 1), ("reward-not-finite", 20)]
+    changed = validate("MutatesNestedAction", **fields).warnings
+    assert [(f.code, f.count) for f in changed] == [("action-changed", 20)]
+
+
 def test_an_env_that_is_not_deterministic_is_a_warning_with_the_first_difference() -> None:
     report = validate("NotDeterministic")
     finding = only(report, "not-deterministic")
@@ -296,7 +312,13 @@ def test_what_an_algorithm_can_not_train_on_is_fatal_with_algorithm_and_space() 
     report = validate_env(settings("case_envs:MultiDiscAct-v0"), check_spaces=no_head)
     assert [finding.code for finding in report.fatal] == ["algorithm", "algorithm"]
     assert report.fatal[0].message == "ppo can't train on it: it has no head for MultiDiscrete([3 4]); ppo has"
-    assert report.steps_played == 20  # the rest is looked at all the same
+    assert report.steps_played == 0
+
+
+def test_spaces_that_an_algorithm_refuses_are_not_played() -> None:
+    report = validate_env(settings("case_envs:NestedAct-v0"), check_spaces=get_algorithm("ppo").check_spaces)
+    assert only(report, "algorithm").message.startswith("ppo can't train on it: action space Dict(")
+    assert report.steps_played == 0
 
 
 def test_an_algorithm_is_named_once_where_it_can_not_train() -> None:

@@ -158,7 +158,10 @@ def _speed(
 def _check_spaces(
     env: gym.Env[Any, Any], config: TrainConfig, check_spaces: CheckSpaces | None, found: Findings
 ) -> bool:
-    """Reports what is wrong with the spaces; returns whether the environment can be played at all."""
+    """Reports what is wrong with the spaces; returns whether the environment shall be played.
+
+    One that the algorithm refuses isn't, since no finding in playing could make it do.
+    """
     observation_space, action_space = (getattr(env, name, None) for name in ("observation_space", "action_space"))
     broken = [
         *space_type_breaches("observation_space", observation_space),
@@ -177,7 +180,7 @@ def _check_spaces(
     if isinstance(action_space, spaces.Box) and not _is_bounded(action_space):
         message = f"action space {action_space} has no bounds; actions are sent as the policy draws them"
         found.add([Breach("warning", "unbounded-action", message)])
-    return True
+    return not sentences
 
 
 def _check_array_forms(

@@ -5,7 +5,7 @@ A twin is stepped beside it with the same seed and actions: where the two differ
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -91,7 +91,7 @@ class Player:
         self._look_at_observation(observation, "step")
         flags = [*flag_breaches("terminated", terminated), *flag_breaches("truncated", truncated)]
         self._add([*reward_breaches(reward), *flags], "step")
-        if not np.array_equal(given, action):
+        if not _same(given, action):
             self._add(
                 [Breach("warning", "action-changed", f"changed the action {action} in place; it gets a copy")], "step"
             )
@@ -112,7 +112,7 @@ class Player:
     def _look_at_observation(self, observation: Any, during: str) -> None:
         self._add(observation_breaches(self._observation_space, observation), during)
         for kept, as_it_was in self._last:
-            if not np.array_equal(kept, as_it_was, equal_nan=kept.dtype.kind == "f"):
+            if not _same(kept, as_it_was):
                 message = "returned the same array as before and changed it in place; it is copied"
                 self._add([Breach("warning", "array-reused", message)], during)
                 break
@@ -175,9 +175,24 @@ def _difference(space: gym.Space[Any], result: tuple[Any, ...], other: tuple[Any
             if breach is not None:
                 return breach
     for name, here, there in zip(("reward", "terminated", "truncated"), result[1:], other[1:], strict=False):
-        if not np.array_equal(here, there):
+        if not _same(here, there):
             return Breach("warning", "", f"{name} {here} and {there}", value=str(there))
     return None
+
+
+def _same(here: Any, there: Any) -> bool:
+    """Returns whether two values, nested or not, are equal in every part; NaN is equal to NaN."""
+    if isinstance(here, Mapping):
+        return (
+            isinstance(there, Mapping) and here.keys() == there.keys() and all(_same(here[k], there[k]) for k in here)
+        )
+    if isinstance(here, tuple):
+        return isinstance(there, tuple) and len(here) == len(there) and all(map(_same, here, there))
+    return np.array_equal(here, there, equal_nan=_is_float(here) and _is_float(there))
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, float) or getattr(getattr(value, "dtype", None), "kind", "") == "f"
 
 
 def _array_difference(leaf: Leaf, here: Any, there: Any) -> Breach | None:

@@ -128,3 +128,23 @@ class MutatesAction(Plain):
 
     def reward(self, action: Any) -> Any:
         return float(-np.abs(action).sum())
+
+
+class NestedAct(Plain):
+    """A dict, or with `positions` a tuple, of a Discrete and a Box, left as they are; the reward is NaN."""
+
+    def __init__(self, positions: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        gear, force = spaces.Discrete(3), spaces.Box(-1, 1, (2,), np.float32)
+        self.action_space = spaces.Tuple([gear, force]) if positions else spaces.Dict({"gear": gear, "force": force})
+
+    def reward(self, action: Any) -> Any:
+        return math.nan
+
+
+class MutatesNestedAction(NestedAct):
+    """Sets one number of a nested action, in place."""
+
+    def step(self, action: Any) -> Any:
+        (action[1] if isinstance(action, tuple) else action["force"])[1] = 7.0
+        return super().step(action)
