@@ -81,7 +81,7 @@ def test_a_mix_is_one_structured_array() -> None:
     encoder = ObservationEncoder(space)
     assert (encoder.kind, encoder.shape) == ("mixed", ())
     # By key order "back" comes first.
-    assert encoder.image_shapes == {"image_0": (1, 2, 2), "image_1": (1, 2, 3)}
+    assert (encoder.dtype["image_0"].shape, encoder.dtype["image_1"].shape) == ((1, 2, 2), (1, 2, 3))
     observation = {"eye": np.full((2, 3, 1), 7, np.uint8), "back": np.full((2, 2), 5, np.uint8), "speed": [3.0]}
     encoded = encoder.encode_list([observation])
     assert encoded.shape == (1,)

@@ -26,15 +26,11 @@ def test_require_valid_lists_every_fatal_finding_on_a_line() -> None:
     assert lines[1].startswith("fatal: reset-result at step 0: reset returned an array")
 
 
-def test_lines_and_markdown_say_the_same() -> None:
+def test_lines_are_the_outcome_and_each_finding() -> None:
     report = validate("NanEarly")
     summary, line = report.lines()
     assert summary == ("environment case_envs:NanEarly-v0 is refused: 1 fatal, 0 warnings; 2 episodes, 20 steps")
     assert line == ("fatal: not-finite at step 3: step: observation feature 1 is nan; it must be finite (2 times)")
-    page = report.to_markdown()
-    assert summary in page
-    assert "| fatal | not-finite | 3 | 1 | nan | step: observation feature 1 is nan; it must be finite |" in page
-    assert "- observation space: `Box(-1.0, 1.0, (4,), float32)`" in page
 
 
 def test_of_both_spaces_that_change_each_is_named() -> None:

@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.schedules import annealed
+from rl_training.algorithms.space_checks import encoding_faults
 from rl_training.config.ppo import PPOConfig
 from rl_training.data.rollout_buffer import Minibatch, RolloutBuffer
-from rl_training.envs.spaces import ActionCodec, ObservationEncoder, UnsupportedSpace
+from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.errors import CheckpointError, NumericError
 from rl_training.networks.actor_critic import Actor, ActorCritic
 from rl_training.networks.adam import FlatAdam
@@ -255,13 +256,7 @@ def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]
 
     Unbounded `Box` actions are no fault: PPO needs no bounds, and nothing is clipped.
     """
-    faults = []
-    for convert, space in ((ObservationEncoder, observation_space), (ActionCodec, action_space)):
-        try:
-            convert(space)
-        except UnsupportedSpace as unsupported:
-            faults.append(str(unsupported))
-    return faults
+    return encoding_faults(observation_space, action_space)
 
 
 def clipped_surrogate_loss(ratios_B: Tensor, advantages_B: Tensor, clip_range: float) -> Tensor:

@@ -107,11 +107,6 @@ class ObservationEncoder:
         """Numbers in the vector part (O)."""
         return sum(part.size for part in self._vectors)
 
-    @property
-    def image_shapes(self) -> dict[str, tuple[int, int, int]]:
-        """The (C, H, W) of each image by its field name."""
-        return {part.field: part.shape for part in self._images}
-
     def vector(self, encoded: NDArray[Any]) -> NDArray[np.float32] | None:
         """Returns the vector part [N, O] of encoded observations as a view; None where all is one image."""
         if self.kind == "image":

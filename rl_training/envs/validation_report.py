@@ -78,21 +78,6 @@ class ValidationReport:
         """Returns the report for JSON."""
         return {"ok": self.ok, **asdict(self)}
 
-    def to_markdown(self) -> str:
-        """Returns the report as Markdown."""
-        rows = [
-            "| | kind | step | feature | value | what |",
-            "|---|---|---|---|---|---|",
-            *(_row(finding) for finding in self.findings),
-        ]
-        spaces = [f"- {name} space: `{text}`" for name, text in self._spaces() if text]
-        return "\n".join(
-            [f"## Environment {self.env_id}", "", self._summary(), "", *spaces, "", *(rows if self.findings else [])]
-        )
-
-    def _spaces(self) -> tuple[tuple[str, str], tuple[str, str]]:
-        return ("observation", self.observation_space), ("action", self.action_space)
-
     def _summary(self) -> str:
         speed = "" if self.steps_per_second is None else f", {self.steps_per_second:,.0f} steps/s"
         verdict = "can be trained on" if self.ok else "is refused"
@@ -147,8 +132,3 @@ class Findings:
 def counted(number: int, noun: str) -> str:
     """Returns a number of things in words: `1 step`, `2,000 steps`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _row(finding: Finding) -> str:
-    cells = (finding.severity, finding.code, finding.step, finding.feature, finding.value, finding.message)
-    return "| " + " | ".join("" if cell is None else str(cell).replace("|", "\\|") for cell in cells) + " |"
