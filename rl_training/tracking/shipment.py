@@ -104,11 +104,11 @@ class Shipment:
             TrackingError: The experiment was deleted, or the store can't be used.
             MlflowException: The server can't be reached or refuses.
         """
-        self._client: MlflowClient = connect(self.uri)
+        self.client: MlflowClient = connect(self.uri)
         shown = without_credentials(self.uri)
         known = run_files.read_json(self.run_dir / run_files.MLFLOW)
         known_id = known["run_id"] if known is not None and known["tracking_uri"] == shown else None
-        self.address = find_or_create(self._client, self.uri, self.description, known_id, new_run)
+        self.address = find_or_create(self.client, self.uri, self.description, known_id, new_run)
         run_files.write_json(self.run_dir / run_files.MLFLOW, {**asdict(self.address), "tracking_uri": shown})
         self.cursor: Cursor = load_cursor(self.run_dir, shown, self.address.run_id)
         return self.address
@@ -126,26 +126,26 @@ class Shipment:
             Exception: Whatever the way to the server gives; the piece is sent again by the next call.
         """
         if not self._described:
-            run = self._client.get_run(self.address.run_id)
+            run = self.client.get_run(self.address.run_id)
             if status is None:  # the run goes on, whatever an earlier end left on it
-                reopen(self._client, run)
-            describe(self._client, run, self.description)
+                reopen(self.client, run)
+            describe(self.client, run, self.description)
             if not self.cursor.offsets:  # the run may have begun in another directory, on another machine
-                self._there = latest_steps(self._client, run)
+                self._there = latest_steps(self.client, run)
             self._described = True
             return True
         full = [self._ship_points(name) for name in self._followers]
         if any(full):
             return True
         if status is not None and not self._ended:
-            set_status(self._client, self.address.run_id, status())
+            set_status(self.client, self.address.run_id, status())
             self._ended = True
         self._draw_curve(now=self._ended)
         return self._ship_checkpoint() or self._ship_artifact()
 
     def deleted(self) -> bool:
         """Whether the run was deleted in MLflow."""
-        return experiment_of(self._client, self.address.run_id) is None
+        return experiment_of(self.client, self.address.run_id) is None
 
     def report(self, message: str = "") -> ShipReport:
         """Returns what is in MLflow and what is not."""
@@ -163,9 +163,9 @@ class Shipment:
             from mlflow.entities import Metric
 
             metrics = [Metric(point.key, point.value, point.timestamp, point.step) for point in points]
-            self._client.log_batch(cursor.run_id, metrics=metrics)
+            self.client.log_batch(cursor.run_id, metrics=metrics)
         if self._inexact is not None:
-            self._client.set_tag(cursor.run_id, "resume_inexact", shorten(self._inexact, MAX_TAG))
+            self.client.set_tag(cursor.run_id, "resume_inexact", shorten(self._inexact, MAX_TAG))
             self._inexact = None
         del self._batches[name]
         if cursor.offsets.get(name, 0) < follower.offset:
@@ -201,7 +201,7 @@ class Shipment:
     def _ship_checkpoint(self) -> bool:
         for checkpoint in pending_checkpoints(self.run_dir, self.cursor.checkpoints):
             mark = fingerprint(checkpoint)
-            if mark is not None and send_checkpoint(self._client, self.address.run_id, self.run_dir, checkpoint):
+            if mark is not None and send_checkpoint(self.client, self.address.run_id, self.run_dir, checkpoint):
                 self.cursor.checkpoints.append(mark)
                 self.cursor.save(self.run_dir)
                 return True
@@ -209,7 +209,7 @@ class Shipment:
 
     def _ship_artifact(self) -> bool:
         for name, mark in pending_artifacts(self.run_dir, self.cursor.artifacts):
-            send_artifact(self._client, self.address.run_id, self.run_dir, name)
+            send_artifact(self.client, self.address.run_id, self.run_dir, name)
             self.cursor.artifacts[name] = mark
             self.cursor.save(self.run_dir)
             return True

@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 
 from rl_training.errors import TrackingError
 from rl_training.tracking import run_files
+from rl_training.tracking.ending import end_abandoned_runs, end_status
 from rl_training.tracking.shipment import Shipment
 from rl_training.tracking.store import explain, resolve_tracking_uri
 from rl_training.tracking.system_metrics import SystemMetrics, interval
@@ -59,6 +60,7 @@ class Shipper:
     def run(self) -> None:
         """Ships until there is no more, or time is up."""
         threading.Thread(target=self._watch, daemon=True).start()
+        self._end_others()
         backoff = FIRST_BACKOFF
         while True:
             over = self._over.is_set()
@@ -85,6 +87,13 @@ class Shipper:
         if self._said_end.acquire(blocking=False):
             say(self._replies, asdict(self.shipment.report(self._trouble)))
 
+    def _end_others(self) -> None:
+        try:
+            for run_id in end_abandoned_runs(self.shipment.client, self.shipment.address.run_id):
+                logger.info("run %s, whose processes are gone, was ended in MLflow", run_id)
+        except Exception as error:  # the runs of others are no reason to fail this one's; the next run looks again
+            logger.warning("looking for runs whose processes are gone failed: %s", explain(error, self.shipment.uri))
+
     def _note(self, error: Exception) -> None:
         self._trouble = explain(error, self.shipment.uri)
         logger.warning("sending failed, to be tried again: %s", self._trouble)
@@ -108,17 +117,6 @@ class Shipper:
         self._trouble = self._trouble or f"not everything could be sent within {DRAIN_SECONDS:.0f} s"
         self.say_end()
         os._exit(1)  # the main thread may hang in a request; every piece is sent again by `sync`
-
-
-def end_status(run_dir: Path) -> dict[str, Any]:
-    """Returns how the run ended; a process that is gone without a word was killed, and that is written down."""
-    path = run_dir / run_files.STATUS
-    status = run_files.read_json(path)
-    if status is None:
-        error = "the training process is gone and left no status: it was killed"
-        status = {"status": "KILLED", "stop_reason": "killed", "error": error, "time": round(time.time(), 3)}
-        run_files.write_json(path, status)
-    return status
 
 
 def say(replies: TextIO, message: Mapping[str, Any]) -> None:

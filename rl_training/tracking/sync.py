@@ -10,8 +10,8 @@ from filelock import FileLock, Timeout
 from rl_training.errors import TrackingError
 from rl_training.tracking import run_files
 from rl_training.tracking.description import trainer_is_alive
+from rl_training.tracking.ending import end_status
 from rl_training.tracking.shipment import Shipment, ShipReport
-from rl_training.tracking.shipper import end_status
 from rl_training.tracking.store import explain, resolve_tracking_uri, without_credentials
 
 TRIES = 4

@@ -1,0 +1,95 @@
+"""Runs whose processes are gone do not stay RUNNING in MLflow."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from filelock import FileLock
+from mlflow_store import make_run, ship_all, tracked_run
+
+from rl_training.tracking import run_files
+from rl_training.tracking.ending import end_abandoned_runs
+from rl_training.tracking.session import start_tracking
+
+BOTH_KILLED = """
+import os, signal, sys, time
+from pathlib import Path
+from rl_training.experiment.loading import load_config
+from rl_training.tracking.session import start_tracking
+from rl_training.tracking.store import connect, resolve_tracking_uri
+run_dir = Path(sys.argv[1])
+session = start_tracking(run_dir, load_config(run_dir / "config.yaml"))
+client = connect(resolve_tracking_uri())
+while "host" not in client.get_run(session.run_id).data.tags:
+    time.sleep(0.1)
+os.kill(session._process.pid, signal.SIGKILL)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def describe(run_dir, **process):
+    description = run_files.read_json(run_dir / run_files.TRACKING)
+    description["process"] |= process
+    run_files.write_json(run_dir / run_files.TRACKING, description)
+
+
+def run_without_process(**settings):
+    """Makes a run that is RUNNING in MLflow and whose process is gone; returns its directory and id."""
+    run_dir = tracked_run(**settings)
+    describe(run_dir, created=1.0)  # another process has its number now
+    return run_dir, ship_all(run_dir).address.run_id
+
+
+def status(client, run_id):
+    return client.get_run(run_id).info.status
+
+
+def test_the_next_run_ends_one_that_was_killed_with_its_shipper(client):
+    run_dir, _ = make_run()
+    killed = subprocess.run([sys.executable, "-c", BOTH_KILLED, str(run_dir)])
+    assert killed.returncode == -signal.SIGKILL
+    run_id = run_files.read_json(run_dir / run_files.MLFLOW)["run_id"]
+    assert status(client, run_id) == "RUNNING"
+    with start_tracking(*make_run()) as session:
+        session.log(1, {"train/loss": 1.0}, "update")
+    run = client.get_run(run_id)
+    assert (run.info.status, run.data.tags["stop_reason"]) == ("KILLED", "killed")
+    assert run.data.tags["error"] == "the training process is gone and left no status: it was killed"
+    assert status(client, session.run_id) == "FINISHED"
+
+
+def test_a_run_is_ended_once_as_its_directory_says_and_when_it_last_wrote(client):
+    run_dir, killed = run_without_process()
+    os.utime(run_dir / run_files.TRACKING, (1_000_000_000, 1_000_000_000))
+    finished_dir, finished = run_without_process(experiment="another")
+    run_files.write_json(finished_dir / run_files.STATUS, {"status": "FINISHED", "stop_reason": "completed", "time": 7})
+    assert set(end_abandoned_runs(client, "own")) == {killed, finished}
+    assert (status(client, killed), status(client, finished)) == ("KILLED", "FINISHED")
+    assert client.get_run(killed).info.end_time == 1_000_000_000_000
+    assert run_files.read_json(run_dir / run_files.STATUS)["status"] == "KILLED"
+    assert end_abandoned_runs(client, "own") == []
+
+
+@pytest.mark.parametrize("why", ["own", "alive", "sent", "elsewhere", "other run", "removed"])
+def test_a_run_that_may_go_on_is_let_be(client, why):
+    run_dir, run_id = run_without_process()
+    lock = FileLock(run_dir / run_files.LOCK)
+    if why == "alive":
+        describe(run_dir, created=psutil.Process().create_time())
+    elif why == "sent":
+        lock.acquire()
+    elif why == "elsewhere":
+        client.set_tag(run_id, "host", "another-machine")
+    elif why == "other run":
+        client.set_tag(run_id, "run_uid", "another")
+    elif why == "removed":
+        (run_dir / run_files.TRACKING).unlink()
+    began = time.monotonic()
+    assert end_abandoned_runs(client, run_id if why == "own" else "own") == []
+    assert time.monotonic() - began < 2
+    assert status(client, run_id) == "RUNNING"
+    lock.release()
