@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rl_training.config.ppo import PPOConfig
-from rl_training.errors import CheckpointError, EnvironmentFault
+from rl_training.errors import CheckpointError, EnvironmentFault, UserError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime.callbacks import Callback, CallbackError, TrainerState
 from rl_training.runtime.checkpoint import load_policy_state, newest_good, open_checkpoint, write_checkpoint
@@ -89,6 +89,32 @@ def test_a_run_goes_through_its_events_in_order_and_leaves_what_it_says() -> Non
     assert json.loads((result.run_dir / "metadata.json").read_text())["run_uid"] == result.run_uid
     assert {"rollout/episode_return_mean", "train/policy_loss", "eval/return_mean"} <= set(result.metrics)
     assert result.cpu_seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        # T * N * 4 features of 4 bytes: 2e14 * 16 bytes are 2.84 PiB.
+        ({"rollout_steps": 10**14}, "Unable to allocate 2.84 PiB for an array with shape (100000000000000, 2, 4)"),
+        # A policy's and a value's layer of 1e7 * 1e7 weights of 4 bytes.
+        ({"network": {"hidden": [10**7, 10**7]}}, "you tried to allocate 800000000000000 bytes"),
+        ({"network": {"hidden": [10**18]}}, "Storage size calculation overflowed"),
+    ],
+)
+def test_settings_too_large_for_the_memory_are_refused_in_one_line(
+    fields: dict[str, Any], words: str, home: Path
+) -> None:
+    with pytest.raises(UserError) as refused:
+        DefaultExperimentManager().setup(plain(**fields))
+    message = str(refused.value)
+    assert message.startswith("the networks and buffers of these settings do not fit into memory: ")
+    assert words in message
+    assert message.endswith(
+        f"lower what makes them large: num_envs = 2, rollout_steps = {fields.get('rollout_steps', 32)}, "
+        f"network.hidden = {fields.get('network', {'hidden': [64, 64]})['hidden']}"
+    )
+    assert "\n" not in message
+    assert not list((home / "runs").rglob("metadata.json"))
 
 
 def test_it_learns_the_best_return() -> None:

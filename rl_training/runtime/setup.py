@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rl_training.config.checking import check
 from rl_training.config.reader import read_text
 from rl_training.config.resume_rules import Difference, Rule, check_differences, differences
 from rl_training.config.settings import TrainConfig
+from rl_training.errors import UserError, one_line
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint, newest_good
 from rl_training.runtime.download import read_download
@@ -28,6 +29,16 @@ logger = logging.getLogger(__name__)
 
 ConfigT = TypeVar("ConfigT", bound=TrainConfig)
 MakeTrainer = Callable[..., Trainer]
+
+_TOO_LARGE = (
+    "allocate memory",
+    "enough memory",
+    "out of memory",
+    "Storage size",
+    "array is too big",
+    "allowed dimension",
+)
+"""Words of torch and NumPy, which have no type of error for it (CUDA's apart)."""
 
 
 def make_trainer(
@@ -58,7 +69,7 @@ def make_trainer(
     check_differences(changes)
     own_run = None if changes else _own_run(checkpoint, config)
     if own_run is not None:
-        trainer = trainer_type(config, own_run, callbacks, stop=stop)
+        trainer = _constructed(trainer_type, config, own_run, callbacks, stop)
         trainer.restore(checkpoint)
         return trainer
     if config.run_dir == before.run_dir:
@@ -77,10 +88,37 @@ def _made(
 ) -> Trainer:
     """The trainer of a run that was just made; the run goes again where no trainer can be made."""
     try:
-        return trainer_type(config, run, callbacks, stop=stop)
+        return _constructed(trainer_type, config, run, callbacks, stop)
     except BaseException:
         discard_training_run(run)
         raise
+
+
+def _constructed(
+    trainer_type: MakeTrainer, config: ConfigT, run: TrainingRun, callbacks: Iterable[Callback], stop: StopFlag | None
+) -> Trainer:
+    """The trainer; what is too large for the memory is the settings' fault."""
+    try:
+        return trainer_type(config, run, callbacks, stop=stop)
+    except (MemoryError, RuntimeError, ValueError) as error:
+        reason = one_line(error).rpartition("DefaultCPUAllocator: ")[2]
+        if not isinstance(error, MemoryError) and not any(words in reason for words in _TOO_LARGE):
+            raise
+        sizes = (f"{name} = {value}" for name, value in _sizes(config))
+        raise UserError(
+            f"the networks and buffers of these settings do not fit into memory: {reason}; lower what makes them "
+            f"large: {', '.join(sizes)}"
+        ) from None
+
+
+def _sizes(config: TrainConfig) -> Iterator[tuple[str, Any]]:
+    """The settings that say how much memory a trainer takes, of those that its algorithm has."""
+    for path in ("num_envs", "rollout_steps", "buffer_size", "network.hidden"):
+        value: Any = config
+        for name in path.split("."):
+            value = getattr(value, name, None)
+        if value is not None:
+            yield path, list(value) if isinstance(value, tuple) else value
 
 
 def _own_run(checkpoint: Checkpoint, config: TrainConfig) -> TrainingRun | None:
