@@ -28,8 +28,11 @@ from rl_training.tracking.store import URI_VARIABLE, is_server, resolve_tracking
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
-SERVER_SECONDS = 30.0
-"""How long a server may take to take the run in, before training begins."""
+SERVER_SECONDS = 20.0
+"""How long a server may take to take the run in, before training begins, the shipper's start of some seconds included.
+
+With the start of the training process, also some seconds, an error comes within 30 s of the command.
+"""
 
 DATABASE_SECONDS = 180.0
 """The same for a database that is opened directly, which may have to be made first, in turn with other runs."""

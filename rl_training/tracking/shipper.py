@@ -39,8 +39,9 @@ POLL_SECONDS = 1.0
 FIRST_BACKOFF, LAST_BACKOFF = 0.5, 10.0
 """Seconds between two tries when the server is in trouble: doubled from the first to the last."""
 
-LOCK_SECONDS = 20.0
-"""How long to wait for the shipper of an earlier training process of this run to end."""
+LOCK_SECONDS = 15.0
+"""How long to wait for the shipper of an earlier training process of this run to end: a little more than it drains, and
+less than training waits for this one."""
 
 
 class Shipper:
