@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -377,6 +378,34 @@ def test_what_is_written_of_a_run_holds_no_secret(home):
     own = {name: described["tags"][name] for name in ("flow", "robot", "my_password", "team")}
     assert own == {"flow": shown, "robot": shown, "my_password": "***", "team": "blue"}
     assert described["run_name"] == f"at {shown}"
+
+
+@pytest.mark.parametrize("name", ["a?b", "a%20b", "a%3fb"])
+def test_a_home_that_mlflow_misreads_is_refused(name, tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / name))
+    run_dir, config = make_run()
+    with pytest.raises(TrackingError, match=r"set RL_TRAINING_HOME to a folder without them") as caught:
+        start_tracking(run_dir, config)
+    assert f"the MLflow store can't be {tmp_path / name}/mlflow.db: MLflow misreads" in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert resolve_tracking_uri("http://h/a%20b?c") == "http://h/a%20b?c"
+
+
+def test_other_odd_homes_have_their_store_inside(store_template, tmp_path, monkeypatch):
+    home = tmp_path / "a #b ö&+@%me%"
+    home.mkdir()
+    shutil.copy(store_template, home / "mlflow.db")
+    monkeypatch.setenv("RL_TRAINING_HOME", str(home))
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    run_dir = tracked_run()
+    shipment = ship_all(run_dir, uri=resolve_tracking_uri())
+    assert shipment.address.ui == f"mlflow ui --backend-store-uri 'sqlite:///{home}/mlflow.db'"
+    (config_file,) = (home / "artifacts").rglob("config.yaml")
+    assert config_file.read_text() == (run_dir / "config.yaml").read_text()
+    with sqlite3.connect(home / "mlflow.db") as database:
+        assert database.execute("select run_uuid from runs").fetchall() == [(shipment.address.run_id,)]
+    assert [path.name for path in tmp_path.iterdir()] == [home.name]
 
 
 def test_threads_are_not_left_behind(home):

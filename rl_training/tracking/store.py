@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from filelock import FileLock
 
-from rl_training.config.paths import embedded_artifact_root, embedded_tracking_uri
+from rl_training.config.paths import HOME_VARIABLE, embedded_artifact_root, embedded_tracking_uri
 from rl_training.config.programs import program
 from rl_training.config.secrets import redact_text
 from rl_training.errors import TrackingError
@@ -54,11 +54,18 @@ def resolve_tracking_uri(uri: str | None = None) -> str:
     """Returns the MLflow tracking URI to use: the one given, else `$MLFLOW_TRACKING_URI`, else the embedded SQLite.
 
     Raises:
-        TrackingError: The URI is a directory, which MLflow no longer takes.
+        TrackingError: The URI is a directory, which MLflow no longer takes, or a file whose path it misreads.
     """
     uri = uri or os.environ.get(URI_VARIABLE) or embedded_tracking_uri()
     if uri.startswith(SQLITE):
-        return SQLITE + str(Path(uri.removeprefix(SQLITE)).absolute())
+        path = str(Path(uri.removeprefix(SQLITE)).absolute())
+        if "?" in path or unquote(path) != path:
+            # Quoting would be no help: MLflow makes the quoted path's folders before SQLAlchemy opens the right file.
+            raise TrackingError(
+                f"the MLflow store can't be {path}: MLflow misreads `?`, and `%` before two hexadecimal digits, in a "
+                f"path; set {HOME_VARIABLE} to a folder without them, or {URI_VARIABLE} to a server or another file"
+            )
+        return SQLITE + path
     scheme = urlsplit(uri).scheme
     if scheme in ("", "file"):
         raise TrackingError(
