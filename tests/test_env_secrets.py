@@ -70,6 +70,13 @@ def test_a_refusal_and_a_finding() -> None:
     assert finding.message == "the first reset raised ConnectionError: http://sim/?key=***: refused"
 
 
+def test_the_warning_of_a_close_that_fails(caplog: pytest.LogCaptureFixture) -> None:
+    envs = TrainingEnvs(settings(env_kwargs={"api_token": "CASE-SECRET-7", "at": "close"}), gamma=None)
+    envs.close()
+    (record,) = caplog.records
+    assert record.getMessage().endswith("close raised ConnectionError: http://sim/?key=***: refused (and 1 more)")
+
+
 def test_a_wrapper() -> None:
     wrapper = {"name": "case_envs.interface:refuses_its_token", "kwargs": {"api_token": "CASE-SECRET-7"}}
     with pytest.raises(EnvironmentRefused, match=r"PermissionError: \*\*\* is not valid any more") as refused:

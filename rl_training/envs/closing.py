@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import gymnasium as gym
 
+from rl_training.config.secrets import hide
 from rl_training.envs.contract import raised
 from rl_training.errors import FOREIGN_ERRORS
 
 logger = logging.getLogger(__name__)
 
 
-def close_quietly(env_id: str, envs: Iterable[gym.Env[Any, Any]]) -> None:
+def close_quietly(env_id: str, envs: Iterable[gym.Env[Any, Any]], secrets: Collection[str] = ()) -> None:
     """Closes every environment, those after one that fails too; one warning names the first failure.
 
     Args:
         env_id: The id in the settings, for the warning.
         envs: The environments.
+        secrets: What they were given and the warning must not show.
     """
     failures: list[str] = []
     for env in envs:
         try:
             env.close()
         except FOREIGN_ERRORS as error:
-            failures.append(raised("close", error))
+            failures.append(hide(raised("close", error), secrets))
     if failures:
         others = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
         logger.warning("environment %s: %s%s", env_id, failures[0], others)

@@ -48,7 +48,7 @@ def make_env(config: TrainConfig, env_index: int) -> EpisodeReplay:
     try:
         return EpisodeReplay(RecordEpisodeStatistics(ContractGuard(env, config.env_id, env_index, secrets_of(config))))
     except BaseException:
-        close_quietly(config.env_id, [env])
+        close_quietly(config.env_id, [env], secrets_of(config))
         raise
 
 
@@ -65,9 +65,9 @@ def make_vector_env(config: TrainConfig) -> LocalVectorEnv | WorkerVectorEnv:
     envs: list[EpisodeReplay] = []
     try:
         envs.extend(make_env(config, index) for index in range(config.num_envs))
-        return LocalVectorEnv(config.env_id, envs)
+        return LocalVectorEnv(config.env_id, envs, secrets_of(config))
     except BaseException:
-        close_quietly(config.env_id, envs)
+        close_quietly(config.env_id, envs, secrets_of(config))
         raise
 
 
@@ -83,7 +83,7 @@ def make_bare_env(config: TrainConfig) -> gym.Env[Any, Any]:
         for i, wrapper in enumerate(config.wrappers):
             env = _wrap(config, env, wrapper.name, resolve_secrets(wrapper.kwargs, path=f"wrappers.{i}.kwargs"))
     except BaseException:
-        close_quietly(config.env_id, [env])
+        close_quietly(config.env_id, [env], secrets_of(config))
         raise
     return env
 

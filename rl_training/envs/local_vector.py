@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,13 +20,14 @@ class LocalVectorEnv(SyncVectorEnv[Any, Any]):
     Args:
         env_id: The id in the settings, for messages.
         envs: The environments, which this takes over and closes.
+        secrets: What they were given and no warning may show.
 
     Raises:
         EnvironmentRefused: They differ in their spaces.
     """
 
-    def __init__(self, env_id: str, envs: Sequence[EpisodeReplay]) -> None:
-        self._env_id = env_id
+    def __init__(self, env_id: str, envs: Sequence[EpisodeReplay], secrets: Collection[str] = ()) -> None:
+        self._env_id, self._secrets = env_id, secrets
         require_same_spaces(env_id, [(env.observation_space, env.action_space) for env in envs])
         super().__init__([partial(_as_is, env) for env in envs], autoreset_mode=AutoresetMode.DISABLED)
         self.life_steps = np.zeros(len(envs), np.int64)
@@ -43,7 +44,7 @@ class LocalVectorEnv(SyncVectorEnv[Any, Any]):
 
     def close_extras(self, **kwargs: Any) -> None:
         """Closes every environment, those after one that fails on closing too."""
-        close_quietly(self._env_id, getattr(self, "envs", ()))
+        close_quietly(self._env_id, getattr(self, "envs", ()), self._secrets)
 
     def _add_info(self, vector_infos: dict[str, Any], env_info: dict[str, Any], env_num: int) -> dict[str, Any]:
         return super()._add_info(vector_infos, scalars(env_info), env_num) if env_info else vector_infos

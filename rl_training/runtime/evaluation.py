@@ -18,7 +18,7 @@ from rl_training.config.settings import TrainConfig
 from rl_training.envs.closing import close_quietly
 from rl_training.envs.contract import not_finite
 from rl_training.envs.factory import make_env
-from rl_training.envs.guard import fault_text
+from rl_training.envs.guard import fault_text, secrets_of
 from rl_training.envs.leaves import leaves
 from rl_training.errors import EnvironmentFault, EnvironmentRefused
 from rl_training.runtime.policy import Policy
@@ -184,7 +184,7 @@ class Evaluator:
     def close(self) -> None:
         """Closes the environments; a later `run` makes new ones."""
         envs, self._envs = self._envs, []
-        close_quietly(self.config.env_id, envs)
+        close_quietly(self.config.env_id, envs, secrets_of(self.config))
 
 
 def evaluate_policy(

@@ -115,6 +115,10 @@ class TellsItsToken(NeedsToken):
             self._fail()
         return super().step(action)
 
+    def close(self) -> None:
+        if self.at == "close":
+            self._fail()
+
     def _fail(self) -> None:
         try:
             raise KeyError(f"no session for {self.api_token}")
