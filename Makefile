@@ -38,7 +38,7 @@ train: $(READY)
 	@$(BIN)/rl-training flow train --config $(CONFIG)
 
 test: $(READY)
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 check: $(READY)
 	@$(BIN)/ruff format --check .

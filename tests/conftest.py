@@ -16,6 +16,8 @@ PATHS = (str(TESTS), str(TESTS.parent))
 for path in PATHS:
     if path not in sys.path:
         sys.path.insert(0, path)
+# One thread, before torch is imported: sums differ between thread counts, and so would what a tiny task learns.
+os.environ["OMP_NUM_THREADS"] = "1"
 # Messages name programs by their names where PATH leads to them.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, *filter(None, [os.environ.get("PYTHONPATH")])])

@@ -78,7 +78,7 @@ def test_the_best_action_of_each_kind_is_learnt(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "updates"), [("vector", 60), ("discrete", 60), ("small image", 30), ("large image", 30), ("mixed", 60)]
+    ("kind", "updates"), [("vector", 60), ("discrete", 60), ("small image", 30), ("large image", 30), ("mixed", 120)]
 )
 def test_each_kind_of_observation_is_learnt_from(kind: str, updates: int) -> None:
     ppo, observations = train("discrete", kind, updates, learning_rate=1e-3)
