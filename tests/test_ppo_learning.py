@@ -78,10 +78,12 @@ def test_the_best_action_of_each_kind_is_learnt(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "updates"), [("vector", 60), ("discrete", 60), ("small image", 30), ("large image", 30), ("mixed", 120)]
+    ("kind", "updates"), [("vector", 60), ("discrete", 60), ("small image", 30), ("large image", 30), ("mixed", 60)]
 )
 def test_each_kind_of_observation_is_learnt_from(kind: str, updates: int) -> None:
-    ppo, observations = train("discrete", kind, updates, learning_rate=1e-3)
+    # The scalar beside an image tells two contexts apart by little at first: the policy must not be sure before.
+    entropy_coef = 0.05 if kind == "mixed" else 0.001
+    ppo, observations = train("discrete", kind, updates, learning_rate=1e-3, entropy_coef=entropy_coef)
     assert ppo.act_greedy(observations).tolist() == BEST["discrete"].tolist()
 
 
