@@ -84,5 +84,6 @@ def summarize(
         "policy_sha256": open_checkpoint(training["checkpoint"], policy_only=True).policy_sha256,
         "evaluation": evaluation,
         "promotion": promotion,
+        "inexact": run.trainer.inexact,
         "ui_command": run.session.ui,
     }

@@ -9,6 +9,7 @@ from typing import Any
 def report_text(summary: Mapping[str, Any]) -> str:
     """Returns the Markdown report of a flow's summary."""
     from rl_training.api.summary import evaluation_line
+    from rl_training.runtime.inexact import reasons
 
     evaluation = summary["evaluation"]
     run, ui = f"`{summary['run_id']}`", summary["ui_command"]
@@ -22,6 +23,7 @@ def report_text(summary: Mapping[str, Any]) -> str:
         ("run directory", f"`{summary['run_dir']}`"),
         ("best checkpoint", f"`{summary['best_checkpoint']}`"),
         ("policy sha256", f"`{summary['policy_sha256']}`"),
+        *(("not exact", f"resumed {reasons(resume)}") for resume in summary["inexact"]),
     ]
     return "\n".join(
         [

@@ -234,7 +234,7 @@ def test_a_resume_that_was_not_exact_is_marked(client):
     log.close()
     log.log(10, {"train/loss": 2.0}, "update")
     run_id = ship_all(run_dir).address.run_id
-    assert json.loads(client.get_run(run_id).data.tags["resume_inexact"]) == {"step": 10, "train/loss": [1.0, 2.0]}
+    assert json.loads(client.get_run(run_id).data.tags["resume.differences"]) == {"step": 10, "train/loss": [1.0, 2.0]}
     assert {(step, value) for _, step, value, _ in stored_points(client, run_id)} == {(10, 1.0)}
 
 

@@ -15,6 +15,7 @@ DONE = {
     "checkpoint": "/runs/a b/checkpoints/step_000000100000",
     "run_id": "abc",
     "ui_command": "http://h:1/#/experiments/3/runs/abc",
+    "inexact": [],
     "unsent": "",
 }
 
@@ -46,6 +47,18 @@ def test_stopped_run_says_how_to_go_on():
         "run directory: /runs/a b",
         "checkpoint: /runs/a b/checkpoints/step_000000100000",
         "offline",
+    ]
+
+
+def test_resumes_that_were_not_exact_are_said():
+    inexact = [
+        {"num_timesteps": 2_048, "fresh_episodes": [0, 3], "changed": []},
+        {"num_timesteps": 9_000, "fresh_episodes": [], "changed": ["threads: 1 -> 2", "torch: 2.9.0 -> 2.9.1"]},
+    ]
+    assert summary_lines({**DONE, "inexact": inexact})[1:3] == [
+        "not exact: resumed at step 2,048: replaying the episodes of environments 0, 3 gave other observations, so "
+        "they began fresh ones (the environment is not deterministic)",
+        "not exact: resumed at step 9,000: sums may differ from here on (threads: 1 -> 2, torch: 2.9.0 -> 2.9.1)",
     ]
 
 

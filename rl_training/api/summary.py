@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rl_training.config.programs import program
+from rl_training.runtime.inexact import reasons
 
 
 def summary_lines(summary: Mapping[str, Any], *, resume: str = "resume") -> list[str]:
@@ -19,6 +20,7 @@ def summary_lines(summary: Mapping[str, Any], *, resume: str = "resume") -> list
     lines = [_end(summary)]
     if summary["stop_reason"] == "signal":
         lines.append(f"go on with: {program('rl-training')} {resume} {shlex.quote(summary['run_dir'])}")
+    lines += [f"not exact: resumed {reasons(resume)}" for resume in summary["inexact"]]
     if summary["evaluation"] is not None:
         lines.append(evaluation_line(summary["evaluation"]))
     if (promotion := summary.get("promotion")) is not None:

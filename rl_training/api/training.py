@@ -63,6 +63,8 @@ class RunSummary:
     """Where the run can be seen: an address, or the command that opens the UI."""
     unsent: str = ""
     """What is not in MLflow, and what to do; empty where everything is there."""
+    inexact: Sequence[Mapping[str, Any]] = ()
+    """The resumes on the way that may not have been exact; see `rl_training.runtime.inexact`."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns it for JSON; of the evaluation the numbers that sum it up."""
@@ -80,6 +82,7 @@ class RunSummary:
             and {"checkpoint": str(self.checkpoint), **evaluation_numbers(self.evaluation.to_dict())},
             "ui_command": self.ui,
             "unsent": self.unsent,
+            "inexact": list(self.inexact),
         }
 
     def lines(self) -> list[str]:
@@ -253,3 +256,4 @@ def summarize(
         ui=ui,
         unsent=unsent,
     )
+        inexact=trainer.inexact,

@@ -35,6 +35,7 @@ from rl_training.runtime.checkpoint import (
     prune,
     write_checkpoint,
 )
+from rl_training.runtime.checkpoint_files import replace_file
 from rl_training.runtime.versions import versions
 
 CONFIG = "config.yaml"
@@ -131,7 +132,7 @@ def open_training_run(run_dir: str | Path) -> TrainingRun:
     """
     run_dir = Path(run_dir).absolute()
     try:
-        run_uid = json.loads((run_dir / METADATA).read_text(encoding="utf-8"))["run_uid"]
+        run_uid = read_metadata(run_dir)["run_uid"]
         if not isinstance(run_uid, str):
             raise TypeError("run_uid is not text")
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -139,6 +140,25 @@ def open_training_run(run_dir: str | Path) -> TrainingRun:
             f"{run_dir} holds no run: {METADATA} can't be read ({type(error).__name__}: {error})"
         ) from error
     return TrainingRun(run_dir, run_uid)
+
+
+def read_metadata(run_dir: Path) -> dict[str, Any]:
+    """Returns the content of a run's `metadata.json`."""
+    metadata: dict[str, Any] = json.loads((run_dir / METADATA).read_text(encoding="utf-8"))
+    return metadata
+
+
+def update_metadata(run: TrainingRun, fields: Mapping[str, Any]) -> None:
+    """Writes fields of a run's `metadata.json` anew.
+
+    Raises:
+        UserError: The directory can't be written.
+    """
+    text = json.dumps({**read_metadata(run.run_dir), **fields}, indent=2, allow_nan=False) + "\n"
+    try:
+        replace_file(run.run_dir / METADATA, text)
+    except OSError as error:
+        raise UserError(f"{run.run_dir / METADATA} can't be written: {error.strerror or error}") from error
 
 
 def discard_training_run(run: TrainingRun) -> None:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from rl_training.config.checking import check
 from rl_training.config.reader import read_text
-from rl_training.config.resume_rules import Difference, Rule, check_differences, differences
+from rl_training.config.resume_rules import Difference, check_differences, differences
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import UserError, one_line
 from rl_training.runtime.callbacks import Callback
@@ -147,8 +147,6 @@ def _fork(checkpoint: Checkpoint, changes: list[Difference], config: TrainConfig
         f"{checkpoint.num_timesteps:,}",
         "; ".join(map(str, changes)) or "that run has a later checkpoint, or its directory is not here",
     )
-    if any(change.rule is Rule.INEXACT for change in changes):
-        logger.warning("device or threads differ from the checkpoint's: from here on the run is not bit-exact")
     origin = {
         "run_uid": checkpoint.run_uid,
         "num_timesteps": checkpoint.num_timesteps,

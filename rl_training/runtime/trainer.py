@@ -30,6 +30,7 @@ from rl_training.runtime.checkpoint import (
     write_best,
 )
 from rl_training.runtime.evaluation import Evaluator
+from rl_training.runtime.inexact import INEXACT, computer, inexact_resumes, record_inexact
 from rl_training.runtime.job_lock import run_lock
 from rl_training.runtime.manifest import TRAINER
 from rl_training.runtime.policy import Policy
@@ -78,6 +79,8 @@ class Trainer(ABC):
         self.progress = Progress()
         self.state = TrainerState(config=config, run_dir=run.run_dir, run_uid=run.run_uid, stop=self.stop)
         self.metrics: dict[str, float] = {}
+        self.inexact: list[dict[str, Any]] = []
+        """The resumes on the way here that may not have been exact; see `inexact_resumes`."""
         self._restored = False
         self._saved_moment: tuple[int, Phase, int, int] | None = None
         self._evaluator = Evaluator(config)
@@ -166,6 +169,7 @@ class Trainer(ABC):
         try:
             if not self._restored:
                 self._start()
+            record_inexact(self.run, self.inexact)
             self._emit("on_train_start", {})
             if self.state.checkpoint is None:
                 self._save()  # so that whatever happens, there is something to resume from
@@ -256,7 +260,7 @@ class Trainer(ABC):
                 "progress": asdict(self.progress),
                 "callbacks": self.callbacks.state_dict(),
             },
-            extra={"device": str(self.device), "threads": self.config.threads},
+            extra={**computer(self.device, self.config.threads), INEXACT: self.inexact},
             shards=self._replay_shards(),
         )
         if is_best and progress.best_return is not None:
@@ -289,17 +293,14 @@ class Trainer(ABC):
             self.state.best_checkpoint = self._best_so_far(checkpoint)
         else:
             self.progress.best_return = None  # a fork keeps a best of its own
-        if self.num_timesteps >= self.config.total_timesteps:
+        if self.num_timesteps < self.config.total_timesteps or self.progress.phase == "update":
+            self.inexact = inexact_resumes(checkpoint, fresh, computer(self.device, self.config.threads))
+        else:
+            self.inexact = inexact_resumes(checkpoint)
             logger.info(
                 "this run is complete at %s of %s steps; a larger total_timesteps trains on",
                 f"{self.num_timesteps:,}",
                 f"{self.config.total_timesteps:,}",
-            )
-        if fresh:
-            logger.warning(
-                "environment is not deterministic: replaying its episode gave other observations; environments %s "
-                "resume with a fresh episode, so this resume is not exact",
-                fresh,
             )
 
     def discard(self) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import TrackingError
+from rl_training.runtime.inexact import INEXACT
 from rl_training.tracking.naming import MAX_TAG, legal_name, shorten
 from rl_training.tracking.store import get_or_create_experiment, no_resend, ui_hint
 
@@ -151,6 +152,12 @@ def _link_fork(client: MlflowClient, run_id: str, description: Mapping[str, Any]
         client.set_tag(parent.info.run_id, f"fork.{description['run_uid']}", run_id)
     for key, value in tags.items():
         client.set_tag(run_id, key, shorten(value, MAX_TAG))
+
+
+def mark_inexact(client: MlflowClient, run_id: str, metadata: Mapping[str, Any]) -> None:
+    """Tags the run with the resumes that may not have been exact, as `metadata.json` has them, where there are any."""
+    if resumes := metadata.get(INEXACT):
+        client.set_tag(run_id, "resume.inexact", shorten(json.dumps(resumes), MAX_TAG))
 
 
 def latest_steps(client: MlflowClient, run: Run) -> dict[str, int]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import TrackingError
-from rl_training.runtime.run_utils import METADATA
+from rl_training.runtime.run_utils import METADATA, read_metadata
 from rl_training.tracking import run_files
 from rl_training.tracking.cursor import Cursor, count_unsent, load_cursor
 from rl_training.tracking.follow import Follower, Point
@@ -26,6 +26,7 @@ from rl_training.tracking.mlflow_run import (
     experiment_of,
     find_or_create,
     latest_steps,
+    mark_inexact,
     reopen,
     set_status,
 )
@@ -93,7 +94,7 @@ class Shipment:
         self._batches: dict[str, list[Point]] = {}
         self._there: dict[str, int] = {}
         """Last step of each metric that MLflow had before: steps made again are not sent a second time."""
-        self._inexact: str | None = None
+        self._differences: str | None = None
         self._described = self._ended = False
 
     def open(self, new_run: bool = False) -> RunAddress:
@@ -164,9 +165,9 @@ class Shipment:
 
             metrics = [Metric(point.key, point.value, point.timestamp, point.step) for point in points]
             self.client.log_batch(cursor.run_id, metrics=metrics)
-        if self._inexact is not None:
-            self.client.set_tag(cursor.run_id, "resume_inexact", shorten(self._inexact, MAX_TAG))
-            self._inexact = None
+        if self._differences is not None:
+            self.client.set_tag(cursor.run_id, "resume.differences", shorten(self._differences, MAX_TAG))
+            self._differences = None
         del self._batches[name]
         if cursor.offsets.get(name, 0) < follower.offset:
             cursor.offsets[name] = follower.offset
@@ -189,7 +190,7 @@ class Shipment:
                 self.cursor.points += len(line.points) - len(new)
                 batch += new
                 if line.content["event"] == DIFFERENCE:
-                    self._inexact = json.dumps({"step": step, **line.content["differences"]})
+                    self._differences = json.dumps({"step": step, **line.content["differences"]})
         return batch
 
     def _draw_curve(self, now: bool) -> None:
@@ -210,6 +211,8 @@ class Shipment:
     def _ship_artifact(self) -> bool:
         for name, mark in pending_artifacts(self.run_dir, self.cursor.artifacts):
             send_artifact(self.client, self.address.run_id, self.run_dir, name)
+            if name == METADATA:
+                mark_inexact(self.client, self.address.run_id, read_metadata(self.run_dir))
             self.cursor.artifacts[name] = mark
             self.cursor.save(self.run_dir)
             return True

@@ -1,0 +1,124 @@
+"""A resume that was not exact is on record: in the run's files, later checkpoints, the summary and MLflow."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl_training.experiment.default_manager import DefaultExperimentManager
+from rl_training.runtime.callbacks import Callback, TrainerState
+from rl_training.runtime.checkpoint import newest_good
+from rl_training.runtime.trainer import TrainResult
+
+MANAGER = DefaultExperimentManager()
+
+NOISY = {
+    "algo": "ppo",
+    "env_id": "case_envs:NotDeterministic-v0",
+    "total_timesteps": 128,
+    "num_envs": 2,
+    "rollout_steps": 16,
+    "batch_size": 32,
+    "epochs": 1,
+    "network": {"hidden": [8]},
+    "evaluation": {"every": 1_000, "episodes": 1, "final_episodes": 1},
+}
+
+
+def settings(**fields: Any) -> Any:
+    from rl_training.experiment.loading import config_from_mapping
+
+    return config_from_mapping({**NOISY, **fields})
+
+
+class StopsAt(Callback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_update_end(self, state: TrainerState) -> None:
+        if state.num_timesteps == self.step:
+            state.request_stop()
+
+
+def in_metadata(result: TrainResult) -> Any:
+    return json.loads((result.run_dir / "metadata.json").read_text()).get("inexact", [])
+
+
+def in_manifest(result: TrainResult) -> Any:
+    newest, _ = newest_good(result.run_dir / "checkpoints")
+    assert newest is not None
+    return newest.manifest.extra["inexact"]
+
+
+def test_fresh_episodes_are_on_record_wherever_one_may_look(client, tmp_path: Path) -> None:
+    config = tmp_path / "noisy.json"
+    config.write_text(json.dumps(NOISY))
+
+    def command(*words: object) -> tuple[dict[str, Any], str]:
+        arguments = [sys.executable, "-m", "rl_training", *map(str, words), "--json"]
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=180)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout), done.stderr
+
+    trained, _ = command("train", "--config", config)
+    assert trained["inexact"] == []
+    assert "resume.inexact" not in client.get_run(trained["run_id"]).data.tags
+    resumed, said = command("resume", trained["run_id"], "--set", "total_timesteps=160")
+    expected = [{"num_timesteps": 128, "fresh_episodes": [0, 1], "changed": []}]
+    assert resumed["inexact"] == expected
+    reason = "replaying the episodes of environments 0, 1 gave other observations, so they began fresh ones"
+    assert f"this resume is not exact, at step 128: {reason}" in said
+    assert json.loads((Path(resumed["run_dir"]) / "metadata.json").read_text())["inexact"] == expected
+    manifest = json.loads((Path(resumed["checkpoint"]) / "manifest.json").read_text())
+    assert manifest["extra"]["inexact"] == expected
+    assert json.loads(client.get_run(resumed["run_id"]).data.tags["resume.inexact"]) == expected
+
+
+@pytest.mark.usefixtures("home")
+def test_each_inexact_resume_of_a_run_is_on_record_once_and_stays_with_its_forks(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    stopped = MANAGER.setup(settings(), [StopsAt(32)]).train()
+    assert (in_metadata(stopped), in_manifest(stopped)) == ([], [])
+    stopped = MANAGER.resume(stopped.run_dir, [StopsAt(64)]).train()
+    done = MANAGER.resume(stopped.run_dir).train()
+    assert done.run_uid == stopped.run_uid
+    expected = [{"num_timesteps": step, "fresh_episodes": [0, 1], "changed": []} for step in (32, 64)]
+    assert in_metadata(done) == in_manifest(done) == expected
+    caplog.clear()
+    again = MANAGER.resume(done.run_dir)
+    assert again.train().stop_reason == "completed"  # nothing is computed any more, so nothing is inexact
+    assert again.inexact == in_metadata(done) == expected
+    assert "not exact" not in caplog.text
+    fork = MANAGER.resume(done.run_dir, total_timesteps=160).train()
+    expected.append({"num_timesteps": 128, "fresh_episodes": [0, 1], "changed": []})
+    assert in_metadata(fork) == in_manifest(fork) == expected
+    assert in_metadata(done) == expected[:2]
+
+
+@pytest.mark.usefixtures("home")
+def test_other_threads_are_on_record_and_an_exact_resume_is_not() -> None:
+    plain = settings(env_id="case_envs:Plain-v0")
+    stopped = MANAGER.setup(plain, [StopsAt(32)]).train()
+    stopped = MANAGER.resume(stopped.run_dir, [StopsAt(64)]).train()
+    assert (in_metadata(stopped), in_manifest(stopped)) == ([], [])
+    fork = MANAGER.resume(stopped.run_dir, threads=2).train()
+    assert in_metadata(fork) == [{"num_timesteps": 64, "fresh_episodes": [], "changed": ["threads: 1 -> 2"]}]
+    assert in_manifest(fork) == in_metadata(fork)
+
+
+@pytest.mark.usefixtures("home")
+def test_another_machine_or_version_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = MANAGER.setup(settings(env_id="case_envs:Plain-v0"), [StopsAt(32)]).train()
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "OTHER")
+    monkeypatch.setattr("rl_training.runtime.inexact.versions", lambda: {"numpy": "9.9.9"})
+    done = MANAGER.resume(stopped.run_dir).train()
+    (entry,) = in_metadata(done)
+    cpu, numpy = entry["changed"]
+    assert cpu.startswith("cpu: ")
+    assert cpu.endswith(" OTHER")
+    assert numpy.startswith("numpy: ")
+    assert numpy.endswith(" -> 9.9.9")
