@@ -1,6 +1,9 @@
 """DQN and SAC that are stopped anywhere and resumed are the run that was never stopped, its replay buffer included."""
 
+import hashlib
 import json
+import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 
 from rl_training.errors import CheckpointError
 from rl_training.experiment.default_manager import DefaultExperimentManager
+from rl_training.runtime import manifest
 from rl_training.runtime.checkpoint import load_trainer_state, open_checkpoint
 from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
 from rl_training.runtime.stopping import StopFlag
@@ -180,3 +184,28 @@ def test_a_setting_of_the_buffer_must_stay() -> None:
     done = MANAGER.setup(dqn(total_timesteps=120, learning_starts=40)).train()
     with pytest.raises(CheckpointError, match=r"buffer_size: 2000 -> 4000 \(must be equal\)"):
         MANAGER.resume(done.run_dir, buffer_size=4_000)
+
+
+def test_a_resume_hashes_each_shard_once_and_one_that_was_touched_since_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluation = {"every": 60, "episodes": 1}
+    config = dqn(total_timesteps=120, learning_starts=40, buffer_size=100, evaluation=evaluation)
+    done = MANAGER.setup(config).train()
+    shards = list((done.run_dir / "replay").iterdir())
+    hashed: Counter[int] = Counter()
+    digest = hashlib.file_digest
+
+    def counted(file: Any, algorithm: Any) -> Any:
+        hashed[os.fstat(file.fileno()).st_ino] += 1
+        return digest(file, algorithm)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    monkeypatch.setattr(manifest, "_SETTLED_NS", -1)
+    assert run_of(MANAGER.resume(done.run_dir)).buffer.total == 120
+    assert {hashed[shard.stat().st_ino] for shard in shards} == {1}
+    checkpoint = open_checkpoint(done.checkpoint or "")
+    shard = checkpoint.path / shards[0].name
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(CheckpointError, match=f"{shard.name} is damaged: its sha256 is not the manifest's"):
+        MANAGER.resume(checkpoint)

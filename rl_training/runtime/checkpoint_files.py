@@ -112,6 +112,14 @@ def link(source: Path, target: Path) -> None:
             os.fsync(file.fileno())
 
 
+def same_file(a: Path, b: Path) -> bool:
+    """Returns whether both names are there and lead to one file."""
+    try:
+        return a.samefile(b)
+    except FileNotFoundError:
+        return False
+
+
 def publish(staged: Path, target: Path) -> None:
     """Gives a staged directory its final name; one that is there is removed, after the new one is in place."""
     sync_directory(staged)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,11 @@ from rl_training.runtime.manifest import (
     MANIFEST,
     POLICY,
     TRAINER,
+    FileState,
     Manifest,
     check_open_file,
+    file_state,
+    is_shard,
     one_line,
     open_plain_file,
     read_manifest,
@@ -44,6 +47,8 @@ class Checkpoint:
     path: Path
     """Its directory."""
     manifest: Manifest
+    hashed: Mapping[str, FileState] = field(default_factory=dict, compare=False, repr=False)
+    """The states in which its replay shards, which may have many gigabytes, were hashed when it was opened."""
 
     @property
     def num_timesteps(self) -> int:
@@ -80,13 +85,14 @@ def checkpoint_name(num_timesteps: int) -> str:
     return f"step_{num_timesteps:012d}"
 
 
-def open_checkpoint(path: str | Path, *, policy_only: bool = False) -> Checkpoint:
+def open_checkpoint(path: str | Path, *, policy_only: bool = False, known: Collection[str] = ()) -> Checkpoint:
     """Verifies a checkpoint: its manifest, and the size and hash of each file.
 
     Args:
         path: Its directory.
         policy_only: Only `config.yaml` and `policy.pt` need be there, as in a registered model; training can't go on
             from it.
+        known: Names of files that are not read: the caller has hashed them just now.
 
     Raises:
         CheckpointError: It is damaged, partial, foreign or of a newer format. One line, which names the file and, where
@@ -94,7 +100,7 @@ def open_checkpoint(path: str | Path, *, policy_only: bool = False) -> Checkpoin
     """
     path = Path(path)
     try:
-        return verified(path, policy_only=policy_only)
+        return verified(path, policy_only=policy_only, known=known)
     except CheckpointError as error:
         raise CheckpointError(f"{error}{newest_good_hint(path.parent)}") from error
 
@@ -163,6 +169,17 @@ def newest_good(root: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, skipped
 
 
+def has_later(checkpoint: Checkpoint) -> bool:
+    """Returns whether a good checkpoint of a larger step is beside one; what is not later is not read."""
+    found, _ = list_checkpoints(checkpoint.path.parent)
+    for later in found:
+        if later.num_timesteps > checkpoint.num_timesteps:
+            with suppress(CheckpointError):
+                verified(later.path)
+                return True
+    return False
+
+
 def find_checkpoint(source: str | Path, *, policy_only: bool = False) -> Checkpoint:
     """Returns the verified checkpoint that a path stands for.
 
@@ -208,25 +225,30 @@ def best_path(root: Path) -> tuple[Path, float] | None:
     return root / name, return_mean
 
 
-def read_best(root: Path) -> tuple[Checkpoint, float] | None:
+def read_best(root: Path, opened: Checkpoint | None = None) -> tuple[Checkpoint, float] | None:
     """Returns the checkpoint with the best periodic evaluation, verified, and its mean return; None if there is none.
+
+    Args:
+        root: A run's `checkpoints` directory.
+        opened: A checkpoint that was opened just now; the shards that both have are not hashed again.
 
     Raises:
         CheckpointError: The record or the checkpoint is damaged.
     """
     best = best_path(root)
-    return None if best is None else (open_checkpoint(best[0]), best[1])
+    if best is None:
+        return None
+    path, return_mean = best
+    known = {name for name in opened.hashed if files.same_file(path / name, opened.path / name)} if opened else set()
+    return open_checkpoint(path, known=known), return_mean
 
 
 def verified(path: Path, *, policy_only: bool = False, known: Collection[str] = ()) -> Checkpoint:
-    """Does the work of `open_checkpoint`, whose errors also say where the newest good checkpoint is.
-
-    The files in `known` are not read: the caller has their hashes from writing them.
-    """
+    """Does the work of `open_checkpoint`, whose errors also say where the newest good checkpoint is."""
     manifest = read_manifest(path)
     names = {CONFIG, POLICY} if policy_only else manifest.files.keys() - known
-    verify_files(path, {name: entry for name, entry in manifest.files.items() if name in names})
-    return Checkpoint(path, manifest)
+    states = verify_files(path, {name: entry for name, entry in manifest.files.items() if name in names})
+    return Checkpoint(path, manifest, {name: state for name, state in states.items() if is_shard(name)})
 
 
 def load_file(checkpoint: Checkpoint, name: str) -> Any:
@@ -257,11 +279,15 @@ def _from_plain(state: Any, path: Path) -> dict[str, Any]:
 
 @contextmanager
 def _verified_file(checkpoint: Checkpoint, name: str) -> Iterator[Any]:
-    """Opens a file and checks it through the same handle that it is then read by."""
+    """Opens a file and checks it through the same handle that it is then read by.
+
+    A shard that was hashed when the checkpoint was opened, and that nobody has touched since, is not hashed again.
+    """
     path = checkpoint.path / name
     try:
         with open_plain_file(path) as file:
-            check_open_file(path, file, checkpoint.manifest.files[name])
+            if checkpoint.hashed.get(name) != file_state(file):
+                check_open_file(path, file, checkpoint.manifest.files[name])
             yield file
     except OSError as error:
         raise CheckpointError(f"{path} can't be read: {one_line(error)}") from error

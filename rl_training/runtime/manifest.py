@@ -11,6 +11,7 @@ import json
 import os
 import re
 import stat
+import time
 from collections.abc import Mapping
 from io import BufferedReader
 from pathlib import Path
@@ -36,6 +37,10 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _SHARD_NAME = re.compile(r"[0-9a-f]{64}\.pt")
 _MANIFEST_BYTES = 16 * 2**20
+_SETTLED_NS = 2 * 10**9
+
+FileState = tuple[int, int, int, int, int]
+"""What tells one state of a file from another: device, inode, size, and times of the last write and the last change."""
 
 
 class FileEntry(BaseModel):
@@ -121,21 +126,36 @@ def is_shard(name: str) -> bool:
     return _SHARD_NAME.fullmatch(name) is not None
 
 
-def verify_files(directory: Path, files: Mapping[str, FileEntry]) -> None:
+def verify_files(directory: Path, files: Mapping[str, FileEntry]) -> dict[str, FileState]:
     """Checks the size and hash of each file.
+
+    Returns:
+        The state in which each file was hashed: one that is still in it need not be hashed again. Left out are files of
+        the last two seconds, which a change within one tick of the file system's clock would leave in the same state.
 
     Raises:
         CheckpointError: A file is missing, is a link, or differs; the message names it.
     """
+    states = {}
     for name, entry in files.items():
         path = directory / name
         try:
             with open_plain_file(path) as file:
+                state, now = file_state(file), time.time_ns()
                 check_open_file(path, file, entry)
+                if max(state[-2:]) < now - _SETTLED_NS:
+                    states[name] = state
         except FileNotFoundError:
             raise CheckpointError(f"{path} is missing") from None
         except OSError as error:
             raise CheckpointError(f"{path} can't be read: {one_line(error)}") from error
+    return states
+
+
+def file_state(file: BufferedReader) -> FileState:
+    """Returns the state that an open file is in."""
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def check_open_file(path: Path, file: BufferedReader, entry: FileEntry) -> None:

@@ -127,7 +127,7 @@ class ReplayStore:
 
     def _adopt(self, entry: ShardEntry) -> ShardEntry:
         path = self.directory / entry.path.name
-        if not _same_file(path, entry.path):
+        if not files.same_file(path, entry.path):
             path.unlink(missing_ok=True)
             files.link(entry.path, path)
         return replace(entry, path=path)
@@ -174,7 +174,7 @@ def describe(shards: Sequence[ShardEntry]) -> list[dict[str, Any]]:
 
 def shared_with(directory: Path, shards: Sequence[ShardEntry]) -> set[str]:
     """Returns the names of the shards that a checkpoint's directory has as links to the very same files."""
-    return {shard.path.name for shard in shards if _same_file(directory / shard.path.name, shard.path)}
+    return {shard.path.name for shard in shards if files.same_file(directory / shard.path.name, shard.path)}
 
 
 def _entries(checkpoint: Checkpoint) -> list[ShardEntry]:
@@ -223,12 +223,5 @@ def _piece(buffer: ReplayBuffer) -> int:
 def _on_disk(entry: ShardEntry) -> bool:
     try:
         return entry.path.stat().st_size == entry.file.size
-    except FileNotFoundError:
-        return False
-
-
-def _same_file(a: Path, b: Path) -> bool:
-    try:
-        return a.samefile(b)
     except FileNotFoundError:
         return False

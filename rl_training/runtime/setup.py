@@ -13,7 +13,7 @@ from rl_training.config.resume_rules import Difference, check_differences, diffe
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import UserError, one_line
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint, newest_good
+from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint, has_later
 from rl_training.runtime.download import read_download
 from rl_training.runtime.run_utils import (
     METADATA,
@@ -123,8 +123,7 @@ def _sizes(config: TrainConfig) -> Iterator[tuple[str, Any]]:
 
 def _own_run(checkpoint: Checkpoint, config: TrainConfig) -> TrainingRun | None:
     """The run that the checkpoint is the newest of; None where a later one exists: going on would rewrite history."""
-    newest, _ = newest_good(checkpoint.path.parent)
-    if newest is not None and newest.num_timesteps > checkpoint.num_timesteps:
+    if has_later(checkpoint):
         return None
     run_dir = checkpoint.path.parent.parent
     download = read_download(checkpoint)

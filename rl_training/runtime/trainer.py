@@ -313,7 +313,7 @@ class Trainer(ABC):
         """The best checkpoint on record; `checkpoint` itself, where the run ended before that could be written down."""
         progress = self.progress
         try:
-            best = read_best(self.run.checkpoints)
+            best = read_best(self.run.checkpoints, checkpoint)
         except CheckpointError as error:
             logger.warning("%s; the next evaluation begins a new best", error)
             best = None
