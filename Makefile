@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CONFIG ?= configs/ppo/cartpole.yaml
-SEEDS ?= 5
+# The learning benchmark measures all its tasks unless CONFIG is given.
+GIVEN_CONFIG := $(if $(filter-out file,$(origin CONFIG)),$(CONFIG))
 
 help:
 	@echo "rl_training: start with 'make train', which sets up and teaches PPO CartPole, then 'make test'."
@@ -18,7 +19,7 @@ help:
 	@echo "  make check            format, lint, types and import directions"
 	@echo "  make services-test    run the tests that start real servers"
 	@echo "  make extras-test      install the Atari extra and run its tests"
-	@echo "  make bench-learning   train SEEDS ($(SEEDS)) seeds of CONFIG and judge the final policies"
+	@echo "  make bench-learning   train several seeds of each task (or SEEDS seeds of CONFIG) and judge the final policies"
 	@echo "  make bench-overhead   measure what the flow and tracking cost"
 	@echo "  make clean            remove .venv and caches; never runs or their records"
 
@@ -54,7 +55,7 @@ extras-test: $(READY)
 	@$(BIN)/python -m pytest -q tests/extras
 
 bench-learning: $(READY)
-	@$(BIN)/python benchmarks/learning.py --config $(CONFIG) --seeds $(SEEDS)
+	@$(BIN)/python benchmarks/learning.py $(if $(GIVEN_CONFIG),--config $(GIVEN_CONFIG)) $(if $(SEEDS),--seeds $(SEEDS))
 
 bench-overhead: $(READY)
 	@$(BIN)/python benchmarks/overhead.py --config $(CONFIG)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import platform
@@ -15,6 +16,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PACKAGES = ("rl-training", "torch", "numpy", "gymnasium", "mlflow", "prefect")
+MEASURED = ("rl_training", "flows", "configs", "benchmarks/*.py")
+"""What `git_dirty` is about: the results themselves are written while others are still being made."""
 
 
 def provenance() -> dict[str, Any]:
@@ -22,7 +25,7 @@ def provenance() -> dict[str, Any]:
     return {
         "command": shlex.join(["python", *sys.argv]),
         "git_commit": _git("rev-parse", "HEAD"),
-        "git_dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "git_dirty": bool(_git("status", "--porcelain", "--", *MEASURED)),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in PACKAGES},
         "machine": {"platform": platform.platform(), "cpu": _cpu_model(), "cpus": usable_cpus()},
@@ -35,11 +38,19 @@ def usable_cpus() -> int:
 
 
 def run_json(arguments: list[str], home: Path) -> dict[str, Any]:
+    """Runs one command and waits for it; see `run_json_beside`."""
+    return asyncio.run(run_json_beside(arguments, home))
+
+
+async def run_json_beside(arguments: list[str], home: Path, cwd: Path = ROOT) -> dict[str, Any]:
     """Runs a Python command with one thread and a home of its own; returns the JSON on its last line.
+
+    Others may run beside it. Cancelled, it ends the command first.
 
     Args:
         arguments: What follows `python`.
         home: `RL_TRAINING_HOME` of the command.
+        cwd: The directory in which it runs.
 
     Raises:
         RuntimeError: The command failed; the message ends with what it wrote to stderr.
@@ -50,21 +61,41 @@ def run_json(arguments: list[str], home: Path) -> dict[str, Any]:
         "MKL_NUM_THREADS": "1",
         "RL_TRAINING_HOME": str(home),
     }
-    done = subprocess.run(
-        [sys.executable, *arguments], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, env=environment, cwd=cwd, stdout=pipe, stderr=pipe
     )
-    if done.returncode != 0:
-        raise RuntimeError(f"{shlex.join(arguments)} ended with exit code {done.returncode}:\n{done.stderr[-3000:]}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    try:
+        stdout, stderr = await process.communicate()
+    except asyncio.CancelledError:
+        process.terminate()
+        await process.communicate()
+        raise
+    if process.returncode != 0:
+        text = stderr.decode(errors="replace")[-3000:]
+        raise RuntimeError(f"{shlex.join(arguments)} ended with exit code {process.returncode}:\n{text}")
+    result: dict[str, Any] = json.loads(stdout.splitlines()[-1])
     return result
 
 
-def write_json(name: str, result: dict[str, Any]) -> Path:
-    """Writes `benchmarks/results/NAME.json` and returns its path."""
-    RESULTS.mkdir(parents=True, exist_ok=True)
-    path = RESULTS / f"{name}.json"
-    path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+def write_json(name: str, result: dict[str, Any], folder: Path = RESULTS) -> Path:
+    """Writes `NAME.json`, whole or not at all, with each list of numbers on one line; returns its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.json"
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    beside.write_text(_readable(result) + "\n", encoding="utf-8")
+    beside.replace(path)
     return path
+
+
+def _readable(value: Any, margin: str = "") -> str:
+    inner = margin + "  "
+    if isinstance(value, dict) and value:
+        items = [f"{inner}{json.dumps(key)}: {_readable(item, inner)}" for key, item in value.items()]
+        return "{\n" + ",\n".join(items) + "\n" + margin + "}"
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        return "[\n" + ",\n".join(inner + _readable(item, inner) for item in value) + "\n" + margin + "]"
+    return json.dumps(value, allow_nan=False)
 
 
 def config_name(config: str) -> str:

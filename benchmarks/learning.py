@@ -1,83 +1,178 @@
-"""Learning: several seeds of a shipped config, and how good their final policies are.
+"""Learning: several seeds of the shipped configs, and how good their final policies are.
 
-Each seed is `rl-training train --no-track` in a process of its own with one thread, one process a CPU. Judged is the
-final policy, greedy, on 100 held-out episodes whose seeds no training or periodic evaluation uses. The aggregate is the
-interquartile mean over the seeds with a 95 % bootstrap interval (Agarwal et al. 2021, "Deep Reinforcement Learning at
-the Edge of the Statistical Precipice").
+Without `--config`, all tasks of `learning_tasks.py`. Each seed is `rl-training train --no-track` in a process of its
+own with one thread, one process a CPU, the longest first; a seed that is finished is kept, and not trained again unless
+its settings, the code or a version have changed. docs/learning.md says what is judged and how.
 
-    python benchmarks/learning.py --config configs/ppo/cartpole.yaml --seeds 5
+    python benchmarks/learning.py
+    python benchmarks/learning.py --config configs/dqn/acrobot.yaml --seeds 5
+
+The exit status is 0 where every bar is reached, 1 where one is missed or a training broke, 2 for a wrong command or
+config, and 130 where the benchmark was stopped.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import RESULTS, config_name, provenance, run_json, usable_cpus, write_json
+from common import RESULTS, ROOT, config_name, provenance, usable_cpus, write_json
+from learning_report import write_report
+from learning_runs import EPISODES, Seed, code_sha256, copy_code, kept, make_seed, train
+from learning_tasks import TASKS, Task
 from scipy import stats
 
-EPISODES = 100
+from rl_training.config.secrets import redact
+from rl_training.config.shipped import find_config
+from rl_training.errors import UserError
+
+WORK = ROOT / "benchmarks" / "work"
+RESAMPLES = 10_000
+"""Of the seeds, with replacement, for the interval."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A config and the seeds that are to be trained of it."""
+
+    config: str
+    task: Task | None
+    """None for a config that is not in the table and has no bar."""
+    seeds: tuple[Seed, ...]
 
 
 def main() -> None:
     arguments = _parse()
-    with tempfile.TemporaryDirectory(prefix="learning-") as home, ThreadPoolExecutor(usable_cpus()) as pool:
-        runs = list(
-            pool.map(
-                lambda seed: train_seed(arguments.config, seed, arguments.set, Path(home)),
-                range(arguments.first_seed, arguments.first_seed + arguments.seeds),
-            )
+    about = provenance()
+    code = code_sha256()
+    try:
+        measurements = plan(arguments, code)
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    package = copy_code(arguments.work, code)
+    runs = {seed: run for m in measurements for seed in m.seeds if (run := _kept(seed, arguments)) is not None}
+    bench = Bench(arguments, measurements, runs, about | {"code_sha256": code}, package)
+    try:
+        asyncio.run(bench.run())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print("stopped; seeds that are finished are kept, and the same command goes on", file=sys.stderr)
+        sys.exit(130)
+    write_report(arguments.results)
+    for line in bench.faults:
+        print(line, file=sys.stderr)
+    sys.exit(1 if bench.faults else 0)
+
+
+def plan(arguments: argparse.Namespace, code: str) -> list[Measurement]:
+    """Returns what is to be measured.
+
+    Raises:
+        UserError: A config is missing or faulty.
+    """
+    tasks = {(ROOT / task.config).resolve(): task for task in TASKS}
+    paths = list(tasks) if arguments.config is None else [find_config(arguments.config).resolve()]
+    measurements = []
+    for path in paths:
+        task = tasks.get(path)
+        count = arguments.seeds or (task.seeds if task is not None else 5)
+        config = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else str(path)
+        numbers = range(arguments.first_seed, arguments.first_seed + count)
+        seeds = tuple(make_seed(config_name(config), path, number, arguments.set, code) for number in numbers)
+        measurements.append(Measurement(config, task, seeds))
+    return measurements
+
+
+class Bench:
+    """Trains what is not there yet, and writes each measurement as soon as its last seed is done."""
+
+    def __init__(
+        self,
+        arguments: argparse.Namespace,
+        measurements: Sequence[Measurement],
+        runs: dict[Seed, dict[str, Any]],
+        about: dict[str, Any],
+        package: Path,
+    ) -> None:
+        self.arguments = arguments
+        self.measurements = measurements
+        self.runs = runs
+        self.about = about
+        self.package = package
+        self.faults: list[str] = []
+        """What went wrong, bars that were missed among it."""
+        self._began = time.monotonic()
+        self._free = asyncio.Semaphore(usable_cpus())
+
+    async def run(self) -> None:
+        """Does it all; a training that breaks does not stop the others."""
+        this = asyncio.current_task()
+        assert this is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+        missing = [(seed, m) for m in self.measurements for seed in m.seeds if seed not in self.runs]
+        missing.sort(key=lambda pair: pair[1].task.minutes if pair[1].task else 0, reverse=True)
+        print(f"{len(self.runs)} seeds are there, {len(missing)} to train, {usable_cpus()} at a time", flush=True)
+        for measurement in self.measurements:
+            self._judge_if_complete(measurement)
+        async with asyncio.TaskGroup() as group:
+            for seed, measurement in missing:
+                group.create_task(self._train(seed, measurement))
+
+    async def _train(self, seed: Seed, measurement: Measurement) -> None:
+        async with self._free:
+            try:
+                run = await train(seed, self.arguments.work, self.package)
+            except RuntimeError as error:
+                self._say(f"{seed.name} seed {seed.number}: broke: {error}")
+                self.faults.append(f"{seed.name}: seed {seed.number} broke, so it is not judged")
+                return
+        self.runs[seed] = run
+        self._say(
+            f"{seed.name} seed {seed.number}: {run['return_mean']:.2f} [{run['ci_low']:.2f}, {run['ci_high']:.2f}]"
         )
-    returns = np.array([run["return_mean"] for run in runs])
-    result = {
-        "benchmark": "learning",
-        "config": arguments.config,
-        "overrides": arguments.set,
-        "protocol": f"final policy, greedy, {EPISODES} held-out episodes a seed, the env's own return",
-        "summary": summarize(returns),
-        "seeds": runs,
-        **provenance(),
-    }
-    name = f"learning-{config_name(arguments.config)}"
-    path = write_json(name, result)
-    plot(runs, arguments.config, RESULTS / f"{name}.png")
-    for run in runs:
-        print(f"seed {run['seed']}: {run['return_mean']:.2f} [{run['ci_low']:.2f}, {run['ci_high']:.2f}]")
-    print(json.dumps(result["summary"]))
-    print(f"written: {path}")
+        self._judge_if_complete(measurement)
 
+    def _judge_if_complete(self, measurement: Measurement) -> None:
+        runs = [self.runs[seed] for seed in measurement.seeds if seed in self.runs]
+        if len(runs) < len(measurement.seeds):
+            return
+        first = measurement.seeds[0]
+        summary = summarize(np.array([run["return_mean"] for run in runs]))
+        result = {
+            "benchmark": "learning",
+            "config": measurement.config,
+            "overrides": self.arguments.set,
+            "protocol": f"final policy, greedy, {EPISODES} held-out episodes a seed, the env's own return",
+            "settings": redact(first.settings.model_dump(mode="json", exclude={"seed"})),
+            "summary": summary,
+            "seeds": runs,
+            **self.about,
+        }
+        path = write_json(f"learning-{first.name}", result, self.arguments.results)
+        self._say(f"{first.name}: {summary} written to {path}")
+        task = measurement.task
+        if task is not None and summary["iqm"] < task.bar:
+            self.faults.append(f"{first.name}: missed its bar of {task.bar:g}: IQM {summary['iqm']:.2f}")
 
-def train_seed(config: str, seed: int, overrides: list[str], home: Path) -> dict[str, Any]:
-    """Trains one seed and returns its numbers."""
-    sets = [f"seed={seed}", f"evaluation.final_episodes={EPISODES}", *overrides]
-    flags = [word for override in sets for word in ("--set", override)]
-    command = ["-m", "rl_training", "train", "--config", config, *flags, "--no-track", "--json"]
-    summary = run_json(command, home / str(seed))
-    evaluation = summary["evaluation"]
-    return {
-        "seed": seed,
-        **{key: evaluation[key] for key in ("return_mean", "return_std", "ci_low", "ci_high", "episodes")},
-        "num_timesteps": summary["num_timesteps"],
-        "steps_per_second": summary["steps_per_second"],
-        "policy_sha256": summary["policy_sha256"],
-        "training_returns": read_curve(Path(summary["run_dir"]), "rollout/episode_return_mean"),
-        "evaluation_returns": read_curve(Path(summary["run_dir"]), "eval/return_mean"),
-    }
-
-
-def read_curve(run_dir: Path, metric: str) -> list[tuple[int, float]]:
-    """Returns (step, value) of one metric from a run's own log."""
-    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [(line["step"], line["metrics"][metric]) for line in lines if metric in line.get("metrics", {})]
+    def _say(self, text: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - self._began), 60)
+        print(f"{minutes:3d}:{seconds:02d}  {text}", flush=True)
 
 
 def summarize(returns: np.ndarray) -> dict[str, float]:
-    """Returns the aggregate over seeds; the interval is left out where there are fewer than three."""
+    """Returns the aggregate over seeds; the interval is left out where there are fewer than three.
+
+    Args:
+        returns: Mean return of each seed's final policy, shape [seeds].
+    """
     summary = {
         "seeds": len(returns),
         "mean": float(returns.mean()),
@@ -85,42 +180,30 @@ def summarize(returns: np.ndarray) -> dict[str, float]:
         "iqm": float(stats.trim_mean(returns, 0.25)),
     }
     if len(returns) >= 3:
-        drawn = np.random.default_rng(0).choice(returns, (10_000, len(returns)))
+        drawn = np.random.default_rng(0).choice(returns, (RESAMPLES, len(returns)))
         low, high = np.percentile(stats.trim_mean(drawn, 0.25, axis=1), [2.5, 97.5])
         summary |= {"iqm_low": float(low), "iqm_high": float(high)}
     return summary
 
 
-def plot(runs: list[dict[str, Any]], title: str, path: Path) -> None:
-    """Draws each seed's return in training and in evaluation."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True, layout="constrained")
-    for ax, curve, label in (
-        (axes[0], "training_returns", "return in training, mean of 100 episodes"),
-        (axes[1], "evaluation_returns", "return of the greedy policy in periodic evaluation"),
-    ):
-        for run in runs:
-            if run[curve]:
-                ax.plot(*zip(*run[curve], strict=True), label=f"seed {run['seed']}")
-        ax.set(xlabel="environment steps", title=label)
-        ax.grid(alpha=0.3)
-    axes[0].set_ylabel("return")
-    axes[0].legend()
-    figure.suptitle(title)
-    figure.savefig(path, dpi=120)
+def _kept(seed: Seed, arguments: argparse.Namespace) -> dict[str, Any] | None:
+    return None if arguments.fresh else kept(seed, arguments.work)
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Train several seeds of a config and judge their final policies.")
-    parser.add_argument("--config", default="configs/ppo/cartpole.yaml")
-    parser.add_argument("--seeds", type=int, default=5, help="how many")
+    parser = argparse.ArgumentParser(description="Train several seeds of configs and judge their final policies.")
+    parser.add_argument("--config", help="a file or a shipped name; without it, all tasks of the table")
+    parser.add_argument("--seeds", type=int, help="how many; by default what the table says, or 5")
     parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--fresh", action="store_true", help="train seeds again that are finished")
     parser.add_argument("--set", action="append", default=[], help="override a setting: key=value; repeatable")
-    return parser.parse_args()
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results and the picture")
+    parser.add_argument("--work", type=Path, default=WORK, help="folder in which finished seeds are kept")
+    arguments = parser.parse_args()
+    arguments.results, arguments.work = arguments.results.resolve(), arguments.work.resolve()
+    if arguments.set and arguments.results == RESULTS:
+        parser.error(f"{RESULTS.relative_to(ROOT)} is for the shipped settings; with --set give --results, too")
+    return arguments
 
 
 if __name__ == "__main__":

@@ -1,0 +1,114 @@
+"""The learning benchmark: its tasks, what it makes of returns, what it keeps, and the page made of its results."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from common import RESULTS, write_json
+from learning import summarize
+from learning_report import PAGE, curves, draw, read_results, table, updated
+from learning_runs import bare_code, make_seed, thinned
+from learning_tasks import TASKS
+
+from rl_training.experiment.loading import load_config
+
+ROOT = Path(__file__).resolve().parents[1]
+ACROBOT = next(task for task in TASKS if task.name == "dqn-acrobot")
+
+
+def result(means: list[float], evaluations: list[list[list[float]]]) -> dict:
+    seeds = [
+        {"seed": i, "return_mean": mean, "num_timesteps": 100_000, "evaluation_returns": points}
+        for i, (mean, points) in enumerate(zip(means, evaluations, strict=True))
+    ]
+    return {"summary": summarize(np.array(means)), "seeds": seeds}
+
+
+@pytest.mark.parametrize("task", [task for task in TASKS if (ROOT / task.config).exists()], ids=lambda task: task.name)
+def test_a_tasks_config_is_what_it_says(task):
+    config = load_config(ROOT / task.config)
+    assert (config.algo.upper(), config.env_id) == (task.algo, task.env_id)
+    assert config.total_timesteps <= task.steps
+
+
+def test_the_aggregate_leaves_out_the_best_and_the_worst_of_five():
+    summary = summarize(np.array([1.0, 2.0, 3.0, 4.0, 1000.0]))
+    assert (summary["iqm"], summary["lowest"], summary["mean"], summary["seeds"]) == (3.0, 1.0, 202.0, 5)
+    assert 1.0 <= summary["iqm_low"] <= 3.0 <= summary["iqm_high"] <= 1000.0
+
+
+def test_of_three_it_is_the_mean_and_of_two_there_is_no_interval():
+    assert summarize(np.array([1.0, 2.0, 6.0]))["iqm"] == 3.0
+    assert summarize(np.array([7.0, 7.0, 7.0])).items() >= {"iqm_low": 7.0, "iqm_high": 7.0}.items()
+    assert "iqm_low" not in summarize(np.array([1.0, 2.0]))
+
+
+def test_a_row_has_our_numbers_beside_the_published_ones():
+    missed = result([-90.0] * 5, [[[100_000, -90.0]]] * 5)
+    assert table({ACROBOT: missed}).splitlines()[2] == (
+        "| DQN Acrobot-v1 | 100,000 | -90.0 [-90.0, -90.0] | -90.0 | 5 | -80 | **no** | -76.6 ± 11.8 | 100,000 |"
+    )
+    assert "| 2 | -80 | yes |" in table({ACROBOT: result([-80.0, -80.0], [[[1, -80.0]]] * 2)})
+
+
+def test_the_middle_curve_is_the_aggregate_where_all_seeds_were_evaluated():
+    values = [1.0, 2.0, 3.0, 4.0, 1000.0]
+    shown = curves(result(values, [[[10, value], [20, 2 * value]] for value in values[:4]] + [[[10, 1000.0]]]))
+    assert shown.middle == [(10, 3.0)]
+    assert shown.seeds[3] == [(10, 4.0), (20, 8.0)]
+
+
+def test_the_picture_is_drawn_of_results_alone(tmp_path):
+    draw({ACROBOT: result([-80.0, -70.0], [[[10, -500.0], [20, -75.0]]] * 2)}, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_page_shows_what_the_results_say():
+    page = PAGE.read_text(encoding="utf-8")
+    assert updated(page, read_results(RESULTS)) == page, "run: python benchmarks/learning_report.py"
+
+
+def test_a_long_curve_is_thinned_and_keeps_its_end():
+    curve = [[float(step), 0.0] for step in range(1, 1001)]
+    assert len(thinned(curve)) == 200
+    assert thinned(curve)[-1] == [1000.0, 0.0]
+    assert thinned(curve[:150]) == curve[:150]
+
+
+def test_comments_and_docstrings_are_not_code():
+    assert bare_code('"""A."""\nX = 1\n"""B."""\n') == bare_code("X = 1  # C\n")
+    assert bare_code("X = 1") != bare_code("X = 2")
+
+
+def test_a_seed_is_known_by_all_that_decides_it():
+    def key(number: int = 0, overrides: tuple[str, ...] = (), code: str = "a") -> str:
+        return make_seed("ppo-cartpole", ROOT / "configs/ppo/cartpole.yaml", number, overrides, code).key()
+
+    assert key() == key(overrides=("job=another", "gamma=0.98"))  # the file's own gamma; a job decides nothing
+    assert len({key(), key(1), key(overrides=("gamma=0.9",)), key(code="b")}) == 4
+
+
+def test_lists_of_numbers_are_written_on_one_line(tmp_path):
+    value = {"a": [[1, 2.5], [3, 4.0]], "b": [{"c": []}], "d": {}}
+    text = write_json("x", value, tmp_path).read_text(encoding="utf-8")
+    assert json.loads(text) == value
+    assert '  "a": [[1, 2.5], [3, 4.0]],' in text.splitlines()
+
+
+def test_a_finished_seed_is_kept_and_a_missed_bar_is_an_exit_status(tmp_path):
+    words = ["--config", "ppo/cartpole", "--seeds", "1", "--set", "total_timesteps=256"]
+    folders = ["--results", str(tmp_path / "results"), "--work", str(tmp_path / "work")]
+    command = [sys.executable, "benchmarks/learning.py", *words, *folders]
+    first, second = (subprocess.run(command, cwd=ROOT, capture_output=True, text=True) for _ in range(2))
+    assert first.stdout.startswith("0 seeds are there, 1 to train"), first.stderr
+    assert second.stdout.startswith("1 seeds are there, 0 to train"), second.stderr
+    assert (first.returncode, second.returncode) == (1, 1)
+    assert second.stderr.startswith("ppo-cartpole: missed its bar of 490: IQM ")
+    written = json.loads((tmp_path / "results" / "learning-ppo-cartpole.json").read_text(encoding="utf-8"))
+    (run,) = written["seeds"]
+    assert len(run["returns"]) == run["episodes"] == 100
+    assert (run["num_timesteps"], written["settings"]["total_timesteps"]) == (256, 256)
+    assert written["summary"]["iqm"] == run["return_mean"] == np.mean(run["returns"])
