@@ -1,7 +1,8 @@
 """The command line `rl-training`: each command is a few lines around what the library offers.
 
 Nothing heavy is imported before a command needs it, so that `--help` is quick. Exit codes: 0 done, 1 a run failed,
-2 something the user can put right, 75 stopped by a signal and resumable.
+2 something the user can put right, 75 stopped by a signal and resumable, 130 and 143 stopped by SIGINT and SIGTERM
+before there was anything to go on from.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NoReturn, TextIO
@@ -19,8 +21,9 @@ from cyclopts import App, CycloptsError, Parameter, validators
 from rl_training import __version__
 from rl_training.cli_output import Summary, log_to_stderr, result_stream, write_result
 from rl_training.errors import RLTrainingError, UserError, foreign_cause
+from rl_training.runtime.stopping import EXIT_STOPPED, EXIT_TERMINATED, Terminated, interrupted_by_signals
 
-EXIT_FAILED, EXIT_USER_ERROR, EXIT_STOPPED, EXIT_INTERRUPTED = 1, 2, 75, 130
+EXIT_FAILED, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 130
 
 DEEP_VALIDATION = {"episodes": 20, "max_steps": 100_000}
 
@@ -29,6 +32,7 @@ app = App(
     help="Training runs of reinforcement-learning agents: validate, train, evaluate, promote, resume.",
     version=__version__,
     default_parameter=Parameter(negative=(), show_default=False),
+    suppress_keyboard_interrupt=False,  # what is left of an interrupted command is ours to say
 )
 flow = App(name="flow", help="The same as a Prefect flow, with promotion and a report.")
 app.command(flow)
@@ -93,7 +97,7 @@ def resume(
 @app.command
 def evaluate(source: Source, *, episodes: Episodes = None, seed: Seed = None, json: Json = False) -> int:
     """Play held-out episodes with a checkpoint's greedy policy."""
-    with result_stream() as out:
+    with _source_stays(source), result_stream() as out:
         from rl_training.api.summary import evaluation_line, evaluation_numbers
         from rl_training.runtime.workflows import evaluate_checkpoint
         from rl_training.tracking.sources import download_checkpoint
@@ -176,17 +180,30 @@ def flow_train(*, config: Config, set_: Set = (), json: Json = False) -> int:
 @flow.command(name="resume")
 def flow_resume(source: Source, *, set_: Set = (), json: Json = False) -> int:
     """Run resume-flow: train on from a checkpoint, then evaluate, promote, report."""
-    with result_stream() as out:
+    with _source_stays(source), result_stream() as out:
         from flows.run import run_resume_flow
         from rl_training.cli_progress import make_progress
 
-        return _finish(run_resume_flow(source, set_, [make_progress()]), out, json)
+        return _finish(run_resume_flow(source, set_, [make_progress()], fine_tune=fine_tune), out, json)
+
+
+class _StoppedEarly(Exception):
+    """A signal stopped a command that goes on from a source before it had begun to."""
+
+
+@contextmanager
+def _source_stays(source: str) -> Iterator[None]:
+    """Says of a signal in the block, before training goes on, that the same command goes on later."""
+    try:
+        yield
+    except KeyboardInterrupt as interruption:
+        raise _StoppedEarly(f"stopped before training went on; {source} is as it was") from interruption
 
 
 def _finish(summary: Summary, out: TextIO, as_json: bool, *, offline: bool = False) -> int:
-    if summary.stop_reason == "signal":  # the run is saved: another signal must not change how this process ends
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
+    # What the run came to is known, and this process's exit code with it.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     write_result(out, summary.to_dict(), summary.lines(), as_json=as_json)
     if summary.stop_reason == "signal":
         return EXIT_STOPPED
@@ -194,7 +211,7 @@ def _finish(summary: Summary, out: TextIO, as_json: bool, *, offline: bool = Fal
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command.
+    """Runs one command, as the last thing that this process does: it heeds no signals once the result is known.
 
     Args:
         arguments: The words after `rl-training`.
@@ -204,7 +221,8 @@ def run(arguments: Sequence[str]) -> int:
     """
     log_to_stderr()
     try:
-        code = app(arguments, result_action="return_value", exit_on_error=False, print_error=False)
+        with interrupted_by_signals():
+            code = app(arguments, result_action="return_value", exit_on_error=False, print_error=False)
     except CycloptsError as error:
         return _fail(error, EXIT_USER_ERROR)
     except UserError as error:
@@ -213,8 +231,10 @@ def run(arguments: Sequence[str]) -> int:
         if (cause := foreign_cause(error)) is not None:  # in an environment or callback: its author wants to see where
             traceback.print_exception(cause)
         return _fail(error, EXIT_FAILED)
-    except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+    except _StoppedEarly as error:
+        return _fail(error, EXIT_STOPPED)
+    except KeyboardInterrupt as interruption:
+        return EXIT_TERMINATED if isinstance(interruption, Terminated) else EXIT_INTERRUPTED
     return code if isinstance(code, int) else 0
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,15 @@ def rl_training_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
         del os.environ["RL_TRAINING_HOME"]
     else:
         os.environ["RL_TRAINING_HOME"] = previous
+
+
+@pytest.fixture(autouse=True)
+def _signals_are_heeded() -> Iterator[None]:
+    """The command line ignores signals once a result is known, since its process is to end; this one goes on."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 # An MLflow store, made and migrated once a session and copied for each test. MLflow takes seconds to import, which

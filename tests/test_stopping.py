@@ -3,8 +3,12 @@
 import os
 import signal
 import threading
+import time
 
-from rl_training.runtime.stopping import StopFlag, stop_on_signals
+import pytest
+
+from rl_training.runtime import stopping
+from rl_training.runtime.stopping import StopFlag, Terminated, interrupted_by_signals, stop_on_signals
 
 
 def test_sigterm_and_sigint_set_the_flag_and_the_handlers_come_back() -> None:
@@ -30,3 +34,54 @@ def test_outside_of_the_main_thread_no_handler_is_touched() -> None:
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+@pytest.mark.parametrize(("number", "kind"), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)])
+def test_a_signal_interrupts_once_and_the_next_one_spares_the_cleaning_up(number: int, kind: type) -> None:
+    cleaned = []
+
+    def body() -> None:
+        try:
+            os.kill(os.getpid(), number)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+            cleaned.append(True)
+
+    with pytest.raises(KeyboardInterrupt) as caught, interrupted_by_signals():
+        body()
+    assert caught.type is kind
+    assert cleaned == [True]
+
+
+def test_cleaning_up_that_hangs_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "UNWINDING_SECONDS", 0.1)
+
+    def body() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        finally:
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGINT)
+            raise AssertionError("it is not interrupted")
+
+    with pytest.raises(KeyboardInterrupt), interrupted_by_signals():
+        body()
+
+
+def test_a_handler_that_the_block_has_put_in_place_stays() -> None:
+    with interrupted_by_signals():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+
+
+@pytest.mark.parametrize("polls", [True, False])
+def test_training_that_does_not_hear_is_given_up(polls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopping, "DEAF_SECONDS", 0.2)
+    monkeypatch.setattr(stopping, "_LOOK_SECONDS", 0.02)
+    stop, given_up = StopFlag(), threading.Event()
+    with stop_on_signals(stop, given_up.set):
+        os.kill(os.getpid(), signal.SIGTERM)
+        if polls:
+            assert stop.requested
+        assert given_up.wait(1.0 if polls else 5.0) is not polls

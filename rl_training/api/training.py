@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from textwrap import indent
-from typing import Any
+from typing import Any, NoReturn
 
 from rl_training.api.summary import evaluation_numbers, summary_lines
 from rl_training.config.paths import home
@@ -26,7 +28,7 @@ from rl_training.runtime.callbacks import Callback, StopReason
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.job_lock import job_lock
 from rl_training.runtime.run_utils import device_line, resolve_device
-from rl_training.runtime.stopping import StopTraining, stop_on_signals
+from rl_training.runtime.stopping import DEAF_SECONDS, EXIT_STOPPED, EXIT_TERMINATED, StopTraining, stop_on_signals
 from rl_training.runtime.trainer import Trainer, TrainResult
 from rl_training.runtime.workflows import evaluate_checkpoint
 from rl_training.tracking import run_files
@@ -170,7 +172,7 @@ def _run(trainer: Trainer, *, track: bool, offline: bool) -> RunSummary:
         announce(trainer, session)
         log = session.callback if session is not None else MetricLog(trainer.run.run_dir)
         trainer.callbacks.append(log)
-        stack.enter_context(stop_on_signals(trainer.stop))
+        stack.enter_context(stop_on_signals(trainer.stop, partial(leave_at_checkpoint, trainer)))
         result = trainer.train()
         if result.stop_reason == "callback":
             trainer.stop.cause = None  # that wish is granted; who asks from here on is a signal
@@ -182,13 +184,21 @@ def _run(trainer: Trainer, *, track: bool, offline: bool) -> RunSummary:
 def begin_tracking(
     trainer: Trainer, *, offline: bool = False, tags: Mapping[str, str] | None = None
 ) -> TrackingSession:
-    """Starts tracking of a trainer's run, as `start_tracking` does.
+    """Starts tracking of a trainer's run, as `start_tracking` does; waits for MLflow unless the run shall stop.
+
+def leave_at_checkpoint(trainer: Trainer) -> NoReturn:
+    """Ends this process, whose training does not come to its next step: the environment does not return."""
+    checkpoint = trainer.state.checkpoint
+    where = "there is no checkpoint yet" if checkpoint is None else f"the run goes on from {checkpoint.path}"
+    logger.error("training has not come to its next step within %.0f s of the signal; %s", DEAF_SECONDS, where)
+    os._exit(EXIT_TERMINATED if checkpoint is None else EXIT_STOPPED)
+
 
     Raises:
         TrackingError: MLflow can't be reached, or refuses; a run that has not trained before leaves nothing behind.
     """
     try:
-        return start_tracking(trainer.run.run_dir, trainer.config, offline=offline, tags=tags)
+        return start_tracking(trainer.run.run_dir, trainer.config, offline=offline, tags=tags, stop=trainer.stop)
     except TrackingError:
         trainer.discard()
         raise

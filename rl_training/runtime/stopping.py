@@ -4,12 +4,28 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Literal
 
 StopCause = Literal["callback", "signal"]
+
+EXIT_STOPPED = 75
+"""Exit code of a process that a signal stopped and whose run can go on."""
+EXIT_TERMINATED = 143
+"""Exit code after a SIGTERM that came before there was anything to go on from: as the system's own."""
+
+UNWINDING_SECONDS = 10.0
+"""How long an interrupted command may take to clean up before another signal interrupts that as well."""
+DEAF_SECONDS = 20.0
+"""How long training may take to its next poll once a signal has asked it to stop."""
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_LOOK_SECONDS = 0.5
+
+Handler = Callable[[int, FrameType | None], None]
 
 
 class StopFlag:
@@ -20,11 +36,16 @@ class StopFlag:
 
     def __init__(self) -> None:
         self.cause: StopCause | None = None
+        self.heard = False
+        """Whether a poll has seen it set."""
 
     @property
     def requested(self) -> bool:
         """Whether the run shall end."""
-        return self.cause is not None
+        if self.cause is None:
+            return False
+        self.heard = True
+        return True
 
     def request(self, cause: StopCause) -> None:
         """Asks the run to end; a second request changes nothing."""
@@ -36,22 +57,75 @@ class StopTraining(Exception):
     """Unwinds a training loop from a consistent state to where the checkpoint is written."""
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came where there was no run to stop: it interrupts as Ctrl-C does, so that everything is cleaned up."""
+
+
 @contextmanager
-def stop_on_signals(stop: StopFlag) -> Iterator[StopFlag]:
+def interrupted_by_signals() -> Iterator[None]:
+    """Has SIGTERM and SIGINT interrupt the block; a second signal does not interrupt the cleaning up.
+
+    Raises:
+        Terminated: At SIGTERM, from wherever the block is.
+        KeyboardInterrupt: At SIGINT.
+    """
+    began: list[float] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        if began and time.monotonic() - began[-1] < UNWINDING_SECONDS:
+            return
+        began.append(time.monotonic())
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+    with _handled_by(interrupt):
+        yield
+
+
+@contextmanager
+def stop_on_signals(stop: StopFlag, deaf: Callable[[], None] | None = None) -> Iterator[StopFlag]:
     """Sets `stop` on SIGTERM and SIGINT while the block runs.
 
-    A no-op outside of the main thread: no handler can be installed there, and the main thread's owner sets the flag.
+    Args:
+        stop: The flag.
+        deaf: Called in a thread where nothing has polled the flag for `DEAF_SECONDS` after a signal has set it.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
 
-    def request(signum: int, frame: FrameType | None) -> None:
+    def request(number: int, frame: FrameType | None) -> None:
         stop.request("signal")
 
-    previous = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGINT)}
+    over = threading.Event()
+    watch = threading.Thread(target=_watch, args=(stop, over, deaf), daemon=True)
+    with _handled_by(request):
+        try:
+            watch.start()
+            yield stop
+        finally:
+            over.set()
+            watch.join()
+
+
+def _watch(stop: StopFlag, over: threading.Event, deaf: Callable[[], None] | None) -> None:
+    """Polls, and is not told by the handler: a handler may interrupt the very code that tells threads of things."""
+    while not over.wait(_LOOK_SECONDS):
+        if stop.cause == "signal":
+            if not over.wait(DEAF_SECONDS) and not stop.heard and deaf is not None:
+                deaf()
+            return
+
+
+@contextmanager
+def _handled_by(handler: Handler) -> Iterator[None]:
+    """Installs a handler for the block; a no-op outside of the main thread, where no handler can be installed.
+
+    What the block has put in its place stays.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = {number: signal.signal(number, handler) for number in _SIGNALS}
     try:
-        yield stop
+        yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for number, before in previous.items():
+            if signal.getsignal(number) is handler:
+                signal.signal(number, before)

@@ -19,6 +19,7 @@ import rl_training
 from rl_training.config.programs import program
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import TrackingError
+from rl_training.runtime.stopping import StopFlag
 from rl_training.tracking import run_files
 from rl_training.tracking.cursor import count_unsent
 from rl_training.tracking.description import describe_run
@@ -40,6 +41,9 @@ DATABASE_SECONDS = 180.0
 END_SECONDS = 15.0
 """How long the end of a run waits for what is left to be sent."""
 
+POLL_SECONDS = 0.2
+"""Between two looks at whether the run shall end, while it waits for MLflow."""
+
 
 class TrackingSession:
     """Tracks one training process; made by `start_tracking`, ended by `finish` or as a context manager."""
@@ -59,7 +63,7 @@ class TrackingSession:
 
     @property
     def run_id(self) -> str | None:
-        """The MLflow run's id; None where tracking is offline. Waits until the run is there."""
+        """The MLflow run's id; None where tracking is offline. Waits until the run is there, unless it has ended."""
         address = self.ready()
         return address["run_id"] if address is not None else None
 
@@ -69,18 +73,25 @@ class TrackingSession:
         address = self.ready()
         return address["ui"] if address is not None else None
 
-    def ready(self) -> Mapping[str, str] | None:
+    def ready(self, stop: StopFlag | None = None) -> Mapping[str, str] | None:
         """Waits until the run is there in MLflow; to be called before training begins.
 
+        Args:
+            stop: Where it asks the run to end, there is no waiting on.
+
         Returns:
-            `run_id`, `experiment_id` and `ui`; None where tracking is offline.
+            `run_id`, `experiment_id` and `ui`; None where tracking is offline, has ended, or `stop` came first.
 
         Raises:
             TrackingError: MLflow can't be reached, or refuses.
         """
-        if self._process is None or self._address is not None:
+        if self._process is None or self._address is not None or self._report is not None:
             return self._address
-        line = self._next_line(self._deadline - time.monotonic())
+        line = None
+        while line is None and (left := self._deadline - time.monotonic()) > 0:
+            if stop is not None and stop.requested:
+                return None
+            line = self._next_line(min(left, POLL_SECONDS))
         answer = json.loads(line) if line else {"error": self._why_silent()}
         if "error" in answer:
             self._process.kill()
@@ -219,6 +230,7 @@ def start_tracking(
     offline: bool = False,
     tags: Mapping[str, str] | None = None,
     wait: bool = True,
+    stop: StopFlag | None = None,
 ) -> TrackingSession:
     """Starts tracking of a run whose directory has been made, or that goes on in it.
 
@@ -230,6 +242,7 @@ def start_tracking(
         tags: Words to words, put on the MLflow run beside those of the settings.
         wait: Whether to wait until the run is there in MLflow. Without, the shipper's start of some seconds overlaps
             with what the caller does next, who then calls `ready()` before training begins.
+        stop: Ends the waiting where it asks the run to end.
 
     Raises:
         TrackingError: MLflow can't be reached, or refuses; within 30 s for a server.
@@ -241,7 +254,7 @@ def start_tracking(
     session = TrackingSession(run_dir, description, uri)
     if wait:
         try:
-            session.ready()
+            session.ready(stop)
         except TrackingError:
             if not (run_dir / run_files.CHECKPOINTS).exists():  # never trained: nothing to send later
                 for name in (run_files.TRACKING, run_files.LOG, run_files.LOCK):

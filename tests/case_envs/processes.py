@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from case_envs.outcomes import RaisesLate
@@ -60,6 +61,19 @@ class HangsInStep(Plain):
 
     def step(self, action: Any) -> Any:
         time.sleep(120)
+        return super().step(action)
+
+
+class HangsWhile(Plain):
+    """A step does not return while there is a file at `path`."""
+
+    def __init__(self, path: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.path = Path(path)
+
+    def step(self, action: Any) -> Any:
+        while self.path.exists():
+            time.sleep(0.05)
         return super().step(action)
 
 

@@ -1,0 +1,155 @@
+"""A signal at each moment of a command: what there is goes on later, and where there is nothing nothing is left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rl_training.cli import run
+from rl_training.runtime.stopping import EXIT_STOPPED, EXIT_TERMINATED
+
+SMALL = """
+algo: ppo
+env_id: case_envs:Plain-v0
+total_timesteps: 256
+num_envs: 2
+rollout_steps: 32
+batch_size: 64
+epochs: 1
+logging: {every: 64}
+evaluation: {every: 128, episodes: 3, final_episodes: 5}
+checkpoint: {every: 128}
+"""
+
+IMPORTS = "rl_training.experiment.loading.load_config"
+DOWNLOAD = "rl_training.api.training.download_checkpoint"
+PLAY = "rl_training.api.training.check_environment"
+MAKE_DIRECTORY = "rl_training.runtime.setup.create_training_run"
+MAKE_ENVS = "rl_training.runtime.ppo_trainer.TrainingEnvs"
+RESTORE = "rl_training.runtime.trainer.Trainer.restore"
+ANNOUNCE = "rl_training.api.training.announce"
+TRAIN = "rl_training.runtime.trainer.Trainer.train"
+JUDGE = "rl_training.api.training.judge_final_policy"
+SUMMARIZE = "rl_training.api.training.summarize"
+WRITE_RESULT = "rl_training.cli.write_result"
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "home"))
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return path
+
+
+def strike(monkeypatch, where: str, number: int = signal.SIGTERM, times: int = 1) -> None:
+    """Has the process signal itself when it comes to a function, and again and again if asked to."""
+    import importlib
+
+    module, _, name = where.rpartition(".")
+    try:
+        owner = importlib.import_module(module)
+    except ModuleNotFoundError:
+        module, _, kind = module.rpartition(".")
+        owner = getattr(importlib.import_module(module), kind)
+    function = getattr(owner, name)
+
+    def struck(*arguments, **options):
+        for _ in range(times):
+            os.kill(os.getpid(), number)
+        return function(*arguments, **options)
+
+    monkeypatch.setattr(owner, name, struck)
+
+
+def run_directories(config: Path) -> list[Path]:
+    return sorted((config.parent / "home" / "runs").glob("*"))
+
+
+def train(config: Path, *words: str) -> int:
+    return run(["train", "--config", str(config), "--no-track", "--json", *words])
+
+
+@pytest.mark.parametrize("where", [IMPORTS, PLAY, MAKE_DIRECTORY, MAKE_ENVS])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, EXIT_TERMINATED), (signal.SIGINT, 130)])
+def test_before_there_is_a_run_nothing_is_left(where, number, code, config, monkeypatch, capfd):
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    strike(monkeypatch, where, number)
+    assert train(config) == code
+    assert run_directories(config) == []
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "Traceback" not in err
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+@pytest.mark.parametrize("where", [ANNOUNCE, TRAIN, JUDGE, SUMMARIZE])
+def test_once_there_is_a_run_it_can_go_on(where, config, monkeypatch, capfd):
+    strike(monkeypatch, where, times=3)
+    assert train(config) == EXIT_STOPPED
+    stopped = json.loads(capfd.readouterr().out)
+    assert stopped["stop_reason"] == "signal"
+    assert stopped["num_timesteps"] == (0 if where in (ANNOUNCE, TRAIN) else 256)
+    (run_dir,) = run_directories(config)
+    monkeypatch.undo()
+    monkeypatch.setenv("RL_TRAINING_HOME", str(config.parent / "home"))
+    assert run(["resume", str(run_dir), "--no-track", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["num_timesteps"] == 256
+
+
+def test_a_signal_once_the_result_is_known_changes_nothing(config, monkeypatch, capfd):
+    strike(monkeypatch, WRITE_RESULT)
+    assert train(config) == 0
+    assert json.loads(capfd.readouterr().out)["stop_reason"] == "completed"
+
+
+@pytest.mark.parametrize("overrides", [(), ("--set", "total_timesteps=384")], ids=["same run", "fork"])
+@pytest.mark.parametrize("where", [DOWNLOAD, PLAY, MAKE_ENVS, RESTORE])
+def test_a_resume_that_has_not_begun_can_be_asked_for_again(where, overrides, config, monkeypatch, capfd):
+    assert train(config, "--set", "total_timesteps=256") == 0
+    (run_dir,) = run_directories(config)
+    files = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+    capfd.readouterr()
+    strike(monkeypatch, where)
+    assert run(["resume", str(run_dir), "--no-track", "--json", *overrides]) == EXIT_STOPPED
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert f"error: stopped before training went on; {run_dir} is as it was" in err
+    assert "Traceback" not in err
+    assert run_directories(config) == [run_dir]
+    assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == files
+
+
+IMPATIENT = """
+from rl_training.runtime import stopping
+stopping.DEAF_SECONDS = 1.0
+from rl_training.cli import main
+main()
+"""
+
+
+def test_an_environment_that_hangs_does_not_keep_a_stopped_process(config):
+    hang = config.parent / "hang"
+    hangs = ["--set", "env_id=case_envs:HangsWhile-v0", "--set", f"env_kwargs.path={hang}"]
+    longer = ["--set", "total_timesteps=1_000_000", "--set", "checkpoint.every=64", "--no-track"]
+    command = [sys.executable, "-c", IMPATIENT, "train", "--config", str(config), *hangs, *longer]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("step 128"):
+            break
+    hang.touch()
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=15)
+    assert process.returncode == EXIT_STOPPED
+    (run_dir,) = run_directories(config)
+    newest = max((run_dir / "checkpoints").glob("step_*"))
+    assert err.splitlines()[-1] == (
+        f"training has not come to its next step within 1 s of the signal; the run goes on from {newest}"
+    )
