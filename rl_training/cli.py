@@ -86,7 +86,7 @@ def resume(
     source: Source, *, set_: Set = (), no_track: NoTrack = False, offline: Offline = False, json: Json = False
 ) -> int:
     """Train on from a run's newest good checkpoint, or from the checkpoint given."""
-    with result_stream() as out:
+    with _source_stays(source), result_stream() as out:
         from rl_training.api.training import resume_training
         from rl_training.cli_progress import make_progress
 
@@ -97,7 +97,7 @@ def resume(
 @app.command
 def evaluate(source: Source, *, episodes: Episodes = None, seed: Seed = None, json: Json = False) -> int:
     """Play held-out episodes with a checkpoint's greedy policy."""
-    with _source_stays(source), result_stream() as out:
+    with result_stream() as out:
         from rl_training.api.summary import evaluation_line, evaluation_numbers
         from rl_training.runtime.workflows import evaluate_checkpoint
         from rl_training.tracking.sources import download_checkpoint
@@ -184,7 +184,7 @@ def flow_resume(source: Source, *, set_: Set = (), json: Json = False) -> int:
         from flows.run import run_resume_flow
         from rl_training.cli_progress import make_progress
 
-        return _finish(run_resume_flow(source, set_, [make_progress()], fine_tune=fine_tune), out, json)
+        return _finish(run_resume_flow(source, set_, [make_progress()]), out, json)
 
 
 class _StoppedEarly(Exception):

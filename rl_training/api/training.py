@@ -168,11 +168,11 @@ def resume_training(
 
 def _run(trainer: Trainer, *, track: bool, offline: bool) -> RunSummary:
     with ExitStack() as stack:
+        stack.enter_context(stop_on_signals(trainer.stop, partial(leave_at_checkpoint, trainer)))
         session = stack.enter_context(begin_tracking(trainer, offline=offline)) if track else None
         announce(trainer, session)
         log = session.callback if session is not None else MetricLog(trainer.run.run_dir)
         trainer.callbacks.append(log)
-        stack.enter_context(stop_on_signals(trainer.stop, partial(leave_at_checkpoint, trainer)))
         result = trainer.train()
         if result.stop_reason == "callback":
             trainer.stop.cause = None  # that wish is granted; who asks from here on is a signal
@@ -181,11 +181,6 @@ def _run(trainer: Trainer, *, track: bool, offline: bool) -> RunSummary:
         return summarize(trainer, result, evaluation, session)
 
 
-def begin_tracking(
-    trainer: Trainer, *, offline: bool = False, tags: Mapping[str, str] | None = None
-) -> TrackingSession:
-    """Starts tracking of a trainer's run, as `start_tracking` does; waits for MLflow unless the run shall stop.
-
 def leave_at_checkpoint(trainer: Trainer) -> NoReturn:
     """Ends this process, whose training does not come to its next step: the environment does not return."""
     checkpoint = trainer.state.checkpoint
@@ -193,6 +188,11 @@ def leave_at_checkpoint(trainer: Trainer) -> NoReturn:
     logger.error("training has not come to its next step within %.0f s of the signal; %s", DEAF_SECONDS, where)
     os._exit(EXIT_TERMINATED if checkpoint is None else EXIT_STOPPED)
 
+
+def begin_tracking(
+    trainer: Trainer, *, offline: bool = False, tags: Mapping[str, str] | None = None
+) -> TrackingSession:
+    """Starts tracking of a trainer's run, as `start_tracking` does; waits for MLflow unless the run shall stop.
 
     Raises:
         TrackingError: MLflow can't be reached, or refuses; a run that has not trained before leaves nothing behind.
@@ -209,7 +209,7 @@ def announce(trainer: Trainer, session: TrackingSession | None) -> None:
     logger.info("settings:\n%s", indent(compact_config(trainer.config), "  "))
     logger.info("home: %s\nrun directory: %s", home(), trainer.run.run_dir)
     logger.info(device_line(trainer.config.device, trainer.device))
-    if session is not None and session.ui is not None:
+    if session is not None and not trainer.stop.requested and session.ui is not None:
         logger.info("MLflow run %s: %s", session.run_id, session.ui)
 
 
