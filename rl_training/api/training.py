@@ -63,10 +63,10 @@ class RunSummary:
     """MLflow's; None where it is not tracked."""
     ui: str | None = None
     """Where the run can be seen: an address, or the command that opens the UI."""
-    unsent: str = ""
-    """What is not in MLflow, and what to do; empty where everything is there."""
     inexact: Sequence[Mapping[str, Any]] = ()
     """The resumes on the way that may not have been exact; see `rl_training.runtime.inexact`."""
+    unsent: str = ""
+    """What is not in MLflow, and what to do; empty where everything is there."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns it for JSON; of the evaluation the numbers that sum it up."""
@@ -82,9 +82,9 @@ class RunSummary:
             "policy_sha256": self.policy_sha256,
             "evaluation": self.evaluation
             and {"checkpoint": str(self.checkpoint), **evaluation_numbers(self.evaluation.to_dict())},
+            "inexact": list(self.inexact),
             "ui_command": self.ui,
             "unsent": self.unsent,
-            "inexact": list(self.inexact),
         }
 
     def lines(self) -> list[str]:
@@ -264,6 +264,6 @@ def summarize(
         evaluation=evaluation,
         run_id=run_id,
         ui=ui,
+        inexact=trainer.inexact,
         unsent=unsent,
     )
-        inexact=trainer.inexact,
