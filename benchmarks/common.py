@@ -72,7 +72,7 @@ async def run_json_beside(arguments: list[str], home: Path, cwd: Path = ROOT) ->
         await process.communicate()
         raise
     if process.returncode != 0:
-        text = stderr.decode(errors="replace")[-3000:]
+        text = stderr.decode(errors="replace")[-1500:]
         raise RuntimeError(f"{shlex.join(arguments)} ended with exit code {process.returncode}:\n{text}")
     result: dict[str, Any] = json.loads(stdout.splitlines()[-1])
     return result

@@ -157,8 +157,9 @@ class Bench:
             **self.about,
         }
         path = write_json(f"learning-{first.name}", result, self.arguments.results)
-        self._say(f"{first.name}: {summary} written to {path}")
         task = measurement.task
+        bar = "" if task is None else f" (at least {task.bar:g})"
+        self._say(f"{first.name}: IQM {summary['iqm']:.2f}{bar}, lowest {summary['lowest']:.2f}; written: {path}")
         if task is not None and summary["iqm"] < task.bar:
             self.faults.append(f"{first.name}: missed its bar of {task.bar:g}: IQM {summary['iqm']:.2f}")
 
