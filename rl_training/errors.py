@@ -65,6 +65,10 @@ class RunFailed(RLTrainingError):
     """A run that had begun can't go on; the last good checkpoint is kept."""
 
 
+class RunTakenOver(RunFailed):
+    """Another process trains this run now, since this one was thought dead; it writes nothing more to it."""
+
+
 class CheckpointNotWritten(RunFailed):
     """A checkpoint could not be written: the disk is full, read-only, or the like. Those that are there stay."""
 

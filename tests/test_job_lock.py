@@ -12,8 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.errors import UserError
-from rl_training.runtime.job_lock import job_lock, run_lock
+from rl_training.errors import CheckpointNotWritten, RunTakenOver, UserError
+from rl_training.experiment.loading import config_from_mapping
+from rl_training.runtime import checkpoint_files
+from rl_training.runtime.checkpoint import newest_good, write_checkpoint
+from rl_training.runtime.job_lock import give_away, job_lock, require_ours, run_lock, take_over
 
 HOLD = """
 import sys, time
@@ -98,3 +101,89 @@ def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
     assert str(caught.value).startswith(f"the run in {tmp_path} is training already (process {os.getpid()} on ")
     with run_lock(tmp_path):
         pass
+
+
+# A process that was thought dead and only slept.
+
+SLEEPER = """
+import sys
+from pathlib import Path
+from rl_training.errors import RLTrainingError
+from rl_training.runtime.job_lock import job_lock, require_ours, run_lock
+run_dir = Path(sys.argv[1])
+with job_lock("nightly", "flow run 7"), run_lock(run_dir):
+    require_ours(run_dir)
+    print("held", flush=True)
+    sys.stdin.readline()
+    try:
+        require_ours(run_dir)
+    except RLTrainingError as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+"""
+
+
+def test_a_sleeping_process_keeps_its_run_until_that_is_taken_over(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", SLEEPER, str(tmp_path)]
+    sleeper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert sleeper.stdin is not None
+    assert sleeper.stdout is not None
+    try:
+        assert sleeper.stdout.readline() == "held\n"
+        sleeper.send_signal(signal.SIGSTOP)
+        with pytest.raises(UserError, match=f"process {sleeper.pid} on "), run_lock(tmp_path):
+            pass
+        with pytest.raises(UserError, match="for flow run 7 since"), job_lock("nightly", "flow run 8"):
+            pass
+        with job_lock("nightly", "flow run 7"):
+            take_over(tmp_path)
+            with run_lock(tmp_path):
+                require_ours(tmp_path)
+                sleeper.send_signal(signal.SIGCONT)
+                out, _ = sleeper.communicate("wake up\n", timeout=20)
+                require_ours(tmp_path)
+    finally:
+        sleeper.kill()
+        sleeper.communicate()
+    assert out.startswith(f"RunTakenOver: the run in {tmp_path} was taken over (process {os.getpid()} on ")
+    with run_lock(tmp_path):
+        require_ours(tmp_path)
+
+
+def test_a_run_that_was_given_away_is_not_ours_until_it_is_trained_again(tmp_path: Path) -> None:
+    require_ours(tmp_path)  # never trained here, so nobody can have taken it over
+    with run_lock(tmp_path):
+        give_away(tmp_path, "process 5 on another machine")
+        with pytest.raises(RunTakenOver, match=r"taken over \(process 5 on another machine\); this process writes no"):
+            require_ours(tmp_path)
+    with pytest.raises(RunTakenOver):  # after training too: its evaluation and its end are written as well
+        require_ours(tmp_path)
+    with run_lock(tmp_path):
+        require_ours(tmp_path)
+
+
+def test_a_save_under_way_when_the_run_is_taken_over_does_not_come_to_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worst moment: the sleeper has checked that the run is its own, and sleeps just before the rename."""
+    config = config_from_mapping({"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 100})
+    root = tmp_path / "checkpoints"
+
+    def save(step: int) -> None:
+        write_checkpoint(
+            root, config=config, run_uid="u", algorithm="ppo", num_timesteps=step, policy={"w": step}, trainer={}
+        )
+
+    save(1)
+    publish = checkpoint_files.publish
+
+    def taken_over_before(staged: Path, target: Path) -> None:
+        take_over(tmp_path)
+        publish(staged, target)
+
+    monkeypatch.setattr(checkpoint_files, "publish", taken_over_before)
+    with pytest.raises(CheckpointNotWritten):
+        save(2)
+    newest, skipped = newest_good(root)
+    assert newest is not None
+    assert (newest.num_timesteps, skipped) == (1, [])
+    assert [path.name for path in root.iterdir()] == ["step_000000000001"]

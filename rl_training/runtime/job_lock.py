@@ -1,11 +1,17 @@
-"""A job trains once at a time, and so does a run: locks that the command line and the flows share."""
+"""A job trains once at a time, and so does a run: locks that the command line and the flows share.
+
+The system lets go of a lock when its process ends, however it ends. A process that was thought dead and only slept has
+its lock still, so a run can be taken over from it; it finds out before it writes anything else (`require_ours`).
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
+import shutil
 import socket
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -14,17 +20,27 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rl_training.config.paths import locks_root
-from rl_training.errors import UserError
+from rl_training.errors import RunTakenOver, UserError
+from rl_training.runtime.checkpoint_files import STAGING
+from rl_training.runtime.checkpoint_reading import CHECKPOINTS
 
 RUN_LOCK = "training.lock"
 """In a run's directory: held while the run trains."""
+SHIPPER_LOCK = "shipper.lock"
+"""In a run's directory: held by the process that brings it to MLflow."""
+
+_ours: dict[Path, str] = {}
+"""What this process has written as the holder of each run that it has trained."""
 
 
 @contextmanager
-def job_lock(job: str | None) -> Iterator[None]:
+def job_lock(job: str | None, owner: str | None = None) -> Iterator[None]:
     """Holds the lock of `job` within the block; without a name there is none.
 
-    The system lets go of it when the process ends, however it ends.
+    Args:
+        job: The job's name.
+        owner: For whom it is held, a Prefect flow run for one. Asked for again for the same owner, it is taken over:
+            whoever started that one a second time knows that the first process is gone.
 
     Raises:
         UserError: The job is training already; names the process that trains it.
@@ -32,8 +48,11 @@ def job_lock(job: str | None) -> Iterator[None]:
     if job is None:
         yield
         return
+    path = locks_root() / _file_name(job)
+    if owner is not None and f"for {owner} " in _read(_holder(path)):
+        path.unlink(missing_ok=True)
     advice = "a job trains once at a time: wait for it to end, or give this run another job"
-    with _exclusive(locks_root() / _file_name(job), f"job {job!r}", advice):
+    with _exclusive(path, f"job {job!r}", advice, owner):
         yield
 
 
@@ -44,24 +63,71 @@ def run_lock(run_dir: Path) -> Iterator[None]:
     Raises:
         UserError: The run is training already; names the process that trains it.
     """
-    with _exclusive(run_dir / RUN_LOCK, f"the run in {run_dir}", "wait for it to end, or stop it first"):
+    path = run_dir.absolute() / RUN_LOCK
+    with _exclusive(path, f"the run in {run_dir}", "wait for it to end, or stop it first"):
+        _ours[path] = _read(_holder(path))
         yield
 
 
+def take_over(run_dir: Path) -> None:
+    """Takes a run from the process that has it, if there is one: that process writes nothing to it any more.
+
+    What it is about to give its final name loses its place: either the rename came before this returns, or it fails.
+    """
+    path = run_dir.absolute() / RUN_LOCK
+    _write_holder(path)
+    _ours[path] = _read(_holder(path))
+    for name in (RUN_LOCK, SHIPPER_LOCK):
+        (run_dir / name).unlink(missing_ok=True)
+    for staged in (run_dir / CHECKPOINTS).glob(f"{STAGING}*"):
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def give_away(run_dir: Path, to: str) -> None:
+    """Says to the process that trains a run that another one, elsewhere, has taken it over.
+
+    Args:
+        run_dir: The run's directory.
+        to: Who has it, for messages.
+    """
+    _replace(_holder(run_dir / RUN_LOCK), to)
+
+
+def require_ours(run_dir: Path) -> None:
+    """Checks that no other process has taken over a run that this one has trained; to be called before it is written.
+
+    Raises:
+        RunTakenOver: Another one has; names it.
+    """
+    path = run_dir.absolute() / RUN_LOCK
+    ours = _ours.get(path)
+    if ours is not None and (holder := _read(_holder(path))) != ours:
+        raise RunTakenOver(f"the run in {run_dir} was taken over ({holder}); this process writes nothing more to it")
+
+
 @contextmanager
-def _exclusive(path: Path, what: str, advice: str) -> Iterator[None]:
-    holder = path.with_suffix(".holder")
+def _exclusive(path: Path, what: str, advice: str, owner: str | None = None) -> Iterator[None]:
     lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise UserError(f"{what} is training already ({_read(holder)}); {advice}") from None
+        raise UserError(f"{what} is training already ({_read(_holder(path))}); {advice}") from None
     try:
-        since = datetime.now().astimezone().isoformat(timespec="seconds")
-        holder.write_text(f"process {os.getpid()} on {socket.gethostname()} since {since}", encoding="utf-8")
+        _write_holder(path, owner)
         yield
     finally:
         lock.release()
+
+
+def _write_holder(path: Path, owner: str | None = None) -> None:
+    since = datetime.now().astimezone().isoformat(timespec="seconds")
+    whose = f" for {owner}" if owner is not None else ""
+    who = f"process {os.getpid()} on {socket.gethostname()}{whose} since {since}"
+    _replace(_holder(path), f"{who}, key {uuid.uuid4().hex[:8]}")
+
+
+def _holder(path: Path) -> Path:
+    return path.with_suffix(".holder")
 
 
 def _read(holder: Path) -> str:
@@ -69,6 +135,12 @@ def _read(holder: Path) -> str:
         return holder.read_text(encoding="utf-8")
     except OSError:  # the other one has only just got the lock
         return "by a process that began this moment"
+
+
+def _replace(path: Path, text: str) -> None:
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    beside.write_text(text, encoding="utf-8")
+    beside.replace(path)
 
 
 def _file_name(job: str) -> str:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rl_training.runtime.job_lock import SHIPPER_LOCK
+
 METRICS = "metrics.jsonl"
 """Every metric of the run: the truth, of which MLflow holds a thinned copy."""
 SYSTEM_METRICS = "system_metrics.jsonl"
@@ -23,7 +25,7 @@ STATUS = "status.json"
 ARTIFACTS = "artifacts"
 """Every file in here goes to MLflow under the same name."""
 CHECKPOINTS = "checkpoints"
-LOCK = "shipper.lock"
+LOCK = SHIPPER_LOCK
 LOG = "shipper.log"
 
 
