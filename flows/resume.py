@@ -11,7 +11,9 @@ from flows.tasks import fetch, validate
 
 
 @flow(name="resume-flow")
-def resume_flow(source: str, overrides: dict[str, Any] | list[str] | None = None) -> dict[str, Any]:
+def resume_flow(
+    source: str, overrides: dict[str, Any] | list[str] | None = None, fine_tune: bool = False
+) -> dict[str, Any]:
     """Reloads a checkpoint and trains on from it.
 
     With unchanged settings, a run's newest good checkpoint goes on in the same run; a changed setting, such as a larger
@@ -21,24 +23,31 @@ def resume_flow(source: str, overrides: dict[str, Any] | list[str] | None = None
         source: An MLflow run id, `runs:/ID`, `models:/NAME@ALIAS`, or the directory of a run or checkpoint.
         overrides: Settings that change, nested or by dotted keys, as a mapping or a list of texts:
             `{"total_timesteps": 200000}` or `["total_timesteps=200000"]`.
+        fine_tune: Begin a new run with the checkpoint's weights alone; all settings but those of the network may change
+            then, the environment among them.
 
     Returns:
         The summary; see `flows.chain.summarize`.
 
     Raises:
-        CheckpointError: There is no good checkpoint, or a setting differs that must be equal.
+        CheckpointError: There is no good checkpoint, a setting or space differs that must be equal, or no layer of the
+            network fits.
         ConfigError: A line for every fault of the overrides; nothing was made, trained or logged.
         EnvironmentRefused: The environment can't be trained on.
         RunFailed: The run broke; its last good checkpoint is kept.
     """
     from rl_training.experiment.loading import config_to_resume
     from rl_training.experiment.registry import get_algorithm
-    from rl_training.runtime.workflows import resolve_local_checkpoint
+    from rl_training.runtime.checkpoint import open_checkpoint
+    from rl_training.runtime.fine_tuning import WeightsOf
 
-    checkpoint = resolve_local_checkpoint(fetch(source))
-    settings = config_to_resume(checkpoint, overrides or {})
+    checkpoint = open_checkpoint(
+        fetch(source, fine_tune), policy_only=True
+    )  # all of it was verified when it was fetched
+    settings = config_to_resume(checkpoint, overrides or {}, fine_tune=fine_tune)
     validate(settings)
     make_trainer = get_algorithm(settings.algo).make_trainer
+    resume_from = WeightsOf(checkpoint) if fine_tune else checkpoint
     return train_and_judge(
-        settings, lambda callbacks, stop: make_trainer(settings, callbacks, resume_from=checkpoint, stop=stop)
+        settings, lambda callbacks, stop: make_trainer(settings, callbacks, resume_from=resume_from, stop=stop)
     )

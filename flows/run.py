@@ -72,18 +72,21 @@ def run_train_flow(
         return _run(lambda: train_flow(*parameters), callbacks)
 
 
-def run_resume_flow(source: str | Path, overrides: Overrides = (), callbacks: Sequence[Callback] = ()) -> FlowSummary:
+def run_resume_flow(
+    source: str | Path, overrides: Overrides = (), callbacks: Sequence[Callback] = (), *, fine_tune: bool = False
+) -> FlowSummary:
     """Runs resume-flow in this process; see `run_train_flow`.
 
     Args:
         source: An MLflow run id, `runs:/ID`, `models:/NAME@ALIAS`, or the directory of a run or checkpoint.
         overrides: Settings that change.
         callbacks: See training besides the flow's own.
+        fine_tune: Begin a new run with the checkpoint's weights alone.
     """
     with before_import(), _quiet_prefect():
         from flows.resume import resume_flow
 
-        return _run(lambda: resume_flow(str(source), _plain(overrides)), callbacks)
+        return _run(lambda: resume_flow(str(source), _plain(overrides), fine_tune), callbacks)
 
 
 def _plain(value: Any) -> Any:

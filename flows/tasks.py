@@ -55,8 +55,8 @@ def validate(config: TrainConfig) -> dict[str, Any]:
 
 
 @task(name="fetch", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=may_pass)
-def fetch(source: str) -> str:
-    """Brings a checkpoint here, verified, and returns its directory.
+def fetch(source: str, fine_tune: bool = False) -> str:
+    """Brings a checkpoint here, verified, and returns its directory; for fine-tuning, without its replay buffer.
 
     Raises:
         CheckpointError: There is no good checkpoint.
@@ -64,7 +64,7 @@ def fetch(source: str) -> str:
     """
     from rl_training.tracking.sources import download_checkpoint
 
-    return str(download_checkpoint(source).path)
+    return str(download_checkpoint(source, wanted="weights" if fine_tune else "everything").path)
 
 
 @task(

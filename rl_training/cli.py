@@ -62,6 +62,10 @@ Json = Annotated[bool, Parameter(name="--json", help="Print the result as one li
 NoTrack = Annotated[bool, Parameter(help="Keep the run out of MLflow; its directory has everything.")]
 Offline = Annotated[bool, Parameter(help="Start although MLflow is away; send later with sync.")]
 Deep = Annotated[bool, Parameter(help="Play 20 episodes of up to 100,000 steps each.")]
+FineTune = Annotated[
+    bool,
+    Parameter(help="Begin a new run with the checkpoint's weights alone; all settings but the network's may change."),
+]
 NewRun = Annotated[bool, Parameter(help="Make a new MLflow run where the old one was deleted.")]
 
 
@@ -83,14 +87,22 @@ def train(
 
 @app.command
 def resume(
-    source: Source, *, set_: Set = (), no_track: NoTrack = False, offline: Offline = False, json: Json = False
+    source: Source,
+    *,
+    fine_tune: FineTune = False,
+    set_: Set = (),
+    no_track: NoTrack = False,
+    offline: Offline = False,
+    json: Json = False,
 ) -> int:
     """Train on from a run's newest good checkpoint, or from the checkpoint given."""
     with _source_stays(source), result_stream() as out:
         from rl_training.api.training import resume_training
         from rl_training.cli_progress import make_progress
 
-        summary = resume_training(source, set_, [make_progress()], track=not no_track, offline=offline)
+        summary = resume_training(
+            source, set_, [make_progress()], fine_tune=fine_tune, track=not no_track, offline=offline
+        )
         return _finish(summary, out, json, offline=offline)
 
 
@@ -102,7 +114,7 @@ def evaluate(source: Source, *, episodes: Episodes = None, seed: Seed = None, js
         from rl_training.runtime.workflows import evaluate_checkpoint
         from rl_training.tracking.sources import download_checkpoint
 
-        checkpoint = download_checkpoint(source, policy_only=True)
+        checkpoint = download_checkpoint(source, wanted="policy")
         evaluation = evaluation_numbers(evaluate_checkpoint(checkpoint, episodes=episodes, seed=seed).to_dict())
         result = {
             "checkpoint": str(checkpoint.path),
@@ -178,13 +190,13 @@ def flow_train(*, config: Config, set_: Set = (), json: Json = False) -> int:
 
 
 @flow.command(name="resume")
-def flow_resume(source: Source, *, set_: Set = (), json: Json = False) -> int:
+def flow_resume(source: Source, *, fine_tune: FineTune = False, set_: Set = (), json: Json = False) -> int:
     """Run resume-flow: train on from a checkpoint, then evaluate, promote, report."""
     with _source_stays(source), result_stream() as out:
         from flows.run import run_resume_flow
         from rl_training.cli_progress import make_progress
 
-        return _finish(run_resume_flow(source, set_, [make_progress()]), out, json)
+        return _finish(run_resume_flow(source, set_, [make_progress()], fine_tune=fine_tune), out, json)
 
 
 class _StoppedEarly(Exception):

@@ -205,7 +205,7 @@ def test_evaluation_fetches_settings_and_policy_alone(client, capfd):
     shutil.rmtree(run_dir)
     shutil.rmtree(stored(client, run_id, "replay"))
     stored(client, run_id, "checkpoints/step_000000000080/trainer.pt").unlink()
-    found = download_checkpoint(run_id, policy_only=True)
+    found = download_checkpoint(run_id, wanted="policy")
     assert {path.name for path in found.path.iterdir()} == {"manifest.json", "config.yaml", "policy.pt"}
     assert evaluate_checkpoint(found) == expected
     with pytest.raises(CheckpointError, match=r"trainer\.pt"):

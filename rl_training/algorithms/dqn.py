@@ -23,7 +23,7 @@ from rl_training.data.replay_buffer import ReplayBatch
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.networks.adam import FlatAdam
 from rl_training.networks.bodies import to_tensors
-from rl_training.networks.flat import FlatParameters
+from rl_training.networks.flat import FlatParameters, Layers
 from rl_training.networks.observed_mlp import ArrayEvaluator
 from rl_training.networks.q_network import QNetwork
 from rl_training.seeding import generator, generator_state, restore_generator
@@ -171,6 +171,18 @@ class DQN:
             CheckpointError: They are those of another network.
         """
         self.parameters.load_state_dict(state)
+
+    def carry_over(self, weights: Mapping[str, Tensor], training: Mapping[str, Any] | None) -> Layers:
+        """Takes over the layers that fit of another agent's `policy_state`, to begin training with.
+
+        The target network starts as a copy, as always.
+
+        Raises:
+            CheckpointError: None fits.
+        """
+        layers = self.parameters.load_layers_that_fit(weights)
+        self.update_target()
+        return layers
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all of training but the weights: target network, optimiser and random streams."""

@@ -25,7 +25,7 @@ from rl_training.networks.actor_critic import Actor, ActorCritic
 from rl_training.networks.adam import FlatAdam
 from rl_training.networks.bodies import to_tensors
 from rl_training.networks.distributions import make_distribution
-from rl_training.networks.flat import FlatParameters
+from rl_training.networks.flat import FlatParameters, Layers
 from rl_training.seeding import generator, generator_state, restore_generator
 
 KL_TOLERANCE = 1.5
@@ -227,6 +227,14 @@ class PPO:
             CheckpointError: They are those of another network.
         """
         self.parameters.load_state_dict(state)
+
+    def carry_over(self, weights: Mapping[str, Tensor], training: Mapping[str, Any] | None) -> Layers:
+        """Takes over the layers that fit of another agent's `policy_state`, to begin training with.
+
+        Raises:
+            CheckpointError: None fits.
+        """
+        return self.parameters.load_layers_that_fit(weights)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all of training but the weights: optimiser, random streams, and the update under way."""

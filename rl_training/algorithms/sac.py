@@ -25,7 +25,7 @@ from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.networks import squashed_gaussian
 from rl_training.networks.adam import FlatAdam
 from rl_training.networks.bodies import Observations, to_tensors
-from rl_training.networks.flat import FlatParameters
+from rl_training.networks.flat import FlatParameters, Layers
 from rl_training.networks.initialization import POLICY_GAIN, VALUE_GAIN
 from rl_training.networks.observed_mlp import ArrayEvaluator, ObservedMLP
 from rl_training.networks.squashed_gaussian import SquashedSample
@@ -237,6 +237,27 @@ class SAC:
             CheckpointError: They are those of another network.
         """
         self.parameters.load_state_dict(state)
+
+    def carry_over(self, weights: Mapping[str, Tensor], training: Mapping[str, Any] | None) -> Layers:
+        """Takes over what fits of another agent's networks, and its entropy weight, to begin training with.
+
+        Args:
+            weights: Its `policy_state`.
+            training: Its `state_dict`, with the critics; without it they are fresh. The targets start as copies.
+
+        Raises:
+            CheckpointError: No layer of the policy fits.
+        """
+        own, temperature = self.state, self.state.temperature
+        layers = self.parameters.load_layers_that_fit(weights)
+        critics, log_alpha = Layers((), tuple(own.critics.state_dict())), Layers((), ())
+        if training is not None:
+            critics = own.critics.load_layers_that_fit(training["critics"])
+            own.targets.vector.copy_(own.critics.vector)
+        if temperature.optimizer is not None and training is not None and training["alpha_optimizer"] is not None:
+            temperature.log_alpha.copy_(training["log_alpha"])
+            log_alpha = Layers(("log_alpha",), ())
+        return layers.beside(critics, "critics.").beside(log_alpha, "")
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all of training but the policy's weights: critics, targets, temperature, optimisers, streams."""

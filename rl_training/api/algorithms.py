@@ -47,12 +47,15 @@ __all__ = [
 ]
 
 
-def resume(checkpoint: str | Path, callbacks: Iterable[Callback] = (), **overrides: Any) -> TrainResult:
+def resume(
+    checkpoint: str | Path, callbacks: Iterable[Callback] = (), *, fine_tune: bool = False, **overrides: Any
+) -> TrainResult:
     """Trains on from a checkpoint, as if training had never stopped.
 
     Args:
         checkpoint: A checkpoint's directory, or a run's directory, of which the newest good checkpoint is taken.
         callbacks: What sees the run go on, in the order given.
+        fine_tune: Begin a new run with the checkpoint's weights alone, in another environment for one.
         **overrides: Settings that change, `total_timesteps` for one; some must stay as they were.
 
     Returns:
@@ -62,4 +65,4 @@ def resume(checkpoint: str | Path, callbacks: Iterable[Callback] = (), **overrid
         CheckpointError: There is no good checkpoint there, or a setting that must stay equal was changed.
         ConfigError: An override is no valid setting.
     """
-    return DefaultExperimentManager().resume(checkpoint, callbacks, **overrides).train()
+    return DefaultExperimentManager().resume(checkpoint, callbacks, fine_tune=fine_tune, **overrides).train()

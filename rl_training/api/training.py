@@ -26,6 +26,7 @@ from rl_training.experiment.loading import config_to_resume
 from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.callbacks import Callback, StopReason
 from rl_training.runtime.evaluation import EvaluationResult
+from rl_training.runtime.fine_tuning import WeightsOf
 from rl_training.runtime.job_lock import job_lock
 from rl_training.runtime.run_utils import device_line, resolve_device
 from rl_training.runtime.stopping import DEAF_SECONDS, EXIT_STOPPED, EXIT_TERMINATED, StopTraining, stop_on_signals
@@ -141,6 +142,7 @@ def resume_training(
     overrides: Mapping[str, Any] | Sequence[str] = (),
     callbacks: Iterable[Callback] = (),
     *,
+    fine_tune: bool = False,
     track: bool = True,
     offline: bool = False,
 ) -> RunSummary:
@@ -150,19 +152,22 @@ def resume_training(
         source: A checkpoint's or a run's directory, an MLflow run id, `runs:/ID`, or `models:/NAME@ALIAS`.
         overrides: Settings that change: `total_timesteps` for one.
         callbacks: As in `run_training`.
+        fine_tune: Begin a new run with the checkpoint's weights alone; see `DefaultExperimentManager.resume`.
         track: As in `run_training`.
         offline: As in `run_training`.
 
     Raises:
-        CheckpointError: There is no good checkpoint, or a setting differs that must be equal.
+        CheckpointError: There is no good checkpoint, a setting or space differs that must be equal, or no layer of the
+            network fits.
         TrackingError: MLflow can't be reached, or does not know the source.
     """
     home()
-    checkpoint = download_checkpoint(source)
-    config = config_to_resume(checkpoint, overrides)
+    checkpoint = download_checkpoint(source, wanted="weights" if fine_tune else "everything")
+    config = config_to_resume(checkpoint, overrides, fine_tune=fine_tune)
     check_environment(config)
     with job_lock(config.job):
-        trainer = get_algorithm(config.algo).make_trainer(config, callbacks, resume_from=checkpoint)
+        resume_from = WeightsOf(checkpoint) if fine_tune else checkpoint
+        trainer = get_algorithm(config.algo).make_trainer(config, callbacks, resume_from=resume_from)
         return _run(trainer, track=track, offline=offline)
 
 
@@ -198,7 +203,14 @@ def begin_tracking(
         TrackingError: MLflow can't be reached, or refuses; a run that has not trained before leaves nothing behind.
     """
     try:
-        return start_tracking(trainer.run.run_dir, trainer.config, offline=offline, tags=tags, stop=trainer.stop)
+        return start_tracking(
+            trainer.run.run_dir,
+            trainer.config,
+            offline=offline,
+            tags=tags,
+            from_step=trainer.num_timesteps,
+            stop=trainer.stop,
+        )
     except TrackingError:
         trainer.discard()
         raise

@@ -19,13 +19,18 @@ class Rule(StrEnum):
     """How a field may change on resume."""
 
     MAY_CHANGE = "may change"
-    """It has no effect on what is learnt."""
     INEXACT = "may change, and makes the run inexact"
-    """Sums differ between devices and thread counts."""
     MAY_GROW = "may grow"
-    """Schedules are computed anew over the larger total."""
     MUST_EQUAL = "must be equal"
 
+
+REASONS: Mapping[Rule, str] = {
+    Rule.MAY_CHANGE: "no effect on what is learnt",
+    Rule.INEXACT: "sums differ between devices and between thread counts",
+    Rule.MAY_GROW: "schedules are computed over the larger total, so a run that is to be extended is not that of a "
+    "larger total from the start",
+    Rule.MUST_EQUAL: "part of what is learnt",
+}
 
 RULES: Mapping[str, Rule] = {
     "run_dir": Rule.MAY_CHANGE,
@@ -44,44 +49,67 @@ RULES: Mapping[str, Rule] = {
 }
 """By top-level field."""
 
+FIXED_IN_FINE_TUNING = ("algo", "network", "dueling", "normalization.observation")
+"""What fine-tuning may not change, by dotted path: it says what the weights are weights of. All else may change."""
+
+
+def rule_of(key: str, *, fine_tuning: bool = False) -> Rule:
+    """Returns the rule for a setting.
+
+    Args:
+        key: Its dotted path.
+        fine_tuning: Whether the weights alone are carried over.
+    """
+    if fine_tuning:
+        fixed = any(key == path or key.startswith(f"{path}.") for path in FIXED_IN_FINE_TUNING)
+        return Rule.MUST_EQUAL if fixed else Rule.MAY_CHANGE
+    return RULES.get(key.split(".")[0], Rule.MUST_EQUAL)
+
 
 @dataclass(frozen=True)
 class Difference:
-    """One setting that differs between a checkpoint and the run that goes on from it."""
+    """A setting, or a space of the environment, that differs between a checkpoint and the run that goes on from it."""
 
     key: str
-    """Dotted path of the setting."""
+    """Dotted path of the setting; `observation_space` or `action_space`."""
     before: Any
     after: Any
     rule: Rule
 
     def __str__(self) -> str:
-        return f"{self.key}: {self.before!r} -> {self.after!r} ({self.rule.value})"
+        text = f"{self.key}: {self.before!r} -> {self.after!r} ({self.rule.value})"
+        return " ".join(text.split())  # arrays, such as the bounds of a space, come in columns
 
 
-def differences(before: TrainConfig, after: TrainConfig) -> list[Difference]:
+def differences(before: TrainConfig, after: TrainConfig, *, fine_tuning: bool = False) -> list[Difference]:
     """Returns every setting that differs, by dotted path. Secrets are not compared: a checkpoint holds none."""
     old, new = (dict(_leaves(redact(config.model_dump(mode="json"), references=True))) for config in (before, after))
-    return [difference(key, old.get(key), new.get(key)) for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+    return [
+        difference(key, old.get(key), new.get(key), fine_tuning=fine_tuning)
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key)
+    ]
 
 
-def difference(key: str, before: Any, after: Any) -> Difference:
+def difference(key: str, before: Any, after: Any, *, fine_tuning: bool = False) -> Difference:
     """Returns a setting that differs, by its dotted path, with its rule."""
-    return Difference(key, before, after, RULES.get(key.split(".")[0], Rule.MUST_EQUAL))
+    return Difference(key, before, after, rule_of(key, fine_tuning=fine_tuning))
 
 
 def check_differences(found: list[Difference]) -> None:
     """Refuses what may not differ.
 
     Raises:
-        CheckpointError: Names each such setting with both values.
+        CheckpointError: Names each such difference with both values, and offers fine-tuning where that would do.
     """
     wrong = [d for d in found if d.rule is Rule.MUST_EQUAL or (d.rule is Rule.MAY_GROW and d.after < d.before)]
     if wrong:
+        fixed = any(rule_of(d.key, fine_tuning=True) is Rule.MUST_EQUAL for d in found)
+        instead = "start a new run" if fixed else "begin a new run with the checkpoint's weights alone by --fine-tune"
         raise CheckpointError(
-            "these settings differ from the checkpoint's and may not: "
+            "these differ from the checkpoint's and may not: "
             + "; ".join(map(str, wrong))
-            + "; leave them as they were, or start a new run"
+            + f"; leave them as they were, or {instead}"
         )
 
 

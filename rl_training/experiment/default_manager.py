@@ -11,6 +11,7 @@ from rl_training.experiment.loading import config_to_resume
 from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint
+from rl_training.runtime.fine_tuning import WeightsOf
 from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import Trainer
 
@@ -39,6 +40,7 @@ class DefaultExperimentManager:
         callbacks: Iterable[Callback] = (),
         *,
         stop: StopFlag | None = None,
+        fine_tune: bool = False,
         **overrides: Any,
     ) -> Trainer:
         """Returns a trainer whose `train()` goes on from a checkpoint.
@@ -51,13 +53,17 @@ class DefaultExperimentManager:
             checkpoint: A checkpoint, its directory, or a run's directory (its newest good checkpoint is taken).
             callbacks: What sees the run go on, in the order given.
             stop: A flag that asks the run to end.
+            fine_tune: Begin a new run with the checkpoint's weights alone; all settings but those of the network may
+                change then, the environment among them.
             **overrides: Settings that change, nested as mappings or by dotted keys.
 
         Raises:
-            CheckpointError: No good checkpoint is there, or a setting differs that must be equal.
+            CheckpointError: No good checkpoint is there, a setting or space differs that must be equal, or no layer of
+                the network fits.
             ConfigError: An override is no valid setting.
         """
         if not isinstance(checkpoint, Checkpoint):
             checkpoint = find_checkpoint(checkpoint)
-        config = config_to_resume(checkpoint, overrides)
-        return get_algorithm(config.algo).make_trainer(config, callbacks, resume_from=checkpoint, stop=stop)
+        config = config_to_resume(checkpoint, overrides, fine_tune=fine_tune)
+        resume_from = WeightsOf(checkpoint) if fine_tune else checkpoint
+        return get_algorithm(config.algo).make_trainer(config, callbacks, resume_from=resume_from, stop=stop)

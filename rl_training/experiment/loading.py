@@ -62,8 +62,14 @@ def config_of_checkpoint(checkpoint: Checkpoint, overrides: Overrides = ()) -> T
     return config_from_text(checkpoint.config_text(), overrides, source=str(checkpoint.path / "config.yaml"))
 
 
-def config_to_resume(checkpoint: Checkpoint, overrides: Overrides = ()) -> TrainConfig:
+def config_to_resume(checkpoint: Checkpoint, overrides: Overrides = (), *, fine_tune: bool = False) -> TrainConfig:
     """Returns the settings with which training goes on from a checkpoint.
+
+    Args:
+        checkpoint: It.
+        overrides: Values that go before the checkpoint's.
+        fine_tune: Whether the weights alone are carried over. Another environment begins without the old one's
+            `env_kwargs` then.
 
     Raises:
         CheckpointError: An override changes what must stay as it was.
@@ -72,9 +78,11 @@ def config_to_resume(checkpoint: Checkpoint, overrides: Overrides = ()) -> Train
     document = read_text(checkpoint.config_text(), str(checkpoint.path / "config.yaml"))
     over = words_as_mapping(read_overrides(overrides), "tags")
     before = _config(document, ())
-    algo = over.entries.get("algo")
+    algo, env_id = over.entries.get("algo"), over.entries.get("env_id")
     if isinstance(algo, Scalar) and algo.value != before.algo:  # the other settings are of another kind then
         check_differences([difference("algo", before.algo, algo.value)])
+    if fine_tune and isinstance(env_id, Scalar) and env_id.value != before.env_id:
+        document = replace(document, entries={k: v for k, v in document.entries.items() if k != "env_kwargs"})
     try:
         after = _config(document, overrides)
     except ConfigError:
@@ -82,9 +90,10 @@ def config_to_resume(checkpoint: Checkpoint, overrides: Overrides = ()) -> Train
         reader = TypedReader(type(before))
         old, new = (reader.section(read, type(before), ()) for read in (document, merge(document, over)))
         if not reader.faults:
-            check_differences([difference(key, old[key], new[key]) for key in over.entries if new[key] != old[key]])
+            changed = [key for key in over.entries if new[key] != old[key]]
+            check_differences([difference(key, old[key], new[key], fine_tuning=fine_tune) for key in changed])
         raise
-    check_differences(differences(before, after))
+    check_differences(differences(before, after, fine_tuning=fine_tune))
     return after
 
 

@@ -8,7 +8,8 @@ the gaps hold zeros, have no gradient, and stay zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import NoReturn
 
 import torch
@@ -17,6 +18,19 @@ from torch import Tensor, nn
 from rl_training.errors import CheckpointError
 
 ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Parameters by name: those that were taken over from another network, and those that were not."""
+
+    carried: tuple[str, ...]
+    fresh: tuple[str, ...]
+
+    def beside(self, others: Layers, prefix: str) -> Layers:
+        """Returns these with those of a second network, which get a prefix."""
+        carried, fresh = ([f"{prefix}{name}" for name in names] for names in (others.carried, others.fresh))
+        return Layers((*self.carried, *carried), (*self.fresh, *fresh))
 
 
 class FlatParameters:
@@ -80,18 +94,45 @@ class FlatParameters:
         Raises:
             CheckpointError: A name or shape is not this network's.
         """
-        expected = {name: tuple(parameter.shape) for name, parameter in self._parameters.items()}
-        got = {name: tuple(tensor.shape) for name, tensor in state.items()}
-        if got != expected:
-            differing = sorted(name for name in expected.keys() | got.keys() if expected.get(name) != got.get(name))
-            faults = "; ".join(f"{n}: got {got.get(n, 'none')}, expected {expected.get(n, 'none')}" for n in differing)
-            raise CheckpointError(f"weights do not fit the network of these settings: {faults}")
+        if faults := dict(self._misfits(state)):
+            raise CheckpointError(f"weights do not fit the network of these settings: {'; '.join(faults.values())}")
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 parameter.copy_(state[name])
+
+    def load_layers_that_fit(self, state: Mapping[str, Tensor]) -> Layers:
+        """Copies in the layers whose shapes are those of this network's; the others stay as they are.
+
+        A layer is its weights and biases, which are of no use without each other.
+
+        Raises:
+            CheckpointError: No layer fits.
+        """
+        faults = dict(self._misfits(state))
+        misfits = {_layer(name) for name in faults}
+        carried = [name for name in self._parameters if _layer(name) not in misfits]
+        if not any("weights" in name for name in carried):
+            raise CheckpointError(f"no layer of the checkpoint's network fits: {'; '.join(faults.values())}")
+        with torch.no_grad():
+            for name in carried:
+                self._parameters[name].copy_(state[name])
+        return Layers(tuple(carried), tuple(name for name in self._parameters if name not in carried))
+
+    def _misfits(self, state: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
+        """Yields each name that only one of the two has, or with another shape, and says so."""
+        expected = {name: tuple(parameter.shape) for name, parameter in self._parameters.items()}
+        got = {name: tuple(tensor.shape) for name, tensor in state.items()}
+        for name in sorted(expected.keys() | got.keys()):
+            if expected.get(name) != got.get(name):
+                yield name, f"{name}: got {got.get(name, 'none')}, expected {expected.get(name, 'none')}"
 
     @staticmethod
     def _non_finite(vector: Tensor, views: Mapping[str, Tensor]) -> str | None:
         if bool(torch.isfinite(vector).all()):
             return None
         return next(name for name, view in views.items() if not bool(torch.isfinite(view).all()))
+
+
+def _layer(name: str) -> str:
+    """The name of the layer that a parameter is of: its weights' own."""
+    return name.replace("biases", "weights")

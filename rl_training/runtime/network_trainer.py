@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy.typing as npt
 import torch
@@ -20,8 +20,10 @@ from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.space_json import space_from_json, space_to_json
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.envs.training import TrainingEnvs
+from rl_training.networks.flat import Layers
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, load_policy_state
+from rl_training.runtime.fine_tuning import CarriedOver
 from rl_training.runtime.policy import GreedyPolicy, Policy
 from rl_training.runtime.run_utils import TrainingRun, resolve_device
 from rl_training.runtime.stopping import StopFlag
@@ -39,6 +41,9 @@ class NetworkAlgorithm(Protocol):
 
     def load_policy_state(self, state: Mapping[str, Tensor]) -> None:
         """Takes those back."""
+
+    def carry_over(self, weights: Mapping[str, Tensor], training: Mapping[str, Any] | None) -> Layers:
+        """Takes over the layers that fit of another's weights, and of its training state where there is one."""
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all of training but these weights."""
@@ -99,6 +104,21 @@ class NetworkTrainer(Trainer):
         if self.envs.observation_normalizer is not None:
             self.envs.observation_normalizer.load_state_dict(policy["observation_normalizer"])
         return self.envs.load_state_dict(trainer["envs"])
+
+    def carry_over(self, policy: Mapping[str, Any], trainer: Mapping[str, Any] | None) -> CarriedOver:
+        """Takes over the weights that fit, and the observation statistics; see `runtime.fine_tuning`."""
+        layers = self.algorithm.carry_over(policy["weights"], None if trainer is None else trainer["algorithm"])
+        return CarriedOver(layers.carried, layers.fresh, self._carry_statistics(policy))
+
+    def _carry_statistics(self, policy: Mapping[str, Any]) -> Literal["carried over", "fresh", "none"]:
+        normalizer, encoder = self.envs.observation_normalizer, self.envs.encoder
+        if normalizer is None:
+            return "none"
+        before = ObservationEncoder(space_from_json(policy["observation_space"]))
+        if (before.kind, before.shape, before.dtype) != (encoder.kind, encoder.shape, encoder.dtype):
+            return "fresh"
+        normalizer.load_state_dict(policy["observation_normalizer"])
+        return "carried over"
 
     def _close(self) -> None:
         self.envs.close()

@@ -21,7 +21,7 @@ from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.network_trainer import NetworkTrainer, load_network_policy
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.run_utils import TrainingRun
-from rl_training.runtime.setup import make_trainer
+from rl_training.runtime.setup import ResumeFrom, make_trainer
 from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import Trainer, TrainResult
 
@@ -120,7 +120,7 @@ def make_ppo_trainer(
     config: PPOConfig,
     callbacks: Iterable[Callback] = (),
     *,
-    resume_from: str | Path | Checkpoint | None = None,
+    resume_from: ResumeFrom = None,
     stop: StopFlag | None = None,
 ) -> Trainer:
     """Returns PPO's trainer; see `rl_training.runtime.setup.make_trainer`."""

@@ -12,7 +12,7 @@ from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.network_trainer import load_network_policy
 from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
 from rl_training.runtime.policy import Policy
-from rl_training.runtime.setup import make_trainer
+from rl_training.runtime.setup import ResumeFrom, make_trainer
 from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import Trainer, TrainResult
 
@@ -32,7 +32,7 @@ def make_sac_trainer(
     config: SACConfig,
     callbacks: Iterable[Callback] = (),
     *,
-    resume_from: str | Path | Checkpoint | None = None,
+    resume_from: ResumeFrom = None,
     stop: StopFlag | None = None,
 ) -> Trainer:
     """Returns SAC's trainer; see `rl_training.runtime.setup.make_trainer`."""

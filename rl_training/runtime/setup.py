@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rl_training.config.checking import check
 from rl_training.config.reader import read_text
-from rl_training.config.resume_rules import Difference, check_differences, differences
+from rl_training.config.resume_rules import Difference, check_differences, difference, differences
 from rl_training.config.settings import TrainConfig
-from rl_training.errors import UserError, one_line
+from rl_training.envs.space_json import space_from_json, space_to_json
+from rl_training.errors import CheckpointError, UserError, one_line
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint, has_later
+from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint, has_later, load_policy_state
 from rl_training.runtime.download import read_download
+from rl_training.runtime.fine_tuning import WeightsOf, carry_over, has_training_state
 from rl_training.runtime.run_utils import (
     METADATA,
     TrainingRun,
     create_training_run,
     discard_training_run,
     open_training_run,
+    update_metadata,
 )
 from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import Trainer
@@ -29,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 ConfigT = TypeVar("ConfigT", bound=TrainConfig)
 MakeTrainer = Callable[..., Trainer]
+ResumeFrom = str | Path | Checkpoint | WeightsOf | None
+"""What a trainer goes on from."""
 
 _TOO_LARGE = (
     "allocate memory",
@@ -46,7 +53,7 @@ def make_trainer(
     config: ConfigT,
     callbacks: Iterable[Callback] = (),
     *,
-    resume_from: str | Path | Checkpoint | None = None,
+    resume_from: ResumeFrom = None,
     stop: StopFlag | None = None,
 ) -> Trainer:
     """Returns a trainer whose `train()` starts a new run, or goes on from a checkpoint.
@@ -55,32 +62,99 @@ def make_trainer(
         trainer_type: The algorithm's trainer: called with the config, the run, the callbacks and the stop flag.
         config: The settings; on resume they are compared with the checkpoint's by `config.resume_rules`.
         callbacks: In the order in which they shall see events.
-        resume_from: A checkpoint, its directory, or a run's directory (its newest good checkpoint is taken).
+        resume_from: A checkpoint, its directory, or a run's directory (its newest good checkpoint is taken); or
+            `WeightsOf` a checkpoint, for a new run that is fine-tuned from it.
         stop: The flag that asks the run to end.
 
     Raises:
-        CheckpointError: There is no good checkpoint there, or a setting differs that must be equal.
+        CheckpointError: There is no good checkpoint there, or a setting or space differs that must be equal.
     """
     if resume_from is None:
         return _made(trainer_type, config, create_training_run(config), callbacks, stop)
+    if isinstance(resume_from, WeightsOf):
+        return _fine_tuned(trainer_type, config, resume_from.checkpoint, callbacks, stop)
     checkpoint = resume_from if isinstance(resume_from, Checkpoint) else find_checkpoint(resume_from)
-    before = check(read_text(checkpoint.config_text(), str(checkpoint.path)), type(config))
+    if not has_training_state(checkpoint):
+        raise CheckpointError(
+            f"{checkpoint.path} has no training state to go on from (it is a registered version's own copy); begin a "
+            f"new run with its weights by --fine-tune"
+        )
+    before = _settings(checkpoint, config)
     changes = differences(before, config)
     check_differences(changes)
     own_run = None if changes else _own_run(checkpoint, config)
     if own_run is not None:
-        trainer = _constructed(trainer_type, config, own_run, callbacks, stop)
-        trainer.restore(checkpoint)
-        return trainer
-    if config.run_dir == before.run_dir:
-        config = config.model_copy(update={"run_dir": None})  # the checkpoint's run lives there
+        return _restored(_constructed(trainer_type, config, own_run, callbacks, stop), checkpoint)
+    config = _elsewhere(config, before)
     trainer = _made(trainer_type, config, _fork(checkpoint, changes, config), callbacks, stop)
+    with _discarded_on_error(trainer):
+        return _restored(trainer, checkpoint)
+
+
+def _restored(trainer: Trainer, checkpoint: Checkpoint) -> Trainer:
+    check_differences(_space_differences(trainer, checkpoint))
+    trainer.restore(checkpoint)
+    return trainer
+
+
+def _fine_tuned(
+    trainer_type: MakeTrainer,
+    config: ConfigT,
+    checkpoint: Checkpoint,
+    callbacks: Iterable[Callback],
+    stop: StopFlag | None,
+) -> Trainer:
+    """The trainer of a new run that begins with the weights of a checkpoint."""
+    before = _settings(checkpoint, config)
+    changes = differences(before, config, fine_tuning=True)
+    check_differences(changes)
+    config = _elsewhere(config, before)
+    run = create_training_run(config)
+    trainer = _made(trainer_type, config, run, callbacks, stop)
+    with _discarded_on_error(trainer):
+        carried = carry_over(trainer, checkpoint)
+        changes += _space_differences(trainer, checkpoint, fine_tuning=True)
+        origin = {**_origin(checkpoint, changes), "fine_tuning": asdict(carried)}
+        update_metadata(run, {"forked_from": origin})
+    logger.warning(
+        "a new run, fine-tuned from run %s at step %s: it begins with the weights alone (%s); counters, optimiser, "
+        "buffers, episodes and random streams begin anew; it differs in %s",
+        checkpoint.run_uid,
+        f"{checkpoint.num_timesteps:,}",
+        carried,
+        "; ".join(map(str, changes)) or "no setting",
+    )
+    return trainer
+
+
+def _settings(checkpoint: Checkpoint, config: ConfigT) -> ConfigT:
+    """The settings that a checkpoint was written with."""
+    return check(read_text(checkpoint.config_text(), str(checkpoint.path)), type(config))
+
+
+def _elsewhere(config: ConfigT, before: ConfigT) -> ConfigT:
+    """The settings with a run directory of their own, where they name the one that the checkpoint's run lives in."""
+    return config.model_copy(update={"run_dir": None}) if config.run_dir == before.run_dir else config
+
+
+@contextmanager
+def _discarded_on_error(trainer: Trainer) -> Iterator[None]:
     try:
-        trainer.restore(checkpoint)
+        yield
     except BaseException:
         trainer.discard()
         raise
-    return trainer
+
+
+def _space_differences(trainer: Trainer, checkpoint: Checkpoint, *, fine_tuning: bool = False) -> list[Difference]:
+    """The spaces in which the environment differs from the one that a checkpoint was trained in."""
+    state, policy = load_policy_state(checkpoint), trainer.policy()
+    spaces = {"observation_space": policy.observation_space, "action_space": policy.action_space}
+    return [
+        difference(name, space_from_json(state[name]), space, fine_tuning=fine_tuning)
+        for name, space in spaces.items()
+        if name in state and state[name] != space_to_json(space)
+    ]
 
 
 def _made(
@@ -146,10 +220,13 @@ def _fork(checkpoint: Checkpoint, changes: list[Difference], config: TrainConfig
         f"{checkpoint.num_timesteps:,}",
         "; ".join(map(str, changes)) or "that run has a later checkpoint, or its directory is not here",
     )
-    origin = {
+    return create_training_run(config, forked_from=_origin(checkpoint, changes))
+
+
+def _origin(checkpoint: Checkpoint, changes: list[Difference]) -> dict[str, Any]:
+    return {
         "run_uid": checkpoint.run_uid,
         "num_timesteps": checkpoint.num_timesteps,
         "policy_sha256": checkpoint.policy_sha256,
         "differences": [str(change) for change in changes],
     }
-    return create_training_run(config, forked_from=origin)

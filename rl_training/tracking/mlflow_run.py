@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import TrackingError
+from rl_training.runtime.fine_tuning import CarriedOver
 from rl_training.runtime.inexact import INEXACT
 from rl_training.tracking.naming import MAX_TAG, legal_name, shorten
 from rl_training.tracking.store import get_or_create_experiment, no_resend, ui_hint
@@ -139,17 +140,23 @@ def describe(client: MlflowClient, run: Run, description: Mapping[str, Any]) -> 
 
 
 def _link_fork(client: MlflowClient, run_id: str, description: Mapping[str, Any]) -> None:
-    """Names a fork's origin on the fork, and the fork on the run that it comes from, where MLflow knows that one."""
+    """Names a fork's origin on the fork, and the fork on the run that it comes from, where MLflow knows that one.
+
+    A run that was fine-tuned says so, and what it took over.
+    """
     origin = description["forked_from"]
     tags = {
         "forked_from.run_uid": origin["run_uid"],
         "forked_from.num_timesteps": str(origin["num_timesteps"]),
         "forked_from.differences": "\n".join(origin["differences"]) or "none",
     }
+    kind, fine_tuning = "fork", origin.get("fine_tuning")
+    if fine_tuning is not None:
+        kind, tags["forked_from.fine_tuning"] = "fine_tuned", str(CarriedOver(**fine_tuning))
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     for parent in client.search_runs(experiments, f"tags.{RUN_UID} = '{origin['run_uid']}'", max_results=1):
         tags["forked_from.run_id"] = parent.info.run_id
-        client.set_tag(parent.info.run_id, f"fork.{description['run_uid']}", run_id)
+        client.set_tag(parent.info.run_id, f"{kind}.{description['run_uid']}", run_id)
     for key, value in tags.items():
         client.set_tag(run_id, key, shorten(value, MAX_TAG))
 

@@ -10,11 +10,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rl_training.config.paths import home
 from rl_training.errors import CheckpointError, TrackingError, UserError
-from rl_training.runtime.checkpoint import CHECKPOINTS, Checkpoint, find_checkpoint, newest_good, open_checkpoint
+from rl_training.runtime.checkpoint import (
+    CHECKPOINTS,
+    Checkpoint,
+    find_checkpoint,
+    load_trainer_state,
+    newest_good,
+    open_checkpoint,
+)
 from rl_training.runtime.download import Download, write_download
 from rl_training.runtime.manifest import CONFIG, MANIFEST, POLICY, REPLAY, is_shard, read_manifest
 from rl_training.tracking.mlflow_run import RUN_UID
@@ -43,8 +50,13 @@ _UNKNOWN = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
 """What MLflow answers where there is no such run, model or version; and where there is no such alias."""
 
 
+Wanted = Literal["everything", "weights", "policy"]
+"""What a checkpoint is for: to train on; to fine-tune, which takes no replay buffer (that may be many gigabytes); or to
+evaluate, which takes no training state either."""
+
+
 def download_checkpoint(
-    source: str | Path, *, tracking_uri: str | None = None, policy_only: bool = False
+    source: str | Path, *, tracking_uri: str | None = None, wanted: Wanted = "everything"
 ) -> Checkpoint:
     """Returns the verified checkpoint that `source` stands for, downloaded where it is not a directory.
 
@@ -55,8 +67,7 @@ def download_checkpoint(
             checkpoint; where that is gone the version's own copy, which has no training state and serves for
             evaluation and fine-tuning only).
         tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded one.
-        policy_only: Settings and policy are enough, as for evaluation: training state and replay buffer, which may be
-            many gigabytes, are not fetched. Of a registered version it is the version's own copy.
+        wanted: What is fetched and must be there; of the policy alone, a registered version has a copy of its own.
 
     Raises:
         CheckpointError: There is no good checkpoint; each that was tried is named.
@@ -65,7 +76,7 @@ def download_checkpoint(
     """
     text = str(source)
     if Path(source).exists():
-        return find_checkpoint(source, policy_only=policy_only)
+        return find_checkpoint(source, policy_only=wanted != "everything")
     run, model = _RUNS.fullmatch(text), _MODELS.fullmatch(text)
     if run is None and model is None and not _RUN_ID.fullmatch(text):
         raise UserError(
@@ -77,9 +88,11 @@ def download_checkpoint(
         client = connect(uri)
         if model is not None:
             version = find_version(client, model[1], model[2], model[3])
-            return (policy_of_version if policy_only else checkpoint_of_version)(client, uri, version)
+            if wanted == "policy":
+                return policy_of_version(client, uri, version)
+            return checkpoint_of_version(client, uri, version, wanted)
         run_id, path = (run[1], run[2]) if run is not None else (text, None)
-        return _checkpoint_of_run(client, run_id, (path or CHECKPOINTS).rstrip("/"), policy_only)
+        return _checkpoint_of_run(client, run_id, (path or CHECKPOINTS).rstrip("/"), wanted)
 
 
 @contextmanager
@@ -109,14 +122,16 @@ def find_version(client: MlflowClient, name: str, alias: str | None, version: st
     return client.get_model_version(name, version)
 
 
-def checkpoint_of_version(client: MlflowClient, uri: str, version: ModelVersion) -> Checkpoint:
+def checkpoint_of_version(
+    client: MlflowClient, uri: str, version: ModelVersion, wanted: Wanted = "everything"
+) -> Checkpoint:
     """Returns the checkpoint of the version's run; where that is gone, the version's own copy."""
     from mlflow.exceptions import MlflowException
 
     name = version.tags.get(CHECKPOINT_TAG)
     if version.run_id and name:
         try:
-            return _fetch(client, version.run_id, f"{CHECKPOINTS}/{name}", policy_only=False)
+            return _fetch(client, version.run_id, f"{CHECKPOINTS}/{name}", wanted)
         except (CheckpointError, MlflowException, OSError) as error:
             logger.warning(
                 "%s version %s: its run's checkpoint is gone (%s); its own copy has no training state, and serves for "
@@ -152,13 +167,13 @@ def fresh_directory() -> Path:
     return Path(tempfile.mkdtemp(dir=root))
 
 
-def _checkpoint_of_run(client: MlflowClient, run_id: str, path: str, policy_only: bool) -> Checkpoint:
+def _checkpoint_of_run(client: MlflowClient, run_id: str, path: str, wanted: Wanted) -> Checkpoint:
     """Returns the checkpoint at an artifact path of a run, or the newest good one where the path is their folder."""
     run = client.get_run(run_id)  # no such run is another error than no such artifact
     run_dir = Path(run.data.tags.get("run_dir", ""))
     skipped: list[str] = []
     if path != CHECKPOINTS:
-        checkpoint = _fetch(client, run_id, path, policy_only)
+        checkpoint = _fetch(client, run_id, path, wanted)
         later = [step for step, _ in _newest_first(client, run_id, skipped) if step > checkpoint.num_timesteps]
         write_download(checkpoint, Download(newest=not later, run_dir=run_dir))
         return checkpoint
@@ -169,7 +184,7 @@ def _checkpoint_of_run(client: MlflowClient, run_id: str, path: str, policy_only
         if here is not None and here.num_timesteps > step:
             break
         try:
-            checkpoint = _fetch(client, run_id, f"{CHECKPOINTS}/{name}", policy_only)
+            checkpoint = _fetch(client, run_id, f"{CHECKPOINTS}/{name}", wanted)
         except CheckpointError as error:
             skipped.append(str(error))
             continue
@@ -199,20 +214,25 @@ def _newest_first(client: MlflowClient, run_id: str, skipped: list[str]) -> list
     return sorted(found, reverse=True)
 
 
-def _fetch(client: MlflowClient, run_id: str, path: str, policy_only: bool) -> Checkpoint:
+def _fetch(client: MlflowClient, run_id: str, path: str, wanted: Wanted) -> Checkpoint:
     """Downloads a checkpoint, its shards from the folder that the run's checkpoints share, and verifies it."""
     there = _paths(client, run_id, path)
     if f"{path}/{MANIFEST}" not in there:
         raise CheckpointError(f"run {run_id} has no {path} in MLflow, or its upload did not end")
     directory = _fetch_manifest(client, run_id, path)
-    names = (CONFIG, POLICY) if policy_only else tuple(read_manifest(directory).files)
+    names = (CONFIG, POLICY) if wanted == "policy" else tuple(read_manifest(directory).files)
+    if wanted == "weights":
+        names = tuple(name for name in names if not is_shard(name))
     artifacts = [f"{REPLAY if is_shard(name) else path}/{name}" for name in names]
     if any(map(is_shard, names)):
         there |= _paths(client, run_id, REPLAY)
     for artifact in artifacts:
         if artifact in there:  # what is missing is named by the verification
             client.download_artifacts(run_id, artifact, str(directory))
-    return open_checkpoint(directory, policy_only=policy_only)
+    checkpoint = open_checkpoint(directory, policy_only=wanted != "everything")
+    if wanted == "weights":
+        load_trainer_state(checkpoint)  # which verifies it
+    return checkpoint
 
 
 def _fetch_manifest(client: MlflowClient, run_id: str, path: str) -> Path:
