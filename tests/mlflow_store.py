@@ -1,5 +1,7 @@
 """Runs, checkpoints of known skill, and points, for the tests of tracking."""
 
+import shutil
+
 import gymnasium as gym
 import torch
 
@@ -26,6 +28,17 @@ def tracked_run(own_tags=None, **settings):
     run_dir, config = make_run(**settings)
     run_files.write_json(run_dir / run_files.TRACKING, describe_run(run_dir, config, own_tags or {}))
     return run_dir
+
+
+def of_another_machine(run_dir, config):
+    """Makes a directory in which a run goes on from step 200, as after a download to another machine; returns it."""
+    elsewhere, _ = make_run(**config)
+    shutil.copy(run_dir / "metadata.json", elsewhere)
+    description = run_files.read_json(run_dir / run_files.TRACKING)
+    description["process"] |= {"host": "another-machine", "created": description["process"]["created"] + 1}
+    description["from_step"] = 200
+    run_files.write_json(elsewhere / run_files.TRACKING, description)
+    return elsewhere
 
 
 def ship_all(run_dir, status=None, uri=None, **options) -> Shipment:

@@ -282,7 +282,7 @@ def test_sync_of_a_killed_run_marks_it_and_of_a_living_one_does_not(client):
     run_id = sync(run_dir).run_id  # this process is alive, and so is the run
     assert client.get_run(run_id).info.status == "RUNNING"
     description = run_files.read_json(run_dir / run_files.TRACKING)
-    description["process"]["created"] -= 1000.0  # another process had this id
+    description["process"]["created"] += 1000.0  # another process had this id
     run_files.write_json(run_dir / run_files.TRACKING, description)
     sync(run_dir)
     assert client.get_run(run_id).info.status == "KILLED"

@@ -22,7 +22,6 @@ from filelock import FileLock, Timeout
 from rl_training.config.paths import locks_root
 from rl_training.errors import RunTakenOver, UserError
 from rl_training.runtime.checkpoint_files import STAGING
-from rl_training.runtime.checkpoint_reading import CHECKPOINTS
 
 RUN_LOCK = "training.lock"
 """In a run's directory: held while the run trains."""
@@ -79,7 +78,7 @@ def take_over(run_dir: Path) -> None:
     _ours[path] = _read(_holder(path))
     for name in (RUN_LOCK, SHIPPER_LOCK):
         (run_dir / name).unlink(missing_ok=True)
-    for staged in (run_dir / CHECKPOINTS).glob(f"{STAGING}*"):
+    for staged in run_dir.glob(f"checkpoints/{STAGING}*"):
         shutil.rmtree(staged, ignore_errors=True)
 
 

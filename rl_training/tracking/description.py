@@ -22,13 +22,14 @@ from rl_training.tracking import run_files
 from rl_training.tracking.naming import flatten
 
 
-def describe_run(run_dir: Path, config: TrainConfig, tags: Mapping[str, str]) -> dict[str, Any]:
+def describe_run(run_dir: Path, config: TrainConfig, tags: Mapping[str, str], from_step: int = 0) -> dict[str, Any]:
     """Returns the content of `tracking.json`: all that the shipper must know, secrets left out.
 
     Args:
         run_dir: The run's directory, with its `metadata.json`.
         config: The resolved settings.
         tags: The caller's own tags.
+        from_step: Where this process begins to train.
 
     Raises:
         TrackingError: `run_dir` is no run's directory.
@@ -42,6 +43,7 @@ def describe_run(run_dir: Path, config: TrainConfig, tags: Mapping[str, str]) ->
         "experiment": config.experiment,
         "run_name": settings["run_name"] or f"{config.env_id}-{config.algo}-seed{config.seed}",
         "total_timesteps": config.total_timesteps,
+        "from_step": from_step,
         "started": datetime.fromisoformat(metadata["started"]).timestamp(),
         "process": {"host": socket.gethostname(), "pid": os.getpid(), "created": psutil.Process().create_time()},
         "params": flatten(settings),

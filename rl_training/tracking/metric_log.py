@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from rl_training.runtime.callbacks import Callback, TrainerState
+from rl_training.runtime.job_lock import require_ours
 from rl_training.tracking import run_files
 
 logger = logging.getLogger(__name__)
@@ -102,6 +103,7 @@ class MetricLog(Callback):
 
     def _append(self, line: Mapping[str, object]) -> None:
         assert self._file is not None
+        require_ours(self.path.parent)
         self._file.write(json.dumps(line, allow_nan=False) + "\n")
         self._file.flush()
 

@@ -18,7 +18,8 @@ from typing import Any, Literal, Self
 import rl_training
 from rl_training.config.programs import program
 from rl_training.config.settings import TrainConfig
-from rl_training.errors import TrackingError
+from rl_training.errors import RunTakenOver, TrackingError
+from rl_training.runtime.job_lock import require_ours
 from rl_training.runtime.stopping import StopFlag
 from rl_training.tracking import run_files
 from rl_training.tracking.cursor import count_unsent
@@ -137,6 +138,11 @@ class TrackingSession:
         if self._report is not None:
             return self._report
         self.callback.close()
+        try:
+            require_ours(self.run_dir)
+        except RunTakenOver as error:  # how it ends is another process's to say
+            self._report = self._unreported(str(error))
+            return self._report
         ended = {"status": status, "stop_reason": stop_reason, "error": error, "time": round(time.time(), 3)}
         run_files.write_json(self.run_dir / run_files.STATUS, ended)
         self._report = self._last_report(wait)
@@ -229,6 +235,7 @@ def start_tracking(
     tracking_uri: str | None = None,
     offline: bool = False,
     tags: Mapping[str, str] | None = None,
+    from_step: int = 0,
     wait: bool = True,
     stop: StopFlag | None = None,
 ) -> TrackingSession:
@@ -240,6 +247,7 @@ def start_tracking(
         tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded one.
         offline: Write files alone; `sync` sends them later.
         tags: Words to words, put on the MLflow run beside those of the settings.
+        from_step: Where training begins.
         wait: Whether to wait until the run is there in MLflow. Without, the shipper's start of some seconds overlaps
             with what the caller does next, who then calls `ready()` before training begins.
         stop: Ends the waiting where it asks the run to end.
@@ -249,7 +257,7 @@ def start_tracking(
     """
     run_dir = run_dir.absolute()
     uri = None if offline else resolve_tracking_uri(tracking_uri)
-    description = describe_run(run_dir, config, tags or {})
+    description = describe_run(run_dir, config, tags or {}, from_step)
     run_files.write_json(run_dir / run_files.TRACKING, description)
     session = TrackingSession(run_dir, description, uri)
     if wait:

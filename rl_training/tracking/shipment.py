@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from rl_training.errors import TrackingError
 from rl_training.runtime.run_utils import METADATA, read_metadata
 from rl_training.tracking import run_files
+from rl_training.tracking.attempts import attempt_of, begin_attempt, require_newest
 from rl_training.tracking.cursor import Cursor, count_unsent, load_cursor
 from rl_training.tracking.follow import Follower, Point
 from rl_training.tracking.learning_curve import LearningCurve
@@ -84,6 +85,7 @@ class Shipment:
                 raise TrackingError(f"{run_dir} holds no run; expected a run's directory")
             raise TrackingError(f"{run_dir} was trained untracked; a run to be sent later is started with --offline")
         self.description = description
+        self.attempt = attempt_of(description)
         self.step = 0
         """The newest step read."""
         self._curve, self._curve_drawn = LearningCurve(), -CURVE_SECONDS
@@ -124,10 +126,12 @@ class Shipment:
             Whether there may be more.
 
         Raises:
+            RunElsewhere: Another training process has gone on with the run since.
             Exception: Whatever the way to the server gives; the piece is sent again by the next call.
         """
         if not self._described:
             run = self.client.get_run(self.address.run_id)
+            begin_attempt(self.client, run, self.attempt, going_on=status is None)
             if status is None:  # the run goes on, whatever an earlier end left on it
                 reopen(self.client, run)
             describe(self.client, run, self.description)
@@ -139,6 +143,7 @@ class Shipment:
         if any(full):
             return True
         if status is not None and not self._ended:
+            self._require_newest()
             set_status(self.client, self.address.run_id, status())
             self._ended = True
         self._draw_curve(now=self._ended)
@@ -147,6 +152,9 @@ class Shipment:
     def deleted(self) -> bool:
         """Whether the run was deleted in MLflow."""
         return experiment_of(self.client, self.address.run_id) is None
+
+    def _require_newest(self) -> None:
+        require_newest(self.client, self.address.run_id, self.attempt)
 
     def report(self, message: str = "") -> ShipReport:
         """Returns what is in MLflow and what is not."""
@@ -163,6 +171,7 @@ class Shipment:
         if points:
             from mlflow.entities import Metric
 
+            self._require_newest()
             metrics = [Metric(point.key, point.value, point.timestamp, point.step) for point in points]
             self.client.log_batch(cursor.run_id, metrics=metrics)
         if self._differences is not None:
@@ -201,6 +210,7 @@ class Shipment:
 
     def _ship_checkpoint(self) -> bool:
         for checkpoint in pending_checkpoints(self.run_dir, self.cursor.checkpoints):
+            self._require_newest()
             mark = fingerprint(checkpoint)
             if mark is not None and send_checkpoint(self.client, self.address.run_id, self.run_dir, checkpoint):
                 self.cursor.checkpoints.append(mark)
@@ -210,6 +220,7 @@ class Shipment:
 
     def _ship_artifact(self) -> bool:
         for name, mark in pending_artifacts(self.run_dir, self.cursor.artifacts):
+            self._require_newest()
             send_artifact(self.client, self.address.run_id, self.run_dir, name)
             if name == METADATA:
                 mark_inexact(self.client, self.address.run_id, read_metadata(self.run_dir))

@@ -22,7 +22,9 @@ from typing import Any, TextIO
 from filelock import FileLock, Timeout
 
 from rl_training.errors import TrackingError
+from rl_training.runtime.job_lock import give_away
 from rl_training.tracking import run_files
+from rl_training.tracking.attempts import RunElsewhere
 from rl_training.tracking.ending import end_abandoned_runs, end_status
 from rl_training.tracking.shipment import Shipment
 from rl_training.tracking.store import explain, resolve_tracking_uri
@@ -49,11 +51,12 @@ class Shipper:
 
     def __init__(self, shipment: Shipment, replies: TextIO) -> None:
         self.shipment = shipment
+        self._lock_file = (shipment.run_dir / run_files.LOCK).stat()
         self._replies = replies
         self._over = threading.Event()
         self._parent = os.getppid()
         self._said_end = threading.Lock()
-        self._trouble, self._deleted = "", False
+        self._trouble, self._hopeless = "", False
         every = interval()
         path = shipment.run_dir / run_files.SYSTEM_METRICS
         self._system = SystemMetrics(path, self._parent, every) if every else None
@@ -65,6 +68,9 @@ class Shipper:
         backoff = FIRST_BACKOFF
         while True:
             over = self._over.is_set()
+            if self._replaced():  # the run was taken over, and has another shipper; how it ends is not ours to say
+                self._trouble = "another process sends this run now"
+                return self.say_end()
             if self._system is not None:
                 self._system.record(self.shipment.step)
             try:
@@ -74,9 +80,9 @@ class Shipper:
                 more, pause = True, backoff
                 backoff = min(2 * backoff, 1.0 if over else LAST_BACKOFF)
                 self._note(error)
-            if self._deleted:
+            if self._hopeless:
                 self._over.wait()
-            if self._deleted or (over and not more):
+            if self._hopeless or (over and not more):
                 return self.say_end()
             if not over:
                 self._over.wait(pause)
@@ -95,12 +101,22 @@ class Shipper:
         except Exception as error:  # the runs of others are no reason to fail this one's; the next run looks again
             logger.warning("looking for runs whose processes are gone failed: %s", explain(error, self.shipment.uri))
 
+    def _replaced(self) -> bool:
+        try:
+            return not os.path.samestat(self._lock_file, (self.shipment.run_dir / run_files.LOCK).stat())
+        except FileNotFoundError:
+            return True
+
     def _note(self, error: Exception) -> None:
+        if isinstance(error, RunElsewhere):
+            self._hopeless, self._trouble = True, str(error)
+            give_away(self.shipment.run_dir, self._trouble)  # training hears of it by this
+            return
         self._trouble = explain(error, self.shipment.uri)
         logger.warning("sending failed, to be tried again: %s", self._trouble)
         try:
             if self.shipment.deleted():
-                self._deleted, self._trouble = True, f"run {self.shipment.address.run_id} was deleted in MLflow"
+                self._hopeless, self._trouble = True, f"run {self.shipment.address.run_id} was deleted in MLflow"
         except Exception as another:
             logger.warning("asking for the run failed too: %s", explain(another, self.shipment.uri))
 

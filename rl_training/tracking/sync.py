@@ -9,6 +9,7 @@ from filelock import FileLock, Timeout
 
 from rl_training.errors import TrackingError
 from rl_training.tracking import run_files
+from rl_training.tracking.attempts import RunElsewhere
 from rl_training.tracking.description import trainer_is_alive
 from rl_training.tracking.ending import end_status
 from rl_training.tracking.shipment import Shipment, ShipReport
@@ -57,6 +58,8 @@ def _send(shipment: Shipment, new_run: bool) -> ShipReport:
         try:
             more = shipment.ship(None if going_on else lambda: end_status(run_dir))
             tries = 0
+        except RunElsewhere as error:
+            return shipment.report(str(error))
         except Exception as error:  # the server's trouble, of whatever kind
             tries += 1
             if tries == TRIES:

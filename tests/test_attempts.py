@@ -1,0 +1,115 @@
+"""Which training process has a run, on whatever machine: the newest, and whoever had it before can't write to it."""
+
+from dataclasses import replace
+
+import pytest
+from mlflow_store import of_another_machine, ship_all, stored_points, tracked_run
+
+from rl_training.errors import RunTakenOver
+from rl_training.runtime.job_lock import give_away, run_lock
+from rl_training.tracking import run_files
+from rl_training.tracking.attempts import (
+    Attempt,
+    NoProgress,
+    RunElsewhere,
+    attempts_at,
+    begin_attempt,
+    find_run,
+    require_newest,
+    require_progress,
+)
+from rl_training.tracking.metric_log import MetricLog
+from rl_training.tracking.sync import sync
+
+FIRST = Attempt(from_step=0, host="a", pid=1, created=100.0)
+SECOND = Attempt(from_step=500, host="b", pid=1, created=90.0)  # another machine's clock
+
+
+def log(run_dir, steps):
+    metrics = MetricLog(run_dir)
+    for step in steps:
+        metrics.log(step, {"train/loss": step / 3}, "update")
+    metrics.close()
+
+
+def test_the_newest_attempt_has_the_run_and_is_counted(client):
+    run_id = ship_all(tracked_run()).address.run_id
+    for number, attempt in ((2, FIRST), (3, SECOND), (3, SECOND)):  # asking again changes nothing
+        begin_attempt(client, client.get_run(run_id), attempt, going_on=True)
+        require_newest(client, run_id, attempt)
+        assert client.get_run(run_id).data.tags["attempt"] == str(number)
+    assert attempts_at(client.get_run(run_id))[1:] == [FIRST, SECOND]
+    elsewhere = rf"run {run_id} has gone on from step 500 in process 1 on b; nothing is sent from here"
+    with pytest.raises(RunElsewhere, match=elsewhere):
+        require_newest(client, run_id, FIRST)
+    with pytest.raises(RunElsewhere):  # it had its time
+        begin_attempt(client, client.get_run(run_id), FIRST, going_on=True)
+
+
+def test_of_what_has_ended_the_one_that_began_last_is_the_newest(client):
+    run_id = ship_all(tracked_run()).address.run_id
+    now = attempts_at(client.get_run(run_id))[-1]
+    with pytest.raises(RunElsewhere):
+        begin_attempt(client, client.get_run(run_id), FIRST, going_on=False)
+    begin_attempt(client, client.get_run(run_id), replace(FIRST, created=now.created + 1), going_on=False)
+
+
+def test_only_the_newest_attempts_are_kept_by_name(client):
+    run_id = ship_all(tracked_run()).address.run_id
+    for step in range(30):
+        begin_attempt(client, client.get_run(run_id), replace(FIRST, from_step=step), going_on=True)
+    run = client.get_run(run_id)
+    assert run.data.tags["attempt"] == "31"
+    assert [attempt.from_step for attempt in attempts_at(run)] == list(range(10, 30))
+
+
+def test_three_attempts_at_one_step_are_enough():
+    def attempts(*steps):
+        return [replace(FIRST, from_step=step) for step in steps]
+
+    require_progress(attempts(0, 0, 500, 500), 500)
+    require_progress(attempts(500, 500, 500), 501)
+    require_progress([], 0)
+    with pytest.raises(NoProgress, match="the last 3 attempts at this run began at step 500 and came to no new"):
+        require_progress(attempts(0, 500, 500, 500), 500)
+
+
+def test_a_run_is_found_by_its_tag(home):
+    run_dir = tracked_run({"prefect.flow_run_id": "abc"})
+    run = find_run("prefect.flow_run_id", "abc")
+    assert run is None
+    run_id = ship_all(run_dir).address.run_id
+    assert find_run("prefect.flow_run_id", "abc").info.run_id == run_id
+
+
+def test_what_was_thought_dead_sends_nothing_once_the_run_went_on_elsewhere(client):
+    settings = {"total_timesteps": 1_000}
+    run_dir = tracked_run(**settings)
+    log(run_dir, range(0, 300, 10))
+    shipment = ship_all(run_dir)
+    run_id = shipment.address.run_id
+    elsewhere = of_another_machine(run_dir, settings)
+    log(elsewhere, range(200, 500, 10))
+    assert ship_all(elsewhere).address.run_id == run_id
+    log(run_dir, range(300, 400, 10))
+    with pytest.raises(RunElsewhere):
+        shipment.ship()
+    with pytest.raises(RunElsewhere):
+        shipment.ship(lambda: {"status": "FAILED", "time": 1.0})
+    run_files.write_json(run_dir / run_files.STATUS, {"status": "FAILED", "time": 1.0})
+    report = sync(run_dir)
+    assert report.unsent == 10
+    assert "has gone on from step 200 in process" in report.message
+    assert client.get_run(run_id).info.status == "RUNNING"
+    assert sorted(step for _, step, _, _ in stored_points(client, run_id)) == list(range(0, 500, 10))
+
+
+def test_nothing_is_logged_to_a_run_that_was_taken_over(tmp_path):
+    metrics = MetricLog(tmp_path)
+    with run_lock(tmp_path):
+        metrics.log(1, {"a": 1.0}, "update")
+        give_away(tmp_path, "another")
+        with pytest.raises(RunTakenOver):
+            metrics.log(2, {"a": 1.0}, "update")
+    metrics.close()
+    assert len((tmp_path / run_files.METRICS).read_text().splitlines()) == 1
