@@ -13,6 +13,7 @@ from rl_training.config.secrets import hide, resolve_secrets
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.closing import close_quietly
 from rl_training.envs.extras import missing_extra
+from rl_training.envs.fresh_world import with_fresh_world
 from rl_training.envs.guard import ContractGuard, secrets_of, shown_cause
 from rl_training.envs.local_vector import LocalVectorEnv
 from rl_training.envs.mujoco_log import log_mujoco_warnings
@@ -94,7 +95,8 @@ def _construct(config: TrainConfig) -> gym.Env[Any, Any]:
     try:
         log_mujoco_warnings(spec)
         # Gymnasium's checker warns where ours reports, and would run in every step of training.
-        return gym.make(spec, max_episode_steps=config.max_episode_steps, disable_env_checker=True, **kwargs)
+        env = gym.make(spec, max_episode_steps=config.max_episode_steps, disable_env_checker=True, **kwargs)
+        return with_fresh_world(env)
     except FOREIGN_ERRORS as error:
         if install := missing_extra(error):
             raise EnvironmentRefused(f"environment {config.env_id!r}: {install}") from None
