@@ -37,7 +37,7 @@ SMALL: dict[str, Any] = {
 }
 CONFIGS = {
     "dqn": dqn("CartPole-v1", target_update_every=30, double=True, dueling=True, **SMALL),
-    "sac": sac("Pendulum-v1", max_episode_steps=25, **SMALL),
+    "sac": sac("Pendulum-v1", max_episode_steps=25, warmup_hold=7, **SMALL),
     "dqn on images and numbers": dqn("DictObs", target_update_every=30, **SMALL),
 }
 

@@ -358,6 +358,16 @@ def test_warm_up_is_uniform_on_the_policys_own_scale() -> None:
     assert all(UNEQUAL.contains(action) for action in sent)
 
 
+def test_a_warm_up_action_is_held_for_as_many_steps_as_asked() -> None:
+    sac = make_sac(learning_starts=12, warmup_hold=3, num_envs=2)
+    actions = [sac.act(np.zeros((2, 3), np.float32), num_timesteps) for num_timesteps in range(0, 14, 2)]
+    for step in (1, 2):
+        np.testing.assert_array_equal(actions[step], actions[0])
+    for step in (4, 5):
+        np.testing.assert_array_equal(actions[step], actions[3])
+    assert len({float(value) for step in (0, 3, 6) for value in actions[step].ravel()}) == 3 * 2 * 2  # each its own
+
+
 def test_acting_draws_from_the_policy_and_greedy_takes_tanh_of_its_mean() -> None:
     sac = make_sac()
     with torch.no_grad():

@@ -77,6 +77,8 @@ class SACState:
     """Draws what is learnt from."""
     noise_rng: np.random.Generator
     """Draws the policy's actions in updates."""
+    warmup_actions: np.ndarray
+    """What each environment repeats in the warm-up, float32 [N, A]."""
 
 
 class SAC:
@@ -114,6 +116,7 @@ class SAC:
             action_rng=generator(config.seed, "action"),
             replay_rng=generator(config.seed, "replay"),
             noise_rng=generator(config.seed, "update_noise"),
+            warmup_actions=np.zeros((config.num_envs, codec.size), np.float32),
         )
 
     @property
@@ -124,6 +127,9 @@ class SAC:
     def act(self, observation: np.ndarray, num_timesteps: int) -> np.ndarray:
         """Draws an action in each environment; before `learning_starts`, uniformly from all of [-1, 1].
 
+        Such a random action is repeated for `warmup_hold` steps (as in Dabney et al. 2021, "Temporally-Extended
+        Epsilon-Greedy Exploration"): single ones cancel out, and never leave a valley, say.
+
         Args:
             observation: [N, *O].
             num_timesteps: Environment steps so far.
@@ -131,10 +137,13 @@ class SAC:
         Returns:
             Actions in [-1, 1], float32 [N, A].
         """
-        rng = self.state.action_rng
-        if num_timesteps < self.config.learning_starts:
-            return rng.uniform(-1.0, 1.0, (len(observation), self.action_dims)).astype(np.float32)
-        return squashed_gaussian.draw(self.evaluator(observation)[0], rng)
+        state, config = self.state, self.config
+        if num_timesteps >= config.learning_starts:
+            return squashed_gaussian.draw(self.evaluator(observation)[0], state.action_rng)
+        if num_timesteps // config.num_envs % config.warmup_hold == 0:
+            draws = state.action_rng.uniform(-1.0, 1.0, (len(observation), self.action_dims))
+            state.warmup_actions = draws.astype(np.float32)
+        return state.warmup_actions
 
     def act_greedy(self, observation: np.ndarray) -> np.ndarray:
         """Returns tanh of the mean in each environment, float32 [N, A]."""
@@ -272,6 +281,7 @@ class SAC:
             "action_rng": generator_state(state.action_rng),
             "replay_rng": generator_state(state.replay_rng),
             "noise_rng": generator_state(state.noise_rng),
+            "warmup_actions": torch.from_numpy(state.warmup_actions.copy()),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -291,6 +301,7 @@ class SAC:
         own.action_rng = restore_generator(state["action_rng"])
         own.replay_rng = restore_generator(state["replay_rng"])
         own.noise_rng = restore_generator(state["noise_rng"])
+        own.warmup_actions = state["warmup_actions"].numpy().copy()
 
 
 def make_temperature(config: SACConfig, action_dims: int) -> Temperature:
