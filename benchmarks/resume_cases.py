@@ -1,0 +1,131 @@
+"""The cases of `resume_exactness.py`: which environments, with which algorithms and settings; and their table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+ENVIRONMENTS: dict[str, tuple[str, int | None]] = {
+    "CartPole-v1": ("dqn", None),
+    "Acrobot-v1": ("dqn", 60),
+    "MountainCar-v0": ("dqn", 60),
+    "Pendulum-v1": ("sac", 60),
+    "MountainCarContinuous-v0": ("sac", 60),
+    "LunarLander-v3": ("dqn", None),
+    "LunarLanderContinuous-v3": ("sac", None),
+    "BipedalWalker-v3": ("sac", 90),
+    "HalfCheetah-v5": ("sac", 60),
+    "Hopper-v5": ("sac", None),
+    "Walker2d-v5": ("sac", None),
+    "Ant-v5": ("sac", 60),
+    "Humanoid-v5": ("sac", None),
+    "Swimmer-v5": ("sac", 60),
+    "InvertedPendulum-v5": ("sac", None),
+    "InvertedDoublePendulum-v5": ("sac", None),
+    "Reacher-v5": ("sac", None),
+    "Taxi-v4": ("dqn", 60),
+    "FrozenLake-v1": ("dqn", None),
+}
+"""Each environment: the off-policy algorithm that fits its actions, and a limit where its episodes are long."""
+
+COVERED = {"CartPole-v1", "Pendulum-v1", "LunarLander-v3", "LunarLanderContinuous-v3", "HalfCheetah-v5"}
+"""One of each family and kind of action, trained with every variant; the others with `EVERYWHERE`."""
+
+EVERYWHERE = ("sync", "normalised")
+
+NORMALISED = {"normalization": {"observation": True, "reward": True}}
+FRAMES = {
+    "wrappers": [{"name": "FrameStackObservation", "kwargs": {"stack_size": 3}}, {"name": "FlattenObservation"}],
+}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "sync": {},
+    "normalised": NORMALISED,
+    "async": {"vectorization": "async"},
+    "frames": FRAMES,
+    "n-step": {"n_step": 3},
+    "all": {"vectorization": "async", "n_step": 3, **NORMALISED, **FRAMES},
+}
+"""What is set besides `COMMON`."""
+
+COMMON: dict[str, Any] = {
+    "seed": 3,
+    "total_timesteps": 400,
+    "num_envs": 2,
+    "network": {"hidden": [16]},
+    "learning_rate_schedule": "linear",
+    "logging": {"every": 20},
+    "evaluation": {"every": 160, "episodes": 2, "num_envs": 2, "max_episode_steps": 100},
+    "checkpoint": {"every": 100},
+}
+OFF_POLICY: dict[str, Any] = {
+    "buffer_size": 200,
+    "learning_starts": 60,
+    "batch_size": 16,
+    "train_freq": 8,
+    "gradient_steps": 5,
+}
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "ppo": {"rollout_steps": 32, "batch_size": 16, "epochs": 2},
+    "dqn": {**OFF_POLICY, "target_update_every": 30, "double": True, "dueling": True},
+    "sac": OFF_POLICY,
+}
+EARLIEST_STOP = 230
+"""In environment steps: the middle of a rollout, and after the replay buffer's ring has gone round once."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One environment with one algorithm and one variant of the settings."""
+
+    env_id: str
+    algo: str
+    variant: str
+    limit: int | None = None
+    """Steps at which an episode is cut; None leaves the environment's own limit."""
+
+    @property
+    def name(self) -> str:
+        """Returns a name that can be a directory's."""
+        return f"{self.env_id}-{self.algo}-{self.variant}"
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the settings as in a file."""
+        own = {"algo": self.algo, "env_id": self.env_id, "max_episode_steps": self.limit}
+        variant = {key: value for key, value in VARIANTS[self.variant].items() if key != "n_step" or self.algo != "ppo"}
+        return {**COMMON, **own, **ALGORITHMS[self.algo], **variant}
+
+
+def _cases() -> Iterator[Case]:
+    for env_id, (off_policy, limit) in ENVIRONMENTS.items():
+        for algo in ("ppo", off_policy):
+            for variant in VARIANTS if env_id in COVERED else EVERYWHERE:
+                if not (algo == "ppo" and variant == "n-step"):
+                    yield Case(env_id, algo, variant, limit)
+
+
+CASES = tuple(_cases())
+
+
+def table(results: Sequence[Mapping[str, Any]]) -> str:
+    """Returns a Markdown table of measured cases: a row an environment, a column an algorithm.
+
+    Args:
+        results: As in the JSON file; a variant that was not exact is marked.
+    """
+    algorithms = tuple(ALGORITHMS)
+    lines = [
+        f"| environment | {' | '.join(name.upper() for name in algorithms)} |",
+        "|---" * (len(algorithms) + 1) + "|",
+    ]
+    for env_id in dict.fromkeys(result["env_id"] for result in results):
+        cells = [
+            ", ".join(
+                result["variant"] if result["exact"] else f"**{result['variant']}: not exact**"
+                for result in results
+                if (result["env_id"], result["algo"]) == (env_id, algo)
+            )
+            for algo in algorithms
+        ]
+        lines.append(f"| `{env_id}` | {' | '.join(cell or '-' for cell in cells)} |")
+    return "\n".join(lines)
