@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check services-test extras-test bench-learning bench-overhead clean
+.PHONY: help setup train test check services-test extras-test bench-learning bench-overhead bench-saving clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -21,6 +21,7 @@ help:
 	@echo "  make extras-test      install the Atari extra and run its tests"
 	@echo "  make bench-learning   train several seeds of each task (or SEEDS seeds of CONFIG) and judge the final policies"
 	@echo "  make bench-overhead   measure what the flow and tracking cost"
+	@echo "  make bench-saving     measure how long training stands still for a checkpoint of a replay buffer of 1 GB"
 	@echo "  make clean            remove .venv and caches; never runs or their records"
 
 setup: $(READY)
@@ -59,6 +60,9 @@ bench-learning: $(READY)
 
 bench-overhead: $(READY)
 	@$(BIN)/python benchmarks/overhead.py --config $(CONFIG)
+
+bench-saving: $(READY)
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/saving.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

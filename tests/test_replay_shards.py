@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_training.data.replay_buffer import ReplayBuffer
-from rl_training.errors import CheckpointError
+from rl_training.errors import CheckpointError, CheckpointNotWritten
 from rl_training.runtime import replay_shards
 from rl_training.runtime.checkpoint import (
     Checkpoint,
@@ -61,8 +62,14 @@ def save(run_dir: Path, store: ReplayStore, buffer: ReplayBuffer, *, shift: floa
         num_timesteps=buffer.total,
         policy=policy_state(shift),
         trainer={},
-        shards=store.save(buffer),
+        shards=store.seal(buffer)(),
     )
+
+
+def write_ahead(store: ReplayStore, buffer: ReplayBuffer) -> None:
+    write = store.seal_pieces(buffer)
+    if write is not None:
+        write()
 
 
 def run(tmp_path: Path, steps: int = 4, **options: Any) -> tuple[ReplayStore, ReplayBuffer, Checkpoint]:
@@ -111,7 +118,7 @@ def test_any_sequence_of_saves_and_resumes_equals_the_buffer_that_was_never_save
             play(buffer, steps)
             play(never, steps)
             if move == "ahead":
-                store.write_ahead(buffer)
+                write_ahead(store, buffer)
                 continue
             checkpoint = save(run_dir, store, buffer, shift=len(moves))
             assert shards_in(run_dir / "replay") == shards_in(checkpoint.path)
@@ -183,7 +190,7 @@ def test_a_shard_goes_with_the_last_checkpoint_that_needs_it(tmp_path: Path) -> 
 def test_a_resumed_run_goes_on_with_the_shards_and_removes_what_was_written_after_them(tmp_path: Path) -> None:
     store, buffer, checkpoint = run(tmp_path, steps=3)
     play(buffer, 2)
-    store.save(buffer)  # and then the process is killed
+    store.seal(buffer)()  # and then the process is killed
     resumed, again = ReplayStore(tmp_path / "replay"), make_buffer()
     resumed.load(open_checkpoint(checkpoint.path), again)
     assert shards_in(tmp_path / "replay") == shards_in(checkpoint.path)
@@ -237,13 +244,44 @@ def test_writing_ahead_leaves_little_to_the_save(tmp_path: Path, monkeypatch: py
     counts = []
     for _ in range(15):
         play(buffer, 1)
-        store.write_ahead(buffer)
+        write_ahead(store, buffer)
         counts.append(len(list((tmp_path / "replay").glob("*"))))
     assert counts == [0] * 5 + [1] * 6 + [2] * 4
     before = {path: path.stat().st_ino for path in (tmp_path / "replay").iterdir()}
-    entries = store.save(buffer)
+    entries = store.seal(buffer)()
     assert [(entry.first, entry.count) for entry in entries] == [(0, 12), (12, 12), (24, 6)]
     assert {path: path.stat().st_ino for path in before} == before
+
+
+def test_a_step_waits_until_what_it_overwrites_is_taken_out_of_the_ring(tmp_path: Path) -> None:
+    store, buffer = ReplayStore(tmp_path / "replay"), make_buffer()
+    play(buffer, 6)
+    write, there_is_room = store.seal(buffer), threading.Event()
+    training = threading.Thread(target=lambda: (store.make_room(buffer), there_is_room.set()))
+    training.start()
+    assert not there_is_room.wait(0.1)
+    assert [(entry.first, entry.count) for entry in write()] == [(0, 12)]
+    assert there_is_room.wait(10)
+    training.join()
+    play(buffer, 1)
+    store.make_room(buffer)  # the second row of what is written
+
+
+def test_what_could_not_be_written_holds_nobody_up_and_is_left_to_the_next_save(tmp_path: Path) -> None:
+    store, buffer = ReplayStore(tmp_path / "replay"), make_buffer()
+    (tmp_path / "replay").touch()
+    play(buffer, 6)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replay_shards, "PIECE_BYTES", 200)  # two steps
+        first, second = store.seal_pieces(buffer), store.seal(buffer)
+        for write in (first, second):
+            with pytest.raises(CheckpointNotWritten, match=f"^{tmp_path}/replay can't be written: File exists"):
+                (write or list)()
+        store.make_room(buffer)
+        play(buffer, 5)
+        assert store.seal_pieces(buffer) is None
+        (tmp_path / "replay").unlink()
+        assert [(entry.first, entry.count) for entry in store.seal(buffer)()] == [(10, 2), (12, 4), (16, 4), (20, 2)]
 
 
 def test_golden_shards_of_format_1() -> None:

@@ -25,6 +25,7 @@ from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_to_resume
 from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.callbacks import Callback, StopReason
+from rl_training.runtime.checkpoint import list_checkpoints
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.fine_tuning import WeightsOf
 from rl_training.runtime.job_lock import job_lock
@@ -188,7 +189,8 @@ def _run(trainer: Trainer, *, track: bool, offline: bool) -> RunSummary:
 
 def leave_at_checkpoint(trainer: Trainer) -> NoReturn:
     """Ends this process, whose training does not come to its next step: the environment does not return."""
-    checkpoint = trainer.state.checkpoint
+    written, _ = list_checkpoints(trainer.run.checkpoints)  # of the last one training may not know that it is whole
+    checkpoint = written[0] if written else trainer.state.checkpoint
     where = "there is no checkpoint yet" if checkpoint is None else f"the run goes on from {checkpoint.path}"
     logger.error("training has not come to its next step within %.0f s of the signal; %s", DEAF_SECONDS, where)
     os._exit(EXIT_TERMINATED if checkpoint is None else EXIT_STOPPED)

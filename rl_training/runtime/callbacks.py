@@ -46,7 +46,8 @@ class TrainerState:
     evaluation: EvaluationResult | None = None
     """The newest periodic evaluation, from `on_eval_end` on."""
     checkpoint: Checkpoint | None = None
-    """The newest checkpoint, from `on_checkpoint_end` on."""
+    """The newest checkpoint, from `on_checkpoint_end` on. Where no callback listens for that event, training does not
+    wait for the checkpoint, and it stands here from the next evaluation, checkpoint or end of training on."""
     best_checkpoint: Checkpoint | None = None
     """The checkpoint with the best periodic evaluation."""
     stop_reason: StopReason | None = None
@@ -79,7 +80,7 @@ class Callback:
         """Called after each periodic evaluation."""
 
     def on_checkpoint_end(self, state: TrainerState) -> None:
-        """Called when a checkpoint is whole on disk."""
+        """Called when a checkpoint is whole on disk; training waits for that where a callback overrides this."""
 
     def on_train_end(self, state: TrainerState) -> None:
         """Called exactly once, whatever ended the run; `state.stop_reason` says what."""
@@ -101,6 +102,11 @@ class CallbackList:
     def append(self, callback: Callback) -> None:
         """Adds one behind the others, before training begins: one that needs the run's directory, say."""
         self.callbacks.append(callback)
+
+    def listens(self, event: Event) -> bool:
+        """Returns whether any of them does something at `event`."""
+        unheard = getattr(Callback, event)
+        return any(getattr(getattr(callback, event), "__func__", None) is not unheard for callback in self.callbacks)
 
     def call(self, event: Event, state: TrainerState) -> None:
         """Calls `event` on every callback, also after one has raised.

@@ -19,10 +19,10 @@ from rl_training.runtime.checkpoint_reading import (
     open_checkpoint,
     read_best,
 )
-from rl_training.runtime.checkpoint_writing import prune, write_best, write_checkpoint
+from rl_training.runtime.checkpoint_writing import prune, require_finite, write_best, write_checkpoint
 from rl_training.runtime.manifest import CONFIG, FORMAT_VERSION, Manifest
 from rl_training.runtime.plain_state import from_plain, policy_sha256, to_plain
-from rl_training.runtime.replay_shards import ReplayStore, ShardEntry, load_replay
+from rl_training.runtime.replay_shards import ReplayStore, ShardEntry, WriteShards, load_replay
 
 __all__ = [
     "CHECKPOINTS",
@@ -32,6 +32,7 @@ __all__ = [
     "Manifest",
     "ReplayStore",
     "ShardEntry",
+    "WriteShards",
     "best_path",
     "checkpoint_name",
     "find_checkpoint",
@@ -46,6 +47,7 @@ __all__ = [
     "policy_sha256",
     "prune",
     "read_best",
+    "require_finite",
     "to_plain",
     "write_best",
     "write_checkpoint",

@@ -58,7 +58,7 @@ def write_checkpoint(
         policy: All that evaluation and serving need: tensors, numpy arrays, numbers, strings, lists and mappings.
         trainer: All else that training needs to go on; likewise.
         extra: Kept in the manifest as JSON.
-        shards: What `ReplayStore.save` returned, for an algorithm that has a replay buffer. The checkpoint shares these
+        shards: What `WriteShards` returned, for an algorithm that has a replay buffer. The checkpoint shares these
             files; they are neither written nor read again.
 
     Raises:
@@ -66,8 +66,7 @@ def write_checkpoint(
         CheckpointNotWritten: The disk is full, read-only, or the like; what was there stays, and no stub is left.
     """
     policy, trainer = to_plain(policy, "policy"), to_plain(trainer, "trainer")
-    if (where := first_non_finite(policy)) is not None:
-        raise NumericError(f"policy tensor {where} is NaN or infinite at step {num_timesteps}; it is not saved")
+    require_finite(policy, num_timesteps)
     identity = policy_sha256(policy)
     target = root / checkpoint_name(num_timesteps)
     with write_errors(root, target):
@@ -94,6 +93,20 @@ def write_checkpoint(
         finally:
             shutil.rmtree(staged, ignore_errors=True)
     return Checkpoint(target, manifest)
+
+
+def require_finite(policy: Mapping[str, Any], num_timesteps: int) -> None:
+    """Refuses a policy that must never be saved.
+
+    Args:
+        policy: In plain form.
+        num_timesteps: Its step.
+
+    Raises:
+        NumericError: It has a NaN or infinity; names the tensor.
+    """
+    if (where := first_non_finite(policy)) is not None:
+        raise NumericError(f"policy tensor {where} is NaN or infinite at step {num_timesteps}; it is not saved")
 
 
 def prune(root: Path, keep_last: int, keep: Collection[Path] = ()) -> list[Path]:

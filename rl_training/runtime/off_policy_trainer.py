@@ -9,7 +9,7 @@ Shape legend: N environments, O one encoded observation, A one policy-side actio
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
@@ -21,7 +21,7 @@ from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
 from rl_training.data.replay_memory import check_memory
 from rl_training.envs.training import TrainingEnvs
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.checkpoint import Checkpoint, ReplayStore, ShardEntry
+from rl_training.runtime.checkpoint import Checkpoint, ReplayStore, WriteShards
 from rl_training.runtime.manifest import REPLAY
 from rl_training.runtime.network_trainer import NetworkAlgorithm, NetworkTrainer
 from rl_training.runtime.run_utils import TrainingRun
@@ -125,6 +125,7 @@ class OffPolicyTrainer(NetworkTrainer):
         observation = self.envs.observation  # [N, O], raw: statistics change while it is stored
         action = self.algorithm.act(self.envs.normalized(), before)  # [N, A]
         step = self.envs.step(action)
+        self.replay.make_room(self.buffer)
         self.buffer.add(observation, action, step.reward, step.next_observation, step.terminated, step.truncated)
         self.progress.num_timesteps += config.num_envs
         self.progress.count(step.episodes)
@@ -145,7 +146,8 @@ class OffPolicyTrainer(NetworkTrainer):
             batch = self._normalized(self.buffer.sample(config.batch_size, self.algorithm.replay_rng))
             self.measured.add(self.algorithm.update(batch, before_step / config.total_timesteps))
             self.updates += 1
-        self.replay.write_ahead(self.buffer)
+        if (full_shards := self.replay.seal_pieces(self.buffer)) is not None:
+            self._saver.write_ahead(full_shards)
         self.progress.phase = "collect"
         self.progress.iteration += 1
         metrics: dict[str, float] = {}
@@ -181,8 +183,8 @@ class OffPolicyTrainer(NetworkTrainer):
             self.replay.cut_newest(self.buffer, fresh)
         return fresh
 
-    def _replay_shards(self) -> Sequence[ShardEntry]:
-        return self.replay.save(self.buffer)
+    def _replay_shards(self) -> WriteShards:
+        return self.replay.seal(self.buffer)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Takes a checkpoint's state, its replay buffer included; see `Trainer.restore`."""

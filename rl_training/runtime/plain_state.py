@@ -17,7 +17,7 @@ ARRAY_KEY = "__ndarray__"
 """A mapping with this key is a numpy array."""
 
 
-def to_plain(state: Any, name: str = "state") -> Any:
+def to_plain(state: Any, name: str = "state", *, copy: bool = False) -> Any:
     """Returns `state` with numpy arrays as tagged tensors, and tensors detached, on the CPU, and with their own memory.
 
     A plain state comes back as it is.
@@ -26,6 +26,7 @@ def to_plain(state: Any, name: str = "state") -> Any:
         state: Tensors, numpy arrays, numbers, strings, booleans, None, and lists, tuples and string- or int-keyed
             mappings of them.
         name: What errors call it.
+        copy: Whether what comes back shares no memory at all with `state`, which may change meanwhile.
 
     Raises:
         TypeError: Something else is in it; the message names where.
@@ -39,16 +40,16 @@ def to_plain(state: Any, name: str = "state") -> Any:
     if isinstance(state, (int, float)):
         return int(state) if isinstance(state, int) else float(state)
     if isinstance(state, torch.Tensor) and state.layout is torch.strided:
-        return _own_memory(state)
+        return _own_memory(state, copy)
     if isinstance(state, np.ndarray):
         return _array_to_plain(state, name)
     if isinstance(state, Mapping):
         for key in state:
             if not isinstance(key, (str, int)):
                 raise TypeError(f"{name} has the key {key!r}; keys are words or whole numbers")
-        return {to_plain(key): to_plain(value, f"{name}/{key}") for key, value in state.items()}
+        return {to_plain(key): to_plain(value, f"{name}/{key}", copy=copy) for key, value in state.items()}
     if isinstance(state, (list, tuple)):
-        items = [to_plain(value, f"{name}/{i}") for i, value in enumerate(state)]
+        items = [to_plain(value, f"{name}/{i}", copy=copy) for i, value in enumerate(state)]
         return tuple(items) if isinstance(state, tuple) else items
     raise TypeError(
         f"{name} is a {type(state).__qualname__}; a checkpoint holds tensors, numpy arrays, numbers, strings, and "
@@ -118,11 +119,12 @@ def _identity(leaf: Any) -> tuple[str, list[int], bytes]:
     return type(leaf).__name__, [], repr(leaf).encode()
 
 
-def _own_memory(tensor: torch.Tensor) -> torch.Tensor:
-    tensor = tensor.detach().to("cpu")
-    if tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size():
-        return tensor
-    return tensor.clone(memory_format=torch.contiguous_format)  # saving one view would save the whole vector
+def _own_memory(tensor: torch.Tensor, copy: bool) -> torch.Tensor:
+    own = tensor.detach().to("cpu")
+    whole = own.is_contiguous() and own.untyped_storage().nbytes() == own.numel() * own.element_size()
+    if whole and not (copy and own.data_ptr() == tensor.data_ptr()):
+        return own
+    return own.clone(memory_format=torch.contiguous_format)  # saving one view would save the whole vector
 
 
 def _array_to_plain(array: np.ndarray[Any, Any], name: str) -> dict[str, Any]:

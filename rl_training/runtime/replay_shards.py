@@ -1,16 +1,21 @@
 """A replay buffer on disk: immutable files that its checkpoints share, of which each save writes only what is new.
 
 A shard holds consecutive transitions, by their numbers in the run; the buffer's ring is a window over the shards. It is
-named by the hash of its bytes, and written straight from the ring, in pieces, so that there is no second buffer in
-memory. A run keeps those of the current window under `replay/`; a checkpoint has them as hard links, so it is whole by
-itself and they go with the last checkpoint that needs them.
+named by the hash of its bytes. A run keeps those of the current window under `replay/`; a checkpoint has them as hard
+links, so it is whole by itself and they go with the last checkpoint that needs them.
+
+The training thread only says what a shard holds: it seals it. Another thread takes a sealed shard's transitions out of
+the ring, one shard at a time, so that there is no second buffer in memory, and writes them. A step of training that
+would overwrite what is sealed and not taken yet waits for that.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +51,46 @@ class ShardEntry:
         return self.first + self.count
 
 
+WriteShards = Callable[[], list[ShardEntry]]
+"""Writes sealed shards, in any one thread, in the order in which they were sealed; returns all of the ring's, in order.
+
+Raises `CheckpointNotWritten` where the disk is full, read-only, or the like; no stub is left, what is written stays.
+"""
+
+
+@dataclass(eq=False)
+class _Shard:
+    """Transitions that belong together: in the ring, on the way to the disk, or there."""
+
+    first: int
+    end: int
+    rows: dict[str, NDArray[Any]] | None = None
+    """What of the ring is to be written."""
+    entry: ShardEntry | None = None
+    """Of the file, once it is whole."""
+    error: BaseException | None = None
+    """Why it was given up."""
+    taken: threading.Event = field(default_factory=threading.Event)
+    """Set from when on the ring's rows may be overwritten."""
+
+    def take(self) -> dict[str, NDArray[Any]]:
+        """Returns a copy of what is to be written."""
+        if self.rows is None:
+            raise self.error or AssertionError("a shard is written once")
+        rows, self.rows = {name: array.copy() for name, array in self.rows.items()}, None
+        self.taken.set()
+        return rows
+
+    def give_up(self, error: BaseException) -> None:
+        """Lets go of the ring; whoever else was to write it fails by the same error."""
+        self.rows, self.error = None, error
+        self.taken.set()
+
+
 class ReplayStore:
     """The shards of a run's replay buffer.
+
+    Its methods belong to the training thread.
 
     Args:
         directory: The run's directory / `REPLAY`; made where it is missing.
@@ -55,29 +98,41 @@ class ReplayStore:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._entries: list[ShardEntry] = []
+        self._shards: list[_Shard] = []
 
-    def save(self, buffer: ReplayBuffer) -> list[ShardEntry]:
-        """Writes the transitions that no shard has yet.
+    def seal(self, buffer: ReplayBuffer) -> WriteShards:
+        """Seals all that no shard has yet.
 
         Returns:
-            The shards that hold all that the buffer holds, in order: for `write_checkpoint`.
-
-        Raises:
-            CheckpointError: The disk is full, read-only, or the like; no stub is left, and what is written stays.
+            Writes them; returns the shards that hold all that the buffer holds now, for `write_checkpoint`.
         """
-        self._write(buffer, buffer.total)
-        return list(self._entries)
+        self._drop_overwritten(buffer)
+        failed = next((i for i, shard in enumerate(self._shards) if shard.error is not None), len(self._shards))
+        del self._shards[failed:]  # the buffer still has it
+        if not all(_on_disk(shard.entry) for shard in self._shards if shard.entry is not None):
+            self._shards.clear()  # somebody removed them; likewise
+        return self._seal(buffer, buffer.total)
 
-    def write_ahead(self, buffer: ReplayBuffer) -> None:
-        """Writes what fills whole shards, so that the next save, in a hurry perhaps, has little left to write.
+    def seal_pieces(self, buffer: ReplayBuffer) -> WriteShards | None:
+        """Seals what fills whole shards, so that the next save, in a hurry perhaps, has little left to write.
 
-        Raises:
-            CheckpointError: As `save`.
+        Returns:
+            As `seal`; None where no shard is full, or the last could not be written: that is left to the next save.
         """
         start, piece = self._start(buffer), _piece(buffer)
-        if buffer.total - start >= piece:
-            self._write(buffer, start + (buffer.total - start) // piece * piece)
+        if buffer.total - start < piece or (self._shards and self._shards[-1].error is not None):
+            return None
+        self._drop_overwritten(buffer)
+        return self._seal(buffer, start + (buffer.total - start) // piece * piece)
+
+    def make_room(self, buffer: ReplayBuffer) -> None:
+        """Waits until the buffer's next step overwrites nothing that is sealed and not taken out of the ring yet."""
+        overwritten = buffer.total + buffer.num_envs - buffer.capacity  # transitions before this one
+        while self._shards and self._shards[0].first < overwritten:
+            self._shards[0].taken.wait()
+            if self._shards[0].end > overwritten:
+                return
+            del self._shards[0]
 
     def load(self, checkpoint: Checkpoint, buffer: ReplayBuffer) -> None:
         """Fills the buffer from a checkpoint, of this run or another, and goes on with its shards.
@@ -89,41 +144,57 @@ class ReplayStore:
         entries = load_replay(checkpoint, buffer)
         with write_errors(self.directory.parent / CHECKPOINTS, self.directory):
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._entries = [self._adopt(entry) for entry in entries]
-            self._remove_others()
+            self._shards = [_written(self._adopt(entry)) for entry in entries]
+            self._remove_others({entry.path.name for entry in entries})
             files.sync_directory(self.directory)
 
     def cut_newest(self, buffer: ReplayBuffer, env_indices: Sequence[int]) -> None:
         """Does the buffer's `cut_newest`, after a load; the next save writes the shard that this changes anew."""
         buffer.cut_newest(env_indices)
-        del self._entries[-1:]
+        del self._shards[-1:]
 
     def _start(self, buffer: ReplayBuffer) -> int:
-        return max(self._entries[-1].end if self._entries else 0, buffer.oldest)
+        return max(self._shards[-1].end if self._shards else 0, buffer.oldest)
 
-    def _write(self, buffer: ReplayBuffer, end: int) -> None:
-        with write_errors(self.directory.parent / CHECKPOINTS, self.directory):
-            self.directory.mkdir(parents=True, exist_ok=True)
-            files.sweep(self.directory)
-            self._entries = [entry for entry in self._entries if entry.end > buffer.oldest]
-            if not all(_on_disk(entry) for entry in self._entries):
-                self._entries = []  # somebody removed them; the buffer still has it all
-            self._remove_others()
-            while (start := self._start(buffer)) < end:
-                count = min(end - start, _piece(buffer), buffer.capacity - start % buffer.capacity)
-                self._entries.append(self._write_shard(buffer, start, count))
-            files.sync_directory(self.directory)
+    def _drop_overwritten(self, buffer: ReplayBuffer) -> None:
+        self._shards = [shard for shard in self._shards if shard.end > buffer.oldest]
 
-    def _write_shard(self, buffer: ReplayBuffer, first: int, count: int) -> ShardEntry:
-        tensors = {name: _tensor(array) for name, array in buffer.view(first, count).items()}
+    def _seal(self, buffer: ReplayBuffer, end: int) -> WriteShards:
+        while (start := self._start(buffer)) < end:
+            count = min(end - start, _piece(buffer), buffer.capacity - start % buffer.capacity)
+            self._shards.append(_Shard(start, start + count, buffer.view(start, count)))
+        return partial(self._write, list(self._shards))
+
+    # In the thread that writes.
+
+    def _write(self, shards: Sequence[_Shard]) -> list[ShardEntry]:
+        try:
+            with write_errors(self.directory.parent / CHECKPOINTS, self.directory):
+                self.directory.mkdir(parents=True, exist_ok=True)
+                files.sweep(self.directory)
+                for shard in shards:
+                    if shard.entry is None:
+                        shard.entry = self._write_shard(shard)
+                entries = [shard.entry for shard in shards if shard.entry is not None]
+                self._remove_others({entry.path.name for entry in entries})
+                files.sync_directory(self.directory)
+                return entries
+        except BaseException as error:
+            for shard in shards:
+                if shard.entry is None:
+                    shard.give_up(error)
+            raise
+
+    def _write_shard(self, shard: _Shard) -> ShardEntry:
+        tensors = {name: _tensor(array) for name, array in shard.take().items()}
         staged = self.directory / f"{files.STAGING}{os.getpid()}-shard"
         try:
-            file = files.write_file(staged, lambda file: torch.save({"first": first, **tensors}, file))
+            file = files.write_file(staged, lambda file: torch.save({"first": shard.first, **tensors}, file))
             path = self.directory / f"{file.sha256}.pt"
             staged.replace(path)
         finally:
             staged.unlink(missing_ok=True)
-        return ShardEntry(path, first, count, file)
+        return ShardEntry(path, shard.first, shard.end - shard.first, file)
 
     def _adopt(self, entry: ShardEntry) -> ShardEntry:
         path = self.directory / entry.path.name
@@ -132,9 +203,8 @@ class ReplayStore:
             files.link(entry.path, path)
         return replace(entry, path=path)
 
-    def _remove_others(self) -> None:
+    def _remove_others(self, wanted: set[str]) -> None:
         """Removes what the ring has overwritten, or a process that was killed wrote later than what is gone on from."""
-        wanted = {entry.path.name for entry in self._entries}
         for path in self.directory.glob("*.pt"):
             if path.name not in wanted:
                 path.unlink()
@@ -207,6 +277,12 @@ def _read_shard(checkpoint: Checkpoint, entry: ShardEntry, buffer: ReplayBuffer)
             target.copy_(state[name])
     except (ValueError, AttributeError, RuntimeError) as error:
         raise CheckpointError(f"{entry.path} is refused: {error}") from error
+
+
+def _written(entry: ShardEntry) -> _Shard:
+    shard = _Shard(entry.first, entry.end, entry=entry)
+    shard.taken.set()
+    return shard
 
 
 def _tensor(array: NDArray[Any]) -> torch.Tensor:

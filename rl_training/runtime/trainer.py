@@ -8,11 +8,11 @@ everything a trainer holds is saved there, a resumed run goes on at exactly that
 from __future__ import annotations
 
 import logging
-import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +23,18 @@ from rl_training.errors import CheckpointError, EnvironmentFault, EnvironmentRef
 from rl_training.runtime.callbacks import Callback, CallbackError, CallbackList, Event, StopReason, TrainerState
 from rl_training.runtime.checkpoint import (
     Checkpoint,
-    ShardEntry,
+    WriteShards,
     load_policy_state,
     load_trainer_state,
-    read_best,
-    write_best,
 )
 from rl_training.runtime.evaluation import Evaluator
 from rl_training.runtime.inexact import INEXACT, computer, inexact_resumes, record_inexact
 from rl_training.runtime.job_lock import run_lock
 from rl_training.runtime.manifest import TRAINER
 from rl_training.runtime.policy import Policy
-from rl_training.runtime.progress import Phase, Progress
-from rl_training.runtime.run_utils import TrainingRun, discard_training_run, save_training_checkpoint
+from rl_training.runtime.progress import Progress
+from rl_training.runtime.run_utils import TrainingRun, discard_training_run
+from rl_training.runtime.saving import LAST_PAUSES, Contents, Saver
 from rl_training.runtime.stopping import StopFlag, StopTraining
 from rl_training.runtime.torch_threads import torch_threads
 from rl_training.seeding import episode_seeds
@@ -82,7 +81,7 @@ class Trainer(ABC):
         self.inexact: list[dict[str, Any]] = []
         """The resumes on the way here that may not have been exact; see `inexact_resumes`."""
         self._restored = False
-        self._saved_moment: tuple[int, Phase, int, int] | None = None
+        self._saver = Saver(run, config, self._saved)
         self._evaluator = Evaluator(config)
         self._evaluation_seeds = episode_seeds(config.evaluation.seed, "evaluation", config.evaluation.episodes)
 
@@ -112,8 +111,8 @@ class Trainer(ABC):
     def _load_states(self, policy: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[int]:
         """Takes both states back; returns the environments whose episode could not be replayed."""
 
-    def _replay_shards(self) -> Sequence[ShardEntry] | None:
-        """Returns the files of the replay buffer as it is now; None for an algorithm that has none."""
+    def _replay_shards(self) -> WriteShards | None:
+        """Returns what writes the replay buffer as it is now; None for an algorithm that has none."""
         return None
 
     @abstractmethod
@@ -141,7 +140,7 @@ class Trainer(ABC):
         """
         self._wall_start, cpu_start, self._first_step = time.perf_counter(), time.thread_time(), self.num_timesteps
         try:
-            with run_lock(self.run.run_dir), torch_threads(self.config.threads):
+            with run_lock(self.run.run_dir), torch_threads(self.config.threads), closing(self._saver):
                 self._run_to_end()
         except BaseException as error:
             self.state.stop_reason, self.state.error = "failed", f"{type(error).__name__}: {error}"
@@ -171,8 +170,8 @@ class Trainer(ABC):
                 self._start()
             record_inexact(self.run, self.inexact)
             self._emit("on_train_start", {})
-            if self.state.checkpoint is None:
-                self._save()  # so that whatever happens, there is something to resume from
+            if self.state.checkpoint is None:  # so that whatever happens, there is something to resume from
+                self._saver.save(self.progress, self._contents)
             self._learn()
             if self.progress.last_evaluation < self.num_timesteps:
                 self._evaluate()
@@ -182,7 +181,7 @@ class Trainer(ABC):
         except CallbackError:
             self._save()  # the state is whole, unlike after an error inside of a step: there the last checkpoint stands
             raise
-        self._save()
+        self._saver.save(self.progress, self._contents, LAST_PAUSES)
 
     def between_steps(self) -> None:
         """Does what is due; called wherever the trainer's whole state is consistent.
@@ -191,11 +190,12 @@ class Trainer(ABC):
             StopTraining: A stop was asked for.
         """
         self.check_stop()
-        steps, config = self.num_timesteps, self.config
-        if steps // config.evaluation.every > self.progress.last_evaluation // config.evaluation.every:
+        if self._saver.failed:
+            self._saver.end()
+        steps, every = self.num_timesteps, self.config.evaluation.every
+        if steps // every > self.progress.last_evaluation // every:
             self._evaluate()
-        last_checkpoint = self.state.checkpoint.num_timesteps if self.state.checkpoint else 0
-        if steps // config.checkpoint.every > last_checkpoint // config.checkpoint.every:
+        if self._saver.due(steps):
             self._save()
         self.check_stop()
 
@@ -234,6 +234,7 @@ class Trainer(ABC):
         except (EnvironmentFault, EnvironmentRefused) as error:
             self._save()  # the evaluation's environment broke; training's state is whole
             raise EnvironmentFault(f"in evaluation: {error}") from error
+        self._saver.end()
         self.progress.last_evaluation = self.num_timesteps
         self.state.evaluation = result
         is_best = self.progress.best_return is None or result.return_mean >= self.progress.best_return
@@ -243,31 +244,27 @@ class Trainer(ABC):
             self._emit("on_eval_end", result.metrics("eval"))
         finally:
             if is_best:  # after the event, so that the callbacks' state knows of it too
-                self.state.best_checkpoint = self._save(is_best=True)
+                self._save(is_best=True)
 
-    def _save(self, *, is_best: bool = False) -> Checkpoint:
-        progress = self.progress
-        moment = (progress.num_timesteps, progress.phase, progress.iteration, progress.last_evaluation)
-        if self.state.checkpoint is not None and self._saved_moment == moment:
-            return self.state.checkpoint
-        checkpoint = save_training_checkpoint(
-            self.run,
-            self.config,
-            num_timesteps=self.num_timesteps,
+    def _save(self, *, is_best: bool = False) -> None:
+        """Begins a checkpoint; training goes on while it is written, unless a callback listens for its end."""
+        self._saver.begin(self.progress, self._contents, is_best=is_best)
+        if self.callbacks.listens("on_checkpoint_end"):
+            self._saver.end()
+
+    def _contents(self) -> Contents:
+        return Contents(
             policy=self._policy_state(),
-            trainer={
-                **self._trainer_state(),
-                "progress": asdict(self.progress),
-                "callbacks": self.callbacks.state_dict(),
-            },
+            trainer={**self._trainer_state(), "callbacks": self.callbacks.state_dict()},
             extra={**computer(self.device, self.config.threads), INEXACT: self.inexact},
             shards=self._replay_shards(),
         )
-        if is_best and progress.best_return is not None:
-            write_best(self.run.checkpoints, checkpoint, progress.best_return)
-        self.state.checkpoint, self._saved_moment = checkpoint, moment
+
+    def _saved(self, checkpoint: Checkpoint, is_best: bool) -> None:
+        self.state.checkpoint = checkpoint
+        if is_best:
+            self.state.best_checkpoint = checkpoint
         self._emit("on_checkpoint_end", {})
-        return checkpoint
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Takes a checkpoint's state, before `train()`.
@@ -290,7 +287,7 @@ class Trainer(ABC):
         self._restored = True
         if checkpoint.run_uid == self.run.run_uid:
             self.state.checkpoint = checkpoint
-            self.state.best_checkpoint = self._best_so_far(checkpoint)
+            self.state.best_checkpoint = self._saver.go_on(self.progress, checkpoint)
         else:
             self.progress.best_return = None  # a fork keeps a best of its own
         if self.num_timesteps < self.config.total_timesteps or self.progress.phase == "update":
@@ -308,19 +305,3 @@ class Trainer(ABC):
         self._close()
         self._evaluator.close()
         discard_training_run(self.run)
-
-    def _best_so_far(self, checkpoint: Checkpoint) -> Checkpoint | None:
-        """The best checkpoint on record; `checkpoint` itself, where the run ended before that could be written down."""
-        progress = self.progress
-        try:
-            best = read_best(self.run.checkpoints, checkpoint)
-        except CheckpointError as error:
-            logger.warning("%s; the next evaluation begins a new best", error)
-            best = None
-        recorded = -math.inf if best is None else best[1]
-        evaluated_here = progress.last_evaluation == checkpoint.num_timesteps
-        if progress.best_return is not None and progress.best_return > recorded and evaluated_here:
-            write_best(self.run.checkpoints, checkpoint, progress.best_return)
-            return checkpoint
-        progress.best_return = None if best is None else recorded
-        return None if best is None else best[0]

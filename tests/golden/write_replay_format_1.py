@@ -46,7 +46,7 @@ with tempfile.TemporaryDirectory() as folder:
         num_timesteps=buffer.total,
         policy=policy_state(),
         trainer={},
-        shards=store.save(buffer),
+        shards=store.seal(buffer)(),
     )
     target = GOLDEN / "replay_format_1" / checkpoint.path.name
     shutil.rmtree(target.parent, ignore_errors=True)
