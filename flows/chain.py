@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from flows.opened import MakeTrainer, OpenRun, job_name, open_run
+from flows.opened import MakeTrainer, OpenRun, job_name, open_run, owner
 from flows.tasks import evaluate, promote, report, train
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import RunFailed
@@ -26,7 +26,7 @@ def train_and_judge(config: TrainConfig, make_trainer: MakeTrainer) -> dict[str,
     """
     from rl_training.runtime.job_lock import job_lock
 
-    with job_lock(config.job or job_name()), open_run(make_trainer) as run:
+    with job_lock(config.job or job_name(), owner()), open_run(config, make_trainer) as run:
         training = train(run)
         best = training["best_checkpoint"]
         evaluation = evaluate(run, best)

@@ -1,19 +1,22 @@
-"""A run that a flow has opened: what its tasks share, and how it is found again when the flow run is retried."""
+"""A run that a flow has opened: what its tasks share, and how its record is closed."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING
 
+from prefect.exceptions import Abort
 from prefect.runtime import deployment, flow_run
 
-from flows.supervise import FlowProgress
-from rl_training.config import paths
+from flows.earlier import FLOW_RUN_TAG, as_before, earlier_checkpoint, remember
+from flows.supervise import FlowProgress, supervise
+from rl_training.errors import RunTakenOver
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.stopping import StopFlag
 
@@ -77,6 +80,23 @@ class OpenRun:
             self.trainer = make_trainer(self.config, self._callbacks, resume_from=self.run_dir, stop=self.stop)
         return self.trainer
 
+    def end(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Ends the run's record where something else than an error of its own ends the flow: a cancel, Ctrl-C.
+
+        Raises:
+            Abort: Another process has taken the run over.
+        """
+        if isinstance(error, RunTakenOver):
+            raise Abort(str(error)) from error
+        if error is None or isinstance(error, Exception):
+            return
+        if self._attempts == 0:  # it was stopped before it began: what it has is its first checkpoint
+            self.stop.request("signal")
+            supervise(self.next_trainer().train, stop=self.stop)
+        self.session.finish("KILLED", stop_reason="signal", error=kind.__name__ if kind is not None else None)
+
 
 @dataclass
 class Caller:
@@ -103,39 +123,54 @@ def calling(callbacks: Sequence[Callback] = ()) -> Iterator[Caller]:
 
 
 @contextmanager
-def open_run(make_trainer: MakeTrainer) -> Iterator[OpenRun]:
+def open_run(config: TrainConfig, make_trainer: MakeTrainer) -> Iterator[OpenRun]:
     """Opens the run of this flow run, tracked, and closes its record with the right status however the block ends.
 
-    A flow run that is run again (`prefect flow-run retry`) goes on in the run that it had opened.
+    A flow run that is run again, by a retry or after a crash, goes on in the run that it had opened.
+
+    Args:
+        config: The settings.
+        make_trainer: Makes the trainer of the first attempt.
 
     Raises:
         UserError: The settings, the checkpoint or the tracking server can't be used; nothing was trained.
+        NoProgress: The attempts before this one came to nothing.
+        Abort: Another process has taken the run over; what becomes of the flow run is not this one's to say.
     """
     from rl_training.api.training import announce, begin_tracking
 
     caller = _caller.get(Caller())
     progress, stop = FlowProgress(), StopFlag()
     callbacks: list[Callback] = [progress, *caller.callbacks]
-    earlier = _earlier_run()
-    trainer = _go_on(earlier, callbacks, stop) if earlier is not None else make_trainer(callbacks, stop)
-    _remember(trainer.run.run_dir)
-    with begin_tracking(trainer, tags=_tags()) as session:
-        trainer.callbacks.append(session.callback)
-        callbacks.append(session.callback)
-        run = OpenRun(trainer, session, progress, callbacks, stop)
-        caller.opened.append(run)
-        announce(trainer, session)
+    earlier = earlier_checkpoint(config)
+    trainer = make_trainer(callbacks, stop) if earlier is None else _go_on(config, earlier, callbacks, stop)
+    remember(trainer.run.run_dir)
+    with ExitStack() as stack:
+        sessions: list[TrackingSession] = []
         try:
-            yield run
-        except Exception:
-            raise
-        except BaseException as interruption:  # a cancel, Ctrl-C
-            session.finish("KILLED", stop_reason="signal", error=type(interruption).__name__)
-            raise
+            # In a helper thread, as training: a signal in the middle of it would leave a run that nobody knows.
+            supervise(lambda: sessions.append(begin_tracking(trainer, tags=_tags())), stop=stop)
+        finally:
+            if sessions:
+                run = OpenRun(trainer, stack.enter_context(sessions[0]), progress, callbacks, stop)
+                trainer.callbacks.append(run.session.callback)
+                callbacks.append(run.session.callback)
+                caller.opened.append(run)
+                stack.push(run.end)
+        announce(trainer, run.session)
+        yield run
+
+
+def _go_on(config: TrainConfig, checkpoint: Checkpoint, callbacks: Sequence[Callback], stop: StopFlag) -> Trainer:
+    from rl_training.experiment.registry import get_algorithm
+
+    logger.info("this flow run has trained before; it goes on at step %s", f"{checkpoint.num_timesteps:,}")
+    make_trainer = get_algorithm(config.algo).make_trainer
+    return make_trainer(as_before(config, checkpoint), callbacks, resume_from=checkpoint, stop=stop)
 
 
 def _tags() -> dict[str, str]:
-    tags = {"prefect.flow_run_id": flow_run.id, "prefect.flow": flow_run.flow_name, "prefect.deployment": job_name()}
+    tags = {FLOW_RUN_TAG: flow_run.id, "prefect.flow": flow_run.flow_name, "prefect.deployment": job_name()}
     return {name: value for name, value in tags.items() if value is not None}
 
 
@@ -144,31 +179,6 @@ def job_name() -> str | None:
     return f"{flow_run.flow_name}/{deployment.name}" if deployment.id is not None else None
 
 
-def _index() -> Path | None:
-    """The file that remembers the run of this flow run; None outside of a flow run."""
-    return paths.home() / "flow_runs" / str(flow_run.id) if flow_run.id is not None else None
-
-
-def _remember(run_dir: Path) -> None:
-    index = _index()
-    if index is not None:
-        index.parent.mkdir(exist_ok=True)
-        index.write_text(str(run_dir), encoding="utf-8")
-
-
-def _earlier_run() -> Checkpoint | None:
-    """The newest good checkpoint of the run that an earlier attempt at this flow run had opened."""
-    from rl_training.runtime.checkpoint import newest_good
-
-    index = _index()
-    if index is None or not index.exists():
-        return None
-    checkpoint, _ = newest_good(Path(index.read_text(encoding="utf-8")) / "checkpoints")
-    return checkpoint
-
-
-def _go_on(checkpoint: Checkpoint, callbacks: Sequence[Callback], stop: StopFlag) -> Trainer:
-    from rl_training.experiment.default_manager import DefaultExperimentManager
-
-    logger.info("this flow run has trained before; it goes on at step %s", f"{checkpoint.num_timesteps:,}")
-    return DefaultExperimentManager().resume(checkpoint, callbacks, stop=stop)
+def owner() -> str | None:
+    """Returns for whom this flow run's job is held; None outside of a flow run."""
+    return f"flow run {flow_run.id}" if flow_run.id is not None else None

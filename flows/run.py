@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from flows.server import before_import, embedded_server
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.stopping import Terminated, interrupted_by_signals
 
 Overrides = Mapping[str, Any] | Sequence[str]
 
@@ -97,7 +96,8 @@ def _plain(value: Any) -> Any:
 
 
 def _run(call: Callable[[], dict[str, Any]], callbacks: Sequence[Callback]) -> FlowSummary:
-    with embedded_server(_import_what_runs_need), _sigterm_is_survived():
+    # Prefect turns SIGTERM into an exception of its own, and hands the signal on to whom it would have come before.
+    with interrupted_by_signals() as interruptions, embedded_server(_import_what_runs_need):
         from prefect.exceptions import TerminationSignal
 
         from flows.chain import summarize_stopped
@@ -105,11 +105,14 @@ def _run(call: Callable[[], dict[str, Any]], callbacks: Sequence[Callback]) -> F
 
         with calling(callbacks) as caller:
             try:
-                return FlowSummary(call())
+                summary = call()
+                interruptions.end()
             except (KeyboardInterrupt, TerminationSignal) as stopped:
                 if not caller.opened:
-                    raise KeyboardInterrupt from stopped
-                return FlowSummary(summarize_stopped(caller.opened[0]))
+                    raise (KeyboardInterrupt if type(stopped) is KeyboardInterrupt else Terminated) from stopped
+                interruptions.end()
+                summary = summarize_stopped(caller.opened[-1])
+            return FlowSummary(summary)
 
 
 def _import_what_runs_need() -> None:
@@ -136,20 +139,3 @@ def _quiet_prefect() -> Iterator[None]:
         prefect_logger.propagate = propagate
         for logger, level in zip(senders, levels, strict=True):
             logger.setLevel(level)
-
-
-@contextmanager
-def _sigterm_is_survived() -> Iterator[None]:
-    """Lets this process live to say where a run was stopped.
-
-    Prefect turns SIGTERM into an exception and then hands the signal on to whom it would have come before.
-    """
-
-    def survive(number: int, frame: FrameType | None) -> None:
-        return
-
-    before = signal.signal(signal.SIGTERM, survive)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

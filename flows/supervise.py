@@ -11,6 +11,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -70,12 +71,20 @@ def supervise(work: Callable[[], T], *, stop: StopFlag, meanwhile: Callable[[], 
             meanwhile()
     except BaseException:
         stop.request("signal")
-        done.wait(SAVE_SECONDS)
+        _wait_undisturbed(done, SAVE_SECONDS)
         raise
     meanwhile()
     if errors:
         raise errors[0]
     return results[0]
+
+
+def _wait_undisturbed(done: threading.Event, seconds: float) -> None:
+    """Waits, through further signals too: the second one must not spoil the save that the first one has asked for."""
+    deadline = time.monotonic() + seconds
+    while not done.is_set() and (left := deadline - time.monotonic()) > 0:
+        with suppress(BaseException):
+            done.wait(left)
 
 
 class FlowProgress(Callback):

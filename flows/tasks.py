@@ -21,11 +21,14 @@ from flows.opened import OpenRun
 from flows.report import report_text
 from flows.supervise import FlowReporter, supervise
 from rl_training.config.settings import TrainConfig
-from rl_training.errors import CheckpointNotWritten, EnvironmentFault, RunFailed, TrackingError, UserError
-
-
-class NoProgress(RunFailed):
-    """Training broke again before it reached a new checkpoint: another try would break there too."""
+from rl_training.errors import (
+    CheckpointNotWritten,
+    EnvironmentFault,
+    NoProgress,
+    RunFailed,
+    TrackingError,
+    UserError,
+)
 
 
 def may_pass(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
@@ -79,13 +82,22 @@ def train(run: OpenRun) -> dict[str, Any]:
 
     Raises:
         NoProgress: This attempt broke at the checkpoint that it began with.
+        RunTakenOver: Another process has the run; see `flows.earlier`.
     """
+    from rl_training.runtime.job_lock import require_ours
+
+    require_ours(run.run_dir)
     start = run.newest_step()
     trainer = run.next_trainer()
     total = trainer.config.total_timesteps
-    reporter = FlowReporter(run.progress, total_timesteps=total, run_uid=trainer.run.run_uid)
+    report_progress = FlowReporter(run.progress, total_timesteps=total, run_uid=trainer.run.run_uid)
+
+    def meanwhile() -> None:
+        require_ours(run.run_dir)
+        report_progress()
+
     try:
-        result = supervise(trainer.train, stop=run.stop, meanwhile=reporter)
+        result = supervise(trainer.train, stop=run.stop, meanwhile=meanwhile)
     except (EnvironmentFault, CheckpointNotWritten, OSError) as error:
         if run.newest_step() > start:
             raise

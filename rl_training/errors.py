@@ -69,6 +69,10 @@ class RunTakenOver(RunFailed):
     """Another process trains this run now, since this one was thought dead; it writes nothing more to it."""
 
 
+class NoProgress(RunFailed):
+    """Training broke again before it reached a new checkpoint: another try would break there too."""
+
+
 class CheckpointNotWritten(RunFailed):
     """A checkpoint could not be written: the disk is full, read-only, or the like. Those that are there stay."""
 

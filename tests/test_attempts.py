@@ -5,12 +5,11 @@ from dataclasses import replace
 import pytest
 from mlflow_store import of_another_machine, ship_all, stored_points, tracked_run
 
-from rl_training.errors import RunTakenOver
+from rl_training.errors import NoProgress, RunTakenOver
 from rl_training.runtime.job_lock import give_away, run_lock
 from rl_training.tracking import run_files
 from rl_training.tracking.attempts import (
     Attempt,
-    NoProgress,
     RunElsewhere,
     attempts_at,
     begin_attempt,

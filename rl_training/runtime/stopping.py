@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -61,24 +62,35 @@ class Terminated(KeyboardInterrupt):
     """SIGTERM came where there was no run to stop: it interrupts as Ctrl-C does, so that everything is cleaned up."""
 
 
+class Interruptions:
+    """Whether signals still interrupt."""
+
+    def __init__(self) -> None:
+        self._heeded_from = -math.inf
+
+    def end(self) -> None:
+        """Lets no signal interrupt any more: what this process comes to is decided."""
+        self._heeded_from = math.inf
+
+    def interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Handles a signal: interrupts, and spares the cleaning up from the next one."""
+        if time.monotonic() < self._heeded_from:
+            return
+        self._heeded_from = time.monotonic() + UNWINDING_SECONDS
+        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
 @contextmanager
-def interrupted_by_signals() -> Iterator[None]:
+def interrupted_by_signals() -> Iterator[Interruptions]:
     """Has SIGTERM and SIGINT interrupt the block; a second signal does not interrupt the cleaning up.
 
     Raises:
         Terminated: At SIGTERM, from wherever the block is.
         KeyboardInterrupt: At SIGINT.
     """
-    began: list[float] = []
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        if began and time.monotonic() - began[-1] < UNWINDING_SECONDS:
-            return
-        began.append(time.monotonic())
-        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
-
-    with _handled_by(interrupt):
-        yield
+    interruptions = Interruptions()
+    with _handled_by(interruptions.interrupt):
+        yield interruptions
 
 
 @contextmanager
@@ -127,5 +139,5 @@ def _handled_by(handler: Handler) -> Iterator[None]:
         yield
     finally:
         for number, before in previous.items():
-            if signal.getsignal(number) is handler:
+            if signal.getsignal(number) == handler:
                 signal.signal(number, before)

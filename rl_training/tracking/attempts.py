@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from rl_training.errors import RunFailed, TrackingError
+from rl_training.errors import NoProgress, TrackingError
 from rl_training.tracking.sources import reaching
 from rl_training.tracking.store import connect, resolve_tracking_uri
 
@@ -30,10 +30,6 @@ SAME_STEP = 3
 
 class RunElsewhere(TrackingError):
     """Another training process has gone on with the run since."""
-
-
-class NoProgress(RunFailed):
-    """Training broke again before it reached a new checkpoint: another try would break there too."""
 
 
 @dataclass(frozen=True)
