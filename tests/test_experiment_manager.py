@@ -11,7 +11,7 @@ from rl_training.config.ppo import PPOConfig
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime.callbacks import Callback, TrainerState
-from rl_training.runtime.checkpoint import open_checkpoint
+from rl_training.runtime.checkpoint import open_checkpoint, read_best
 from rl_training.runtime.download import Download, write_download
 from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import TrainResult
@@ -171,3 +171,51 @@ def test_the_newest_checkpoint_from_mlflow_goes_on_in_its_own_run(tmp_path: Path
 
     same = MANAGER.resume(here).train()
     assert (same.run_dir, same.run_uid, sha(same)) == (stopped.run_dir, stopped.run_uid, expected)
+
+
+def test_a_run_that_goes_on_elsewhere_has_its_checkpoint_there_from_the_start(tmp_path: Path) -> None:
+    config = cartpole(evaluation={"every": 64, "episodes": 1})
+    expected = sha(MANAGER.setup(config).train())
+    stopped = MANAGER.setup(config, stop=StopAfterPolls(83)).train()
+    assert stopped.checkpoint is not None
+    assert stopped.checkpoint == stopped.best_checkpoint  # it was evaluated at this very step
+    elsewhere = downloaded(stopped.checkpoint, tmp_path / "elsewhere", newest=True, run_dir=tmp_path / "no such place")
+    away = MANAGER.resume(elsewhere)
+    # It may be killed at once: what it goes on from is in its own directory, and recorded there as the best.
+    (here,) = (away.run.run_dir / "checkpoints").glob("step_*")
+    assert open_checkpoint(here).policy_sha256 == sha(stopped)
+    best = read_best(away.run.run_dir / "checkpoints")
+    assert best is not None
+    assert best[0].path == here
+    again = MANAGER.resume(away.run.run_dir).train()
+    assert (again.run_uid, again.run_dir, sha(again)) == (stopped.run_uid, away.run.run_dir, expected)
+
+
+def test_neither_names_nor_file_times_of_checkpoints_count() -> None:
+    config = cartpole(checkpoint={"every": 64, "keep_last": 9}, evaluation={"every": 64, "episodes": 1})
+    expected = sha(MANAGER.setup(config).train())
+    stopped = MANAGER.setup(config, stop=StopAfterPolls(83)).train()
+    assert stopped.checkpoint is not None
+    root, step = stopped.checkpoint.parent, stopped.num_timesteps
+    stopped.checkpoint.rename(root / "step_000000000001")
+    (root / "step_000000000000").rename(root / "step_000000999999")
+    (root / "step_000000999999" / "manifest.json").touch()
+    resumed = MANAGER.resume(stopped.run_dir)
+    assert resumed.num_timesteps == step
+    result = resumed.train()
+    assert (result.run_uid, sha(result)) == (stopped.run_uid, expected)
+
+
+def test_a_downloaded_checkpoint_takes_the_place_of_a_damaged_one_of_its_step(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = sha(MANAGER.setup(cartpole()).train())
+    stopped = MANAGER.setup(cartpole(), stop=StopAfterPolls(83)).train()
+    assert stopped.checkpoint is not None
+    copy = downloaded(stopped.checkpoint, tmp_path / "copy", newest=True, run_dir=stopped.run_dir)
+    (stopped.checkpoint / "trainer.pt").write_bytes(b"")
+    result = MANAGER.resume(copy).train()
+    assert (result.run_dir, sha(result)) == (stopped.run_dir, expected)
+    aside = stopped.checkpoint.with_name(f"damaged-{stopped.checkpoint.name}")
+    assert f"set aside as {aside}" in caplog.text
+    assert aside.is_dir()

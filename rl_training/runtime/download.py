@@ -1,13 +1,20 @@
-"""What is known of a downloaded checkpoint, in a file beside it: whether its run may go on from it."""
+"""Checkpoints that come from elsewhere: what is known of a downloaded one, and how one gets into a run's directory."""
 
 from __future__ import annotations
 
 import json
+import logging
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from rl_training.errors import CheckpointError
-from rl_training.runtime.checkpoint import Checkpoint
+from rl_training.runtime import checkpoint_files as files
+from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name, open_checkpoint
+from rl_training.runtime.checkpoint_reading import write_errors
+from rl_training.runtime.manifest import MANIFEST
+
+logger = logging.getLogger(__name__)
 
 DOWNLOAD = "download.json"
 
@@ -42,3 +49,37 @@ def read_download(checkpoint: Checkpoint) -> Download | None:
         return Download(newest=bool(content["newest"]), run_dir=Path(content["run_dir"]))
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"{path} is damaged ({type(error).__name__}); download the checkpoint again") from error
+
+
+def bring_in(checkpoint: Checkpoint, root: Path) -> Checkpoint:
+    """Returns a checkpoint as one of the run that goes on from it: in its directory, under the name of its step.
+
+    So the run has, from its first moment here, what it can be resumed from. Files are linked where the file system can,
+    and else copied; a damaged checkpoint in the way is set aside.
+
+    Args:
+        checkpoint: Verified.
+        root: The run's `checkpoints` directory.
+
+    Raises:
+        CheckpointNotWritten: The directory can't be written.
+    """
+    target = root / checkpoint_name(checkpoint.num_timesteps)
+    if files.same_file(checkpoint.path, target):
+        return checkpoint
+    with write_errors(root, target):
+        root.mkdir(parents=True, exist_ok=True)
+        files.sweep(root)
+        if target.exists():
+            try:
+                open_checkpoint(target)
+            except CheckpointError as error:
+                logger.warning("%s; set aside as %s", error, files.set_aside(target))
+        staged = files.stage(root, target.name)
+        try:
+            for name in (*checkpoint.manifest.files, MANIFEST):
+                files.link(checkpoint.path / name, staged / name)
+            files.publish(staged, target)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+    return Checkpoint(target, checkpoint.manifest)

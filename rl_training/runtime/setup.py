@@ -17,7 +17,7 @@ from rl_training.envs.space_json import space_from_json, space_to_json
 from rl_training.errors import CheckpointError, UserError, one_line
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint, has_later, load_policy_state
-from rl_training.runtime.download import read_download
+from rl_training.runtime.download import bring_in, read_download
 from rl_training.runtime.fine_tuning import WeightsOf, carry_over, has_training_state
 from rl_training.runtime.run_utils import (
     METADATA,
@@ -84,16 +84,15 @@ def make_trainer(
     check_differences(changes)
     own_run = None if changes else _own_run(checkpoint, config)
     if own_run is not None:
-        return _restored(_constructed(trainer_type, config, own_run, callbacks, stop), checkpoint)
+        trainer = _constructed(trainer_type, config, own_run, callbacks, stop)
+        check_differences(_space_differences(trainer, checkpoint))
+        trainer.restore(bring_in(checkpoint, own_run.checkpoints))
+        return trainer
     config = _elsewhere(config, before)
     trainer = _made(trainer_type, config, _fork(checkpoint, changes, config), callbacks, stop)
     with _discarded_on_error(trainer):
-        return _restored(trainer, checkpoint)
-
-
-def _restored(trainer: Trainer, checkpoint: Checkpoint) -> Trainer:
-    check_differences(_space_differences(trainer, checkpoint))
-    trainer.restore(checkpoint)
+        check_differences(_space_differences(trainer, checkpoint))
+        trainer.restore(checkpoint)
     return trainer
 
 
