@@ -1,4 +1,4 @@
-"""The tables of docs/configuration.md, written from the settings classes and their field docstrings.
+"""The tables of docs/configuration.md and docs/resume.md, written from the settings classes and the rules of resuming.
 
 `python -m rl_training.config.reference docs/configuration.md` brings that page up to date.
 """
@@ -19,6 +19,7 @@ from rl_training.config import scalars
 from rl_training.config.dqn import DQNConfig
 from rl_training.config.off_policy import OffPolicyConfig
 from rl_training.config.ppo import PPOConfig
+from rl_training.config.resume_rules import FIXED_IN_FINE_TUNING, REASONS, RULES, Rule
 from rl_training.config.sac import SACConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.config.suggestions import section_type
@@ -33,11 +34,31 @@ _TYPES: dict[str, tuple[type[TrainConfig], type[TrainConfig] | None]] = {
 """Each settings class that has a block, and the class whose fields its own block leaves out."""
 
 _BLOCK = re.compile(r"(<!-- fields of (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_RULES = re.compile(r"(<!-- rules of resuming -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def updated(page: str) -> str:
-    """Returns the page with each block `<!-- fields of TYPE -->` ... `<!-- end -->` written anew."""
-    return _BLOCK.sub(lambda match: match[1] + "\n" + field_tables(*_TYPES[match["name"]]) + "\n" + match[3], page)
+    """Returns the page with each block written anew.
+
+    A block begins with `<!-- fields of TYPE -->` or `<!-- rules of resuming -->`, and ends with `<!-- end -->`.
+    """
+    page = _BLOCK.sub(lambda match: f"{match[1]}\n{field_tables(*_TYPES[match['name']])}\n{match[3]}", page)
+    return _RULES.sub(lambda match: f"{match[1]}\n{rules_table()}\n{match[2]}", page)
+
+
+def rules_table() -> str:
+    """Returns a Markdown table of which settings may change on resume, a row a rule."""
+    rows = ["| setting | `resume` | `resume --fine-tune` | |", "|---|---|---|---|"]
+    for rule in (Rule.MAY_CHANGE, Rule.INEXACT, Rule.MAY_GROW):
+        names = ", ".join(f"`{name}`" for name, its_rule in RULES.items() if its_rule is rule)
+        rows.append(f"| {names} | {rule.value} | {Rule.MAY_CHANGE.value} | {REASONS[rule]} |")
+    fixed = ", ".join(f"`{name}`" for name in FIXED_IN_FINE_TUNING)
+    rows += [
+        f"| {fixed} | {Rule.MUST_EQUAL.value} | {Rule.MUST_EQUAL.value} | says what the weights are weights of |",
+        f"| all others, and the environment's observation and action space | {Rule.MUST_EQUAL.value} | "
+        f"{Rule.MAY_CHANGE.value} | {REASONS[Rule.MUST_EQUAL]} |",
+    ]
+    return "\n".join([*rows, ""])
 
 
 def field_tables(model: type[BaseModel], beside: type[BaseModel] | None = None) -> str:

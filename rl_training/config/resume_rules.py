@@ -25,11 +25,10 @@ class Rule(StrEnum):
 
 
 REASONS: Mapping[Rule, str] = {
-    Rule.MAY_CHANGE: "no effect on what is learnt",
+    Rule.MAY_CHANGE: "has no effect on what is learnt",
     Rule.INEXACT: "sums differ between devices and between thread counts",
-    Rule.MAY_GROW: "schedules are computed over the larger total, so a run that is to be extended is not that of a "
-    "larger total from the start",
-    Rule.MUST_EQUAL: "part of what is learnt",
+    Rule.MAY_GROW: "schedules are computed over the larger total",
+    Rule.MUST_EQUAL: "is part of what is learnt",
 }
 
 RULES: Mapping[str, Rule] = {

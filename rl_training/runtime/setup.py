@@ -86,7 +86,9 @@ def make_trainer(
     if own_run is not None:
         trainer = _constructed(trainer_type, config, own_run, callbacks, stop)
         check_differences(_space_differences(trainer, checkpoint))
-        trainer.restore(bring_in(checkpoint, own_run.checkpoints))
+        checkpoint = bring_in(checkpoint, own_run.checkpoints)
+        logger.info("the run goes on at step %s, from %s", f"{checkpoint.num_timesteps:,}", checkpoint.path)
+        trainer.restore(checkpoint)
         return trainer
     config = _elsewhere(config, before)
     trainer = _made(trainer_type, config, _fork(checkpoint, changes, config), callbacks, stop)
