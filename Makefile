@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check services-test extras-test bench-learning bench-overhead bench-saving clean
+.PHONY: help setup train test check services-test extras-test soak bench-learning bench-resume bench-overhead bench-saving clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -19,6 +19,8 @@ help:
 	@echo "  make check            format, lint, types and import directions"
 	@echo "  make services-test    run the tests that start real servers"
 	@echo "  make extras-test      install the Atari extra and run its tests"
+	@echo "  make soak             strike trainings by 40 signals each, and compare them with ones that nothing struck"
+	@echo "  make bench-resume     resume in the middle of an episode, on each environment, and compare"
 	@echo "  make bench-learning   train several seeds of each task (or SEEDS seeds of CONFIG) and judge the final policies"
 	@echo "  make bench-overhead   measure what the flow and tracking cost"
 	@echo "  make bench-saving     measure how long training stands still for a checkpoint of a replay buffer of 1 GB"
@@ -54,6 +56,13 @@ services-test: $(READY)
 extras-test: $(READY)
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[atari]'
 	@$(BIN)/python -m pytest -q tests/extras
+
+soak: $(READY)
+	@$(BIN)/python benchmarks/soak.py
+
+bench-resume: $(READY)
+	@$(BIN)/python benchmarks/resume_exactness.py
+	@$(BIN)/python benchmarks/resume_exactness.py --table docs/resume.md
 
 bench-learning: $(READY)
 	@$(BIN)/python benchmarks/learning.py $(if $(GIVEN_CONFIG),--config $(GIVEN_CONFIG)) $(if $(SEEDS),--seeds $(SEEDS))

@@ -37,6 +37,16 @@ def usable_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def environment(home: Path) -> dict[str, str]:
+    """Returns the environment variables of a measured process: one thread, a home of its own, no MLflow server.
+
+    Args:
+        home: `RL_TRAINING_HOME`.
+    """
+    own = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RL_TRAINING_HOME": str(home)}
+    return {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"} | own
+
+
 def run_json(arguments: list[str], home: Path) -> dict[str, Any]:
     """Runs one command and waits for it; see `run_json_beside`."""
     return asyncio.run(run_json_beside(arguments, home))
@@ -55,15 +65,9 @@ async def run_json_beside(arguments: list[str], home: Path, cwd: Path = ROOT) ->
     Raises:
         RuntimeError: The command failed; the message ends with what it wrote to stderr.
     """
-    environment = {
-        **{name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"},
-        "OMP_NUM_THREADS": "1",
-        "MKL_NUM_THREADS": "1",
-        "RL_TRAINING_HOME": str(home),
-    }
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *arguments, env=environment, cwd=cwd, stdout=pipe, stderr=pipe
+        sys.executable, *arguments, env=environment(home), cwd=cwd, stdout=pipe, stderr=pipe
     )
     try:
         stdout, stderr = await process.communicate()

@@ -70,6 +70,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "dqn": {**OFF_POLICY, "target_update_every": 30, "double": True, "dueling": True},
     "sac": OFF_POLICY,
 }
+SETTINGS = {"common": COMMON, "algorithms": ALGORITHMS, "variants": VARIANTS}
 EARLIEST_STOP = 230
 """In environment steps: the middle of a rollout, and after the replay buffer's ring has gone round once."""
 
@@ -81,7 +82,7 @@ class Case:
     env_id: str
     algo: str
     variant: str
-    limit: int | None = None
+    max_episode_steps: int | None = None
     """Steps at which an episode is cut; None leaves the environment's own limit."""
 
     @property
@@ -91,7 +92,7 @@ class Case:
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings as in a file."""
-        own = {"algo": self.algo, "env_id": self.env_id, "max_episode_steps": self.limit}
+        own = {"algo": self.algo, "env_id": self.env_id, "max_episode_steps": self.max_episode_steps}
         variant = {key: value for key, value in VARIANTS[self.variant].items() if key != "n_step" or self.algo != "ppo"}
         return {**COMMON, **own, **ALGORITHMS[self.algo], **variant}
 

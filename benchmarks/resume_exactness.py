@@ -20,13 +20,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import RESULTS, provenance, write_json
-from processes import environment
-from resume_cases import CASES, EARLIEST_STOP, Case, table
+from common import RESULTS, environment, provenance, write_json
+from resume_cases import CASES, EARLIEST_STOP, SETTINGS, Case, table
 from run_comparison import differences
 
 from rl_training.errors import RLTrainingError
@@ -62,7 +62,8 @@ def main() -> int:
             print(f"{result['env_id']} {result['algo']} {result['variant']}: {line}")
     print(json.dumps(summary))
     if not arguments.only:
-        print(f"written: {write_json(NAME, {'benchmark': NAME, 'summary': summary, 'cases': results, **provenance()})}")
+        result = {"benchmark": NAME, "summary": summary, "settings": SETTINGS, "cases": results, **provenance()}
+        print(f"written: {write_json(NAME, result)}")
     return 0 if summary["exact"] == len(results) else 1
 
 
@@ -103,8 +104,7 @@ def _result(case: Case, directory: Path) -> dict[str, Any]:
     error = directory / ERROR
     place = json.loads((directory / PLACE).read_text()) if (directory / PLACE).exists() else {}
     found = [error.read_text()] if error.exists() else differences(directory / WHOLE, directory / STOPPED)
-    described = {"env_id": case.env_id, "algo": case.algo, "variant": case.variant, **place}
-    return {**described, "exact": not found, "differences": found, "settings": case.settings()}
+    return {**asdict(case), **place, "exact": not found, "differences": found}
 
 
 # The stages, each in a process of its own.

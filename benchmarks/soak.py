@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import provenance, usable_cpus, write_json
-from processes import environment
+from common import environment, provenance, usable_cpus, write_json
 from run_comparison import differences, read_points
 from strikes import KILL, TERM, Process, draw_strikes
 from struck_run import StruckRun

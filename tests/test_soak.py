@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from processes import environment
+from common import environment
 from run_comparison import compare_points, compare_values, differences, read_points
 from strikes import KILL, TERM, Strike, draw_strikes
 from struck_run import StruckRun, find_stubs
