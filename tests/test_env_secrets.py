@@ -78,7 +78,7 @@ def test_the_warning_of_a_close_that_fails(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_a_wrapper() -> None:
-    wrapper = {"name": "case_envs.interface:refuses_its_token", "kwargs": {"api_token": "CASE-SECRET-7"}}
+    wrapper = {"name": "case_envs.interface:RefusesItsToken", "kwargs": {"api_token": "CASE-SECRET-7"}}
     with pytest.raises(EnvironmentRefused, match=r"PermissionError: \*\*\* is not valid any more") as refused:
         make_env(PPOConfig(env_id="CartPole-v1", total_timesteps=1, wrappers=[wrapper]), 0)
     assert "CASE-SECRET" not in shown(refused.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import gymnasium as gym
@@ -137,6 +138,17 @@ def test_random_states_of_other_generators_survive_as_text(bits: str) -> None:
     other = make_env(settings("case_envs:SeedEcho-v0"), 0)
     write_random_state(other, text)
     assert other.unwrapped.np_random.uniform(size=4).tolist() == expected
+
+
+def test_a_random_state_calls_nothing_but_a_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    for name in ("seed", "test"):
+        monkeypatch.setattr(np.random, name, lambda name=name: called.append(name))
+    env = make_env(settings("case_envs:SeedEcho-v0"), 0)
+    for name in ("seed", "test", "BitGenerator", "Generator", "nothing"):
+        with pytest.raises((ValueError, NotImplementedError)):
+            write_random_state(env, json.dumps({"bit_generator": name, "state": {}}))
+    assert called == []
 
 
 def test_reading_the_random_state_draws_none() -> None:

@@ -108,7 +108,7 @@ def _construct(config: TrainConfig) -> gym.Env[Any, Any]:
 
 def _wrap(config: TrainConfig, env: gym.Env[Any, Any], name: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
     try:
-        wrapped = _find_wrapper(name)(env, **kwargs)
+        wrapped: gym.Env[Any, Any] = _find_wrapper(name)(env, **kwargs)  # type: ignore[call-arg]
     except EnvironmentRefused:
         raise
     except FOREIGN_ERRORS as error:
@@ -118,22 +118,24 @@ def _wrap(config: TrainConfig, env: gym.Env[Any, Any], name: str, kwargs: dict[s
         raise EnvironmentRefused(
             f"wrapper {name!r} does not fit environment {config.env_id!r}: {hide(error_line(error), secrets)}"
         ) from shown_cause(error, secrets)
-    if not isinstance(wrapped, gym.Env):
-        raise EnvironmentRefused(f"wrapper {name!r} made a {type(wrapped).__name__}, not a gymnasium.Env")
     return wrapped
 
 
-def _find_wrapper(name: str) -> Any:
+def _find_wrapper(name: str) -> type[gym.Env[Any, Any]]:
+    """The wrapper's class. The name may come from a stranger's checkpoint, so nothing else that has it is called."""
     if name in _REFUSED_WRAPPERS:
         raise EnvironmentRefused(f"wrapper {name!r} is not for the settings: {_REFUSED_WRAPPERS[name]}")
     module_name, _, class_name = name.rpartition(":")
     module_name = module_name or "gymnasium.wrappers"
     try:
         module = importlib.import_module(module_name)
-        return getattr(module, class_name)
+        wrapper = getattr(module, class_name)
     except ImportError as error:
         raise EnvironmentRefused(f"wrapper {name!r}: {error}") from error
     except AttributeError:
         nearest = get_close_matches(class_name, dir(module), n=1)
         suggestion = f"; did you mean {nearest[0]}?" if nearest else ""
         raise EnvironmentRefused(f"wrapper {name!r}: {module_name} has no {class_name!r}{suggestion}") from None
+    if not (isinstance(wrapper, type) and issubclass(wrapper, gym.Env)):
+        raise EnvironmentRefused(f"wrapper {name!r} is no class of wrappers; expected a subclass of gymnasium.Wrapper")
+    return wrapper

@@ -19,7 +19,12 @@ def read_random_state(env: gym.Env[Any, Any]) -> str | None:
 
 
 def write_random_state(env: gym.Env[Any, Any], text: str) -> None:
-    """Puts the environment's `np_random` into the state that `read_random_state` returned."""
+    """Puts the environment's `np_random` into the state that `read_random_state` returned.
+
+    Raises:
+        ValueError: The text names no bit generator of NumPy. It may come from a stranger's checkpoint, so nothing else
+            of that name is called.
+    """
     state = json.loads(text, object_hook=_lists_as_arrays)
     generator = getattr(env.unwrapped, "_np_random", None)
     kind = generator.bit_generator.state["bit_generator"] if isinstance(generator, np.random.Generator) else None
@@ -27,7 +32,10 @@ def write_random_state(env: gym.Env[Any, Any], text: str) -> None:
         # In place: the environment may have handed its generator to its own parts.
         generator.bit_generator.state = state
         return
-    bits = getattr(np.random, state["bit_generator"])()
+    make = getattr(np.random, state["bit_generator"], None)
+    if not (isinstance(make, type) and issubclass(make, np.random.BitGenerator)):
+        raise ValueError(f"{state['bit_generator']!r} is no bit generator of NumPy")
+    bits = make()
     bits.state = state
     env.unwrapped.np_random = np.random.Generator(bits)
 

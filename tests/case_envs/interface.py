@@ -126,9 +126,11 @@ class TellsItsToken(NeedsToken):
             raise ConnectionError(f"http://sim/?key={self.api_token}: refused") from error
 
 
-def refuses_its_token(env: Any, api_token: str) -> Any:
-    """Stands for a wrapper that can't be made and says why."""
-    raise PermissionError(f"{api_token} is not valid any more")
+class RefusesItsToken(gym.Wrapper[Any, Any, Any, Any]):
+    """A wrapper that can't be made and says why."""
+
+    def __init__(self, env: Any, api_token: str) -> None:
+        raise PermissionError(f"{api_token} is not valid any more")
 
 
 class OddInfo(Plain):
