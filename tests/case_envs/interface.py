@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
