@@ -2,6 +2,7 @@
 
 import json
 import math
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -89,6 +90,31 @@ def test_a_torn_last_line_is_cut_and_made_again(tmp_path):
     again.on_train_start(state_at(tmp_path, 10))
     again.log(20, {"a": 2.0}, "update")
     assert [(line["step"], line["metrics"]) for line in lines(tmp_path)] == [(10, {"a": 1.0}), (20, {"a": 2.0})]
+
+
+def test_on_a_full_disk_lines_wait_until_there_is_room(tmp_path, caplog):
+    """The system refuses bytes of a file beyond the 150th, in the middle of the second line."""
+    log, unlimited = MetricLog(tmp_path), resource.RLIM_INFINITY
+    log.log(1, {"train/loss": 1.0}, "update")
+    first = (tmp_path / "metrics.jsonl").read_bytes()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (150, unlimited))
+    try:
+        state = state_at(tmp_path, 2, {"eval/return_mean": 2.0})
+        state.evaluation = EvaluationResult(tuple(range(99)), (1.0,) * 99, (1,) * 99)
+        log.on_eval_end(state)
+        log.log(3, {"train/loss": 3.0}, "update")
+        assert (tmp_path / "metrics.jsonl").read_bytes() == first
+        with pytest.raises(OSError, match="File too large"):
+            log.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (unlimited, unlimited))
+    log.log(4, {"train/loss": 4.0}, "update")
+    assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3, 4]
+    assert [record.getMessage().split(" can't be written: ") for record in caplog.records] == [
+        [f"{tmp_path}/metrics.jsonl", "File too large; training goes on, lines wait for room"],
+        [f"{tmp_path}/artifacts/evaluations/step_000000000002.json", "File too large; training goes on without it"],
+    ]
+    log.close()
 
 
 def test_follower_leaves_a_line_without_end_for_later(tmp_path):

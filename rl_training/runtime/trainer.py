@@ -148,6 +148,10 @@ class Trainer(ABC):
         finally:
             try:
                 self._emit("on_train_end", self.metrics)
+            except CallbackError as error:
+                if self.state.error is None:
+                    raise
+                logger.error("%s", error)  # which does not hide what ended the run
             finally:
                 self._close()
                 self._evaluator.close()

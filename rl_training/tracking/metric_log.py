@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import time
 from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
-from typing import IO
 
 from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.runtime.job_lock import require_ours
@@ -30,6 +31,8 @@ UNCOMPARED = "time/"
 class MetricLog(Callback):
     """Appends metrics to `run_dir/metrics.jsonl` and evaluations to `run_dir/artifacts/evaluations/`.
 
+    A full disk does not end training: lines wait in memory, in order, until there is room.
+
     Args:
         run_dir: The run's directory.
     """
@@ -39,7 +42,9 @@ class MetricLog(Callback):
         self.differences: dict[tuple[str, int], tuple[float, float]] = {}
         """Points that came out differently when they were made again: what the file holds, and what came later."""
         self._evaluations = run_dir / run_files.ARTIFACTS / "evaluations"
-        self._file: IO[str] | None = None
+        self._file: FileIO | None = None
+        self._unwritten = b""
+        self._behind = False
         self._known: dict[tuple[str, int], float] = {}
 
     def on_train_start(self, state: TrainerState) -> None:
@@ -56,7 +61,10 @@ class MetricLog(Callback):
         self.log(state.num_timesteps, state.metrics, "eval")
         if state.evaluation is not None:
             path = self._evaluations / f"step_{state.num_timesteps:012d}.json"
-            run_files.write_json(path, {"num_timesteps": state.num_timesteps, **state.evaluation.to_dict()})
+            try:
+                run_files.write_json(path, {"num_timesteps": state.num_timesteps, **state.evaluation.to_dict()})
+            except OSError as error:
+                logger.warning("%s can't be written: %s; training goes on without it", path, error.strerror)
 
     def on_train_end(self, state: TrainerState) -> None:
         """Closes the file; what is logged afterwards opens it again."""
@@ -89,10 +97,17 @@ class MetricLog(Callback):
             self._record(step, differences)
 
     def close(self) -> None:
-        """Closes the file; closing twice is fine."""
+        """Closes the file; closing twice is fine.
+
+        Raises:
+            OSError: Lines can't be written: the disk is full, or the like.
+        """
         if self._file is not None:
-            self._file.close()
-            self._file = None
+            try:
+                self._write()
+            finally:
+                self._file.close()
+                self._file = None
 
     def _record(self, step: int, differences: Mapping[str, tuple[float, float]]) -> None:
         if not self.differences:
@@ -102,15 +117,35 @@ class MetricLog(Callback):
         self._append({"event": DIFFERENCE, "step": step, "time": _now(), "metrics": {}, "differences": differences})
 
     def _append(self, line: Mapping[str, object]) -> None:
-        assert self._file is not None
         require_ours(self.path.parent)
-        self._file.write(json.dumps(line, allow_nan=False) + "\n")
-        self._file.flush()
+        self._unwritten += (json.dumps(line, allow_nan=False) + "\n").encode()
+        try:
+            self._write()
+            self._behind = False
+        except OSError as error:
+            if not self._behind:
+                logger.warning(
+                    "%s can't be written: %s; training goes on, lines wait for room", self.path, error.strerror
+                )
+            self._behind = True
+
+    def _write(self) -> None:
+        """Writes whole lines or nothing."""
+        assert self._file is not None
+        end = self._file.seek(0, os.SEEK_END)
+        written = 0
+        try:
+            while written < len(self._unwritten):
+                written += self._file.write(self._unwritten[written:])
+        except OSError:
+            self._file.truncate(end)
+            raise
+        self._unwritten = b""
 
     def _open(self, from_step: int) -> None:
         self.close()
         self._known = _points_from(self.path, from_step)
-        self._file = self.path.open("a", encoding="utf-8")
+        self._file = FileIO(self.path, "a")  # without a buffer of its own
 
 
 def _points_from(path: Path, from_step: int) -> dict[tuple[str, int], float]:
