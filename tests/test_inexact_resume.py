@@ -11,6 +11,7 @@ import pytest
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.runtime.checkpoint import newest_good
+from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import TrainResult
 
 MANAGER = DefaultExperimentManager()
@@ -122,3 +123,31 @@ def test_another_machine_or_version_is_on_record(monkeypatch: pytest.MonkeyPatch
     assert cpu.endswith(" OTHER")
     assert numpy.startswith("numpy: ")
     assert numpy.endswith(" -> 9.9.9")
+
+
+class StopsAtPoll(StopFlag):
+    """Asks for a stop at the nth look at the flag."""
+
+    left = 15
+
+    @property
+    def requested(self) -> bool:
+        self.left -= 1
+        if self.left < 0:
+            self.request("signal")
+        return self.cause is not None
+
+
+@pytest.mark.usefixtures("home")
+def test_ppos_advantages_do_not_reach_into_an_episode_that_replaced_another() -> None:
+    first: Any = MANAGER.setup(settings(), stop=StopsAtPoll())
+    stopped = first.train()
+    position, expected = first.buffer.position, first.algorithm.value(first.envs.normalized())
+    assert 0 < position < 16
+    assert not first.buffer.dones[position - 1].any()
+    resumed: Any = MANAGER.resume(stopped.run_dir)
+    assert resumed.buffer.position == position
+    assert resumed.buffer.dones[position - 1].tolist() == [True, True]
+    assert not resumed.buffer.terminated[position - 1].any()
+    assert resumed.buffer.final_values[position - 1].tolist() == expected.tolist()
+    assert resumed.train().stop_reason == "completed"

@@ -192,3 +192,29 @@ def test_state_goes_through_a_weights_only_file(shape: tuple[int, ...], dtype: n
     for name, array in vars(buffer).items():
         if isinstance(array, np.ndarray):
             assert getattr(copy, name)[:2].tobytes() == array[:2].tobytes(), name
+
+
+def test_an_episode_that_others_follow_unforeseen_is_cut_after_its_newest_step() -> None:
+    rewards, values = [[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]], [[0.5, 0.5], [0.25, 0.25], [0.125, 0.125]]
+    cut = filled(rewards, values, truncated=[[0, 0], [1, 0], [0, 0]], final_values=[[0, 0], [8.0, 0], [0, 0]])
+    half = make_buffer(3, 2)
+    nothing = np.zeros(2, bool)
+    for t in range(3):
+        half.add(
+            np.zeros((2, 1)),
+            np.zeros(2),
+            np.array(rewards[t]),
+            nothing,
+            nothing,
+            np.array(values[t]),
+            *[np.zeros(2)] * 2,
+        )
+        if t == 1:
+            half.cut_newest([0], np.array([8.0, 9.0]))
+    for buffer in (cut, half):
+        buffer.compute_returns_and_advantages(np.array([4.0, 4.0]), gamma=0.5, gae_lambda=0.5)
+    assert half.returns.tolist() == cut.returns.tolist()
+    assert half.returns[1, 0] == 2.0 + 0.5 * 8.0
+    ended = filled([[1.0]], [[0.0]], truncated=[[1]], final_values=[[5.0]])
+    ended.cut_newest([0], np.array([7.0]))  # it had ended anyhow
+    assert ended.final_values.tolist() == [[5.0]]

@@ -5,7 +5,7 @@ Shapes: T steps, N environments, B batch, O observation dims, A action dims.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,6 +125,18 @@ class RolloutBuffer:
         self.terminated[t], self.dones[t] = terminated, terminated | truncated
         self.final_values[t] = np.where(truncated & ~terminated, final_values, 0.0)
         self.position += 1
+
+    def cut_newest(self, env_indices: Sequence[int], final_values: np.ndarray) -> None:
+        """Ends the episodes of some environments after their newest step, since other ones follow in their place.
+
+        Args:
+            env_indices: The environments.
+            final_values: V(observation after the newest step), [N].
+        """
+        t = self.position - 1
+        cut_N = np.isin(np.arange(self.num_envs), env_indices) & ~self.dones[t]
+        self.dones[t] |= cut_N
+        self.final_values[t] = np.where(cut_N, final_values, self.final_values[t])
 
     def compute_returns_and_advantages(self, last_values: np.ndarray, gamma: float, gae_lambda: float) -> None:
         """Computes advantages by GAE, and returns.

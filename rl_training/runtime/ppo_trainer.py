@@ -109,11 +109,15 @@ class PPOTrainer(NetworkTrainer):
         return final_value
 
     def _trainer_state(self) -> dict[str, Any]:
-        return {**super()._trainer_state(), "buffer": self.buffer.state_dict()}
+        observation = self.envs.normalized().copy()  # [N, O]; what follows the newest step
+        return {**super()._trainer_state(), "buffer": self.buffer.state_dict(), "observation": observation}
 
     def _load_states(self, policy: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[int]:
         self.buffer.load_state_dict(trainer["buffer"])
-        return super()._load_states(policy, trainer)
+        fresh = super()._load_states(policy, trainer)
+        if fresh and 0 < self.buffer.position and self.progress.phase == "collect":
+            self.buffer.cut_newest(fresh, self.algorithm.value(trainer["observation"]))
+        return fresh
 
 
 def make_ppo_trainer(
