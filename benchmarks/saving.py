@@ -11,7 +11,8 @@ the parts that a run uses. A loop that samples batches and stores steps stands f
 - `new_transitions`, `written_bytes`: what was new in the buffer, and then in the run's directory.
 
 `peak_memory` is that of the process, less what it had before the buffer, over the buffer's size. `plain` is what the
-machine does at best with as many bytes: a copy in memory, and a write to one file with a sync.
+machine does at best with as many bytes: a copy in memory, and a write to one file with a sync. `load_average` is that
+of the machine before, over a minute: what else ran meanwhile makes every number larger.
 
     python benchmarks/saving.py --gigabytes 1
 """
@@ -176,9 +177,10 @@ def main() -> None:
     parser.add_argument("--gigabytes", type=float, default=1.0, help="size of the replay buffer")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="saving-") as folder:
         result = measure(Path(folder), arguments.gigabytes)
-    path = write_json("saving", {"benchmark": "saving", **result, **provenance()})
+    path = write_json("saving", {"benchmark": "saving", "load_average": load, **result, **provenance()})
     print(json.dumps(result, indent=2))
     print(f"written: {path}")
 
