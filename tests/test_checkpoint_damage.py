@@ -220,6 +220,8 @@ def test_what_is_no_checkpoint_at_all_is_refused(tmp_path: Path) -> None:
     assert "does not exist" in refusal(lambda: find_checkpoint(tmp_path / "nothing"))
     (tmp_path / "empty").mkdir()
     assert "holds no run and no checkpoint" in refusal(lambda: find_checkpoint(tmp_path / "empty"))
+    (tmp_path / "empty" / "config.yaml").touch()
+    assert "holds a run that ended before its first checkpoint" in refusal(lambda: find_checkpoint(tmp_path / "empty"))
     (tmp_path / "step_000000000007").mkdir()
     assert "has no manifest.json" in refusal(lambda: find_checkpoint(tmp_path / "step_000000000007"))
 

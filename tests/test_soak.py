@@ -53,6 +53,8 @@ def test_a_run_that_is_killed_and_stopped_is_the_run_that_was_not(whole: Path, t
     assert result["faults"] == []
     assert (result[KILL], result[TERM], result["exit_codes"]) == (1, 1, {"-9": 1, "75": 1})
     assert (result["starts"], result["resumes"], result["refused_resumes"]) == (1, 3, 1)
+    (refusal,) = result["refusals"]
+    assert refusal.startswith("error: RUN_DIR holds a run that ended before its first checkpoint; ")
     killed, stopped = result["strikes"]
     assert killed["checkpoint_step"] >= 1_024
     assert stopped["checkpoint_step"] >= stopped["recorded_step"] >= 3_500

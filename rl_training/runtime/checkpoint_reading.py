@@ -198,6 +198,9 @@ def find_checkpoint(source: str | Path, *, policy_only: bool = False) -> Checkpo
     checkpoint, skipped = newest_good(root)
     if checkpoint is None:
         if root == path and not any(path.glob("*step_*")):
+            if (path / CONFIG).is_file():
+                advice = "train again with another run_dir, or remove this one first"
+                raise CheckpointError(f"{path} holds a run that ended before its first checkpoint; {advice}")
             raise CheckpointError(f"{path} holds no run and no checkpoint")
         raise CheckpointError("; ".join([f"{path} has no good checkpoint", *skipped]))
     for line in skipped:
