@@ -29,7 +29,7 @@ class SACConfig(OffPolicyConfig):
     train_freq: PositiveInt = 1
     """Environment steps, summed over all environments, between two blocks of updates."""
     warmup_hold: PositiveInt = 1
-    """Steps for which an environment repeats each random action of the warm-up; long ones reach farther from the start."""
+    """Steps for which an environment repeats each random action of the warm-up; more than 1 gets farther away."""
     learning_rate: float = Field(default=3e-4, gt=0)
     """Adam's step size of policy, critics and temperature (at the start, where it is annealed)."""
     tau: float = Field(default=0.005, gt=0, le=1)
