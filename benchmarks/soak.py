@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,91 +53,32 @@ class Case:
         return ["-m", "rl_training", "train", "--config", self.config, *flags, "--no-track"]
 
 
-SMALL = "network.hidden=[64, 64]"
-CASES = {
-    case.name: case
-    for case in (
-        Case(
-            "ppo-cartpole",
-            "ppo/cartpole",
-            200_000,
-            0,
-            ("logging.every=256", "evaluation.every=8_000", "checkpoint.every=2_000"),
-        ),
-        Case(
-            "ppo-lunarlander",
-            "ppo/lunar_lander",
-            100_000,
-            0,
-            (
-                "num_envs=2",
-                "vectorization=async",
-                "rollout_steps=256",
-                "normalization.observation=true",
-                "normalization.reward=true",
-                "logging.every=512",
-                "evaluation.every=5_000",
-                "evaluation.episodes=5",
-                "evaluation.final_episodes=20",
-                "checkpoint.every=1_000",
-            ),
-        ),
-        Case(
-            "dqn-cartpole",
-            "dqn/cartpole",
-            60_000,
-            2_000,
-            (SMALL, "learning_starts=2_000", "logging.every=128", "evaluation.every=3_000", "checkpoint.every=1_000"),
-        ),
-        Case(
-            "dqn-lunarlander",
-            "dqn/lunar_lander",
-            30_000,
-            2_000,
-            (
-                SMALL,
-                "learning_starts=2_000",
-                "buffer_size=10_000",
-                "n_step=3",
-                "logging.every=64",
-                "evaluation.every=3_000",
-                "evaluation.episodes=5",
-                "evaluation.final_episodes=20",
-                "checkpoint.every=500",
-            ),
-        ),
-        Case(
-            "sac-pendulum",
-            "sac/pendulum",
-            16_000,
-            1_000,
-            (
-                SMALL,
-                "learning_starts=1_000",
-                "buffer_size=5_000",
-                "logging.every=32",
-                "evaluation.every=1_000",
-                "checkpoint.every=250",
-            ),
-        ),
-        Case(
-            "sac-lunarlandercontinuous",
-            "sac/lunar_lander_continuous",
-            16_000,
-            1_000,
-            (
-                SMALL,
-                "learning_starts=1_000",
-                "normalization.observation=true",
-                "logging.every=32",
-                "evaluation.every=2_000",
-                "evaluation.episodes=5",
-                "evaluation.final_episodes=20",
-                "checkpoint.every=250",
-            ),
-        ),
-    )
-}
+NORMALISED = ("normalization.observation=true", "normalization.reward=true")
+OFF_POLICY = ("network.hidden=[64, 64]", "batch_size=64", "learning_starts=1_000", "buffer_size=5_000")
+FEW_EPISODES = ("evaluation.episodes=5", "evaluation.final_episodes=20")
+
+
+def _every(logging: int, evaluation: int, checkpoint: int) -> tuple[str, ...]:
+    """Returns the cadences; each leaves a stretch between two strikes at least one record and one checkpoint."""
+    return f"logging.every={logging}", f"evaluation.every={evaluation}", f"checkpoint.every={checkpoint}"
+
+
+def _cases() -> Iterator[Case]:
+    yield Case("ppo-cartpole", "ppo/cartpole", 150_000, 0, _every(256, 6_000, 2_000))
+    own = ("num_envs=2", "vectorization=async", "rollout_steps=256", *NORMALISED, *FEW_EPISODES)
+    yield Case("ppo-lunarlander", "ppo/lunar_lander", 80_000, 0, (*own, *_every(512, 4_000, 1_000)))
+
+    yield Case("dqn-cartpole", "dqn/cartpole", 40_000, 1_000, (*OFF_POLICY, *_every(128, 2_000, 500)))
+    own = (*OFF_POLICY, *NORMALISED, *FEW_EPISODES, "num_envs=2", "n_step=3")
+    yield Case("dqn-lunarlander", "dqn/lunar_lander", 20_000, 1_000, (*own, *_every(64, 2_000, 250)))
+
+    yield Case("sac-pendulum", "sac/pendulum", 12_000, 1_000, (*OFF_POLICY, *_every(32, 1_000, 150)))
+    own = (*OFF_POLICY, *FEW_EPISODES, "normalization.observation=true")
+    name, config = "sac-lunarlandercontinuous", "sac/lunar_lander_continuous"
+    yield Case(name, config, 12_000, 1_000, (*own, *_every(32, 1_000, 150)))
+
+
+CASES = {case.name: case for case in _cases()}
 
 
 def main() -> int:
