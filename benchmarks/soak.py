@@ -37,7 +37,7 @@ NAME = "soak"
 
 @dataclass(frozen=True)
 class Case:
-    """A shipped config, and what of it is changed so that a run takes about a minute with all phases in it."""
+    """A shipped config, and what of it is changed so that a run computes for well under a minute, with all phases in it."""
 
     name: str
     config: str
