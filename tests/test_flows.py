@@ -185,6 +185,18 @@ def test_resume_flow_trains_on_from_the_logged_checkpoint_and_meets_the_champion
     assert mlflow_client.get_model_version_by_alias("plain", "champion").run_id == first["run_id"]
 
 
+def test_resume_flow_fine_tunes_where_it_is_asked_to(trained: tuple[Any, dict[str, Any]], mlflow_client: Any) -> None:
+    _, first = trained
+    changed = {"env_id": "case_envs:SeedEcho-v0", "total_timesteps": 500, "promotion": {"enabled": False}}
+    refused = resume_flow(first["run_id"], changed, return_state=True)
+    assert "env_id: 'case_envs:Plain-v0' -> 'case_envs:SeedEcho-v0' (must be equal)" in str(refused.message)
+    summary = resume_flow(first["run_id"], changed, fine_tune=True)
+    assert (summary["num_timesteps"], summary["env_id"]) == (500, "case_envs:SeedEcho-v0")
+    tags = mlflow_client.get_run(summary["run_id"]).data.tags
+    assert tags["forked_from.fine_tuning"] == "6 tensors carried over; observation statistics: none"
+    assert tags["forked_from.run_id"] == first["run_id"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "faults"),
     [

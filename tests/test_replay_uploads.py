@@ -4,6 +4,7 @@ import json
 import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,7 +15,13 @@ from rl_training.cli import app
 from rl_training.errors import CheckpointError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime import replay_shards
-from rl_training.runtime.checkpoint import Checkpoint, list_checkpoints, load_trainer_state, open_checkpoint
+from rl_training.runtime.checkpoint import (
+    Checkpoint,
+    list_checkpoints,
+    load_policy_state,
+    load_trainer_state,
+    open_checkpoint,
+)
 from rl_training.runtime.workflows import evaluate_checkpoint
 from rl_training.tracking import run_files
 from rl_training.tracking.description import describe_run
@@ -217,6 +224,24 @@ def test_evaluation_fetches_settings_and_policy_alone(client, capfd):
         assert result["evaluation"]["return_mean"] == expected.return_mean
     with pytest.raises(CheckpointError, match="is missing"):
         download_checkpoint(f"runs:/{run_id}/checkpoints/step_000000000080")
+
+
+def test_fine_tuning_fetches_all_but_the_replay_buffer(client, caplog):
+    run_dir, _ = train(80)
+    run_id = ship_all(run_dir).address.run_id
+    shutil.rmtree(run_dir)
+    shutil.rmtree(stored(client, run_id, "replay"))
+    found = download_checkpoint(run_id, wanted="weights")
+    assert {path.name for path in found.path.iterdir()} == {"manifest.json", "config.yaml", "policy.pt", "trainer.pt"}
+    trainer: Any = DefaultExperimentManager().resume(found, fine_tune=True)
+    assert trainer.algorithm.policy_state().keys() == load_policy_state(found)["weights"].keys()
+    assert (trainer.num_timesteps, trainer.buffer.total) == (0, 0)
+    trainer.discard()
+    with stored(client, run_id, "checkpoints/step_000000000080/trainer.pt").open("r+b") as file:
+        file.seek(100)
+        file.write(b"damage")
+    assert download_checkpoint(run_id, wanted="weights").num_timesteps < 80
+    assert "step_000000000080/trainer.pt is damaged: its sha256 is not the manifest's" in caplog.text
 
 
 def test_sync_sends_the_shards_of_a_run_that_was_trained_offline(client, sent):
