@@ -115,7 +115,7 @@ class PPOTrainer(NetworkTrainer):
     def _load_states(self, policy: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[int]:
         self.buffer.load_state_dict(trainer["buffer"])
         fresh = super()._load_states(policy, trainer)
-        if fresh and 0 < self.buffer.position and self.progress.phase == "collect":
+        if fresh and self.buffer.position > 0 and self.progress.phase == "collect":
             self.buffer.cut_newest(fresh, self.algorithm.value(trainer["observation"]))
         return fresh
 
