@@ -31,7 +31,14 @@ def trainer_state(step: int) -> dict[str, Any]:
     }
 
 
-def write(root: Path, step: int = 100, *, shift: float = 0.0, run_uid: str = "run-a") -> Checkpoint:
+def write(
+    root: Path,
+    step: int = 100,
+    *,
+    shift: float = 0.0,
+    run_uid: str = "run-a",
+    trainer: dict[str, Any] | None = None,
+) -> Checkpoint:
     return write_checkpoint(
         root,
         config=CONFIG,
@@ -39,5 +46,5 @@ def write(root: Path, step: int = 100, *, shift: float = 0.0, run_uid: str = "ru
         algorithm="ppo",
         num_timesteps=step,
         policy=policy_state(shift),
-        trainer=trainer_state(step),
+        trainer=trainer or trainer_state(step),
     )

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from checkpoint_examples import CONFIG, policy_state, write
+from checkpoint_examples import CONFIG, policy_state, trainer_state, write
 
 from rl_training.config.reader import config_hash
 from rl_training.errors import CheckpointError, CheckpointNotWritten, NumericError
@@ -82,12 +82,22 @@ def test_files_are_as_readable_as_any_the_user_makes(tmp_path: Path) -> None:
     assert {stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()} == {0o644}
 
 
-def test_a_good_checkpoint_of_the_same_step_and_policy_is_kept(tmp_path: Path) -> None:
+def test_a_good_checkpoint_of_the_same_step_and_states_is_kept(tmp_path: Path) -> None:
     first = write(tmp_path)
     before = (first.path / "trainer.pt").stat()
     second = write(tmp_path, run_uid="run-b")
     assert second.run_uid == "run-a"
     assert (first.path / "trainer.pt").stat().st_ino == before.st_ino
+    assert names(tmp_path) == ["step_000000000100"]
+
+
+def test_one_of_the_same_step_and_policy_from_before_its_evaluation_gives_way(tmp_path: Path) -> None:
+    state = trainer_state(100)
+    write(tmp_path)
+    later = {**state, "progress": {**state["progress"], "last_evaluation": 100}}
+    written = write(tmp_path, trainer=later, run_uid="run-b")
+    assert written.run_uid == "run-b"
+    assert load_trainer_state(open_checkpoint(written.path))["progress"]["last_evaluation"] == 100
     assert names(tmp_path) == ["step_000000000100"]
 
 

@@ -24,6 +24,7 @@ from rl_training.runtime.checkpoint_reading import (
     verified,
     write_errors,
 )
+from rl_training.runtime.job_lock import require_ours
 from rl_training.runtime.manifest import CONFIG, MANIFEST, POLICY, REPLAY, TRAINER, FileEntry, Manifest
 from rl_training.runtime.plain_state import first_non_finite, policy_sha256, to_plain
 from rl_training.runtime.replay_shards import ShardEntry, describe, shared_with
@@ -46,8 +47,9 @@ def write_checkpoint(
 ) -> Checkpoint:
     """Writes a checkpoint that is whole on disk when this returns, and that was never there half.
 
-    A good checkpoint of the same step and policy is kept and returned. One of the same step with another policy was
-    taken in the middle of the step's update; it goes once the new one is in place. A damaged one is set aside.
+    A good checkpoint that holds the very same is kept and returned. One of the same step with other states was taken in
+    the middle of the step's update, or before its evaluation; it goes once the new one is in place. A damaged one is
+    set aside.
 
     Args:
         root: The run's `checkpoints` directory; made where it is missing.
@@ -63,20 +65,21 @@ def write_checkpoint(
 
     Raises:
         NumericError: The policy has a NaN or infinity; nothing is written.
+        RunTakenOver: Another process has the run.
         CheckpointNotWritten: The disk is full, read-only, or the like; what was there stays, and no stub is left.
     """
     policy, trainer = to_plain(policy, "policy"), to_plain(trainer, "trainer")
     require_finite(policy, num_timesteps)
-    identity = policy_sha256(policy)
     target = root / checkpoint_name(num_timesteps)
     with write_errors(root, target):
         root.mkdir(parents=True, exist_ok=True)
         files.sweep(root)
         existing = _existing(target, shards or ())
-        if existing is not None and existing.policy_sha256 == identity:
-            return existing
         staged = files.stage(root, target.name)
         try:
+            entries = _write_files(staged, config, policy, trainer, shards or ())
+            if existing is not None and existing.manifest.files == entries:
+                return existing
             manifest = Manifest(
                 algorithm=algorithm,
                 num_timesteps=num_timesteps,
@@ -84,11 +87,12 @@ def write_checkpoint(
                 created=datetime.now(UTC).isoformat(timespec="seconds"),
                 versions=versions(),
                 config_hash=config_hash(config),
-                policy_sha256=identity,
-                files=_write_files(staged, config, policy, trainer, shards or ()),
+                policy_sha256=policy_sha256(policy),
+                files=entries,
                 extra={**(extra or {}), **({} if shards is None else {REPLAY: describe(shards)})},
             )
             files.write_file(staged / MANIFEST, lambda file: file.write(manifest.to_json().encode()))
+            require_ours(root.parent)  # at the last moment, which is what makes taking a run over safe
             files.publish(staged, target)
         finally:
             shutil.rmtree(staged, ignore_errors=True)
