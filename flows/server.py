@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from socket import AF_INET, SOCK_STREAM, create_connection, socket
 
+from flows.abandoned import end_abandoned_flow_runs, owner_tag
 from rl_training.config import paths
 from rl_training.errors import UserError
 
@@ -174,6 +175,7 @@ def embedded_server(while_starting: Callable[[], object] = lambda: None) -> Iter
 @contextmanager
 def _prefect_at(server: EmbeddedServer) -> Iterator[None]:
     """Points Prefect at `server`, here and in child processes, and sends what it has still to say before it leaves."""
+    from prefect import tags
     from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, PREFECT_HOME, temporary_settings
 
     ours = {"PREFECT_API_URL": server.api_url, "PREFECT_HOME": str(server.home)}
@@ -183,7 +185,8 @@ def _prefect_at(server: EmbeddedServer) -> Iterator[None]:
     # This server is gone when the flow is: a heartbeat would tell nobody, and costs a second at each flow's end.
     settings = {PREFECT_API_URL: server.api_url, PREFECT_HOME: str(server.home)}
     updates = {**settings, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
-    with _environment(ours), temporary_settings(updates=updates):
+    with _environment(ours), temporary_settings(updates=updates), tags(owner_tag()):
+        end_abandoned_flow_runs()
         try:
             yield
         finally:

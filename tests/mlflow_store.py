@@ -12,6 +12,7 @@ from rl_training.runtime.checkpoint import Checkpoint, write_checkpoint
 from rl_training.runtime.run_utils import create_training_run
 from rl_training.tracking import run_files
 from rl_training.tracking.description import describe_run
+from rl_training.tracking.follow import Follower
 from rl_training.tracking.shipment import Shipment
 
 
@@ -48,6 +49,12 @@ def ship_all(run_dir, status=None, uri=None, **options) -> Shipment:
     while shipment.ship(status):
         pass
     return shipment
+
+
+def points_of_file(run_dir, total_timesteps=100_000) -> set[tuple[str, int, float, int]]:
+    """Returns (name, step, value, milliseconds) of every point of a run's metrics file that MLflow shall hold."""
+    lines = Follower(run_dir / run_files.METRICS, total_timesteps).read(most=10**9)
+    return {(p.key, p.step, p.value, p.timestamp) for line in lines for p in line.points}
 
 
 def stored_points(client, run_id: str) -> set[tuple[str, int, float, int]]:

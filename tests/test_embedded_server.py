@@ -87,12 +87,25 @@ def test_two_first_starts_at_once_share_one_whole_database(started_home: Path) -
     assert not list((started_home / "prefect").glob("prefect.new*"))
 
 
-def test_server_ends_when_its_owner_is_killed(started_home: Path) -> None:
-    owner = start_owner(started_home, seconds=60.0)
-    server = server_of(owner)
-    owner.kill()
-    owner.communicate(timeout=10)
-    assert wait_for(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE)
+def test_server_ends_when_its_owner_is_killed_and_the_next_start_says_how_the_flow_run_ended(
+    started_home: Path,
+) -> None:
+    before = len(flow_states(started_home))
+    owner, living = (start_owner(started_home, seconds=120.0) for _ in range(2))
+    server, _ = server_of(owner), server_of(living)
+    try:
+        owner.kill()
+        owner.communicate(timeout=10)
+        assert wait_for(lambda: not server.is_running() or server.status() == psutil.STATUS_ZOMBIE)
+        assert flow_states(started_home)[before:] == ["RUNNING", "RUNNING"]
+        again = start_owner(started_home, seconds=0.0)
+        out, err = again.communicate(timeout=60)
+        assert out.splitlines()[-1] == "slept", err
+        # The other one's process is alive, though its server is not the one that was asked.
+        assert sorted(flow_states(started_home)[before:]) == ["COMPLETED", "CRASHED", "RUNNING"]
+    finally:
+        os.killpg(living.pid, signal.SIGTERM)
+        living.communicate(timeout=20)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -161,10 +161,19 @@ def test_a_run_that_was_given_away_is_not_ours_until_it_is_trained_again(tmp_pat
         require_ours(tmp_path)
 
 
+TAKE_OVER = """
+import sys
+from pathlib import Path
+from rl_training.runtime.job_lock import take_over
+take_over(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(("asleep_before", "error"), [("stage", RunTakenOver), ("publish", CheckpointNotWritten)])
 def test_a_save_under_way_when_the_run_is_taken_over_does_not_come_to_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    asleep_before: str, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worst moment: the sleeper has checked that the run is its own, and sleeps just before the rename."""
+    """The last moments at which it may fall asleep: before there is anything to sweep, and just before the rename."""
     config = config_from_mapping({"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 100})
     root = tmp_path / "checkpoints"
 
@@ -173,16 +182,17 @@ def test_a_save_under_way_when_the_run_is_taken_over_does_not_come_to_its_place(
             root, config=config, run_uid="u", algorithm="ppo", num_timesteps=step, policy={"w": step}, trainer={}
         )
 
-    save(1)
-    publish = checkpoint_files.publish
+    function = getattr(checkpoint_files, asleep_before)
 
-    def taken_over_before(staged: Path, target: Path) -> None:
-        take_over(tmp_path)
-        publish(staged, target)
+    def wakes_when_it_is_too_late(*arguments: Path) -> object:
+        subprocess.run([sys.executable, "-c", TAKE_OVER, str(tmp_path)], check=True)
+        return function(*arguments)
 
-    monkeypatch.setattr(checkpoint_files, "publish", taken_over_before)
-    with pytest.raises(CheckpointNotWritten):
-        save(2)
+    with run_lock(tmp_path):
+        save(1)
+        monkeypatch.setattr(checkpoint_files, asleep_before, wakes_when_it_is_too_late)
+        with pytest.raises(error):
+            save(2)
     newest, skipped = newest_good(root)
     assert newest is not None
     assert (newest.num_timesteps, skipped) == (1, [])

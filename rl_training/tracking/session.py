@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import queue
 import shlex
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -26,15 +28,22 @@ from rl_training.tracking.cursor import count_unsent
 from rl_training.tracking.description import describe_run
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.shipment import ShipReport
+from rl_training.tracking.shipper import ASKING
 from rl_training.tracking.store import URI_VARIABLE, is_server, resolve_tracking_uri, without_credentials
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
-SERVER_SECONDS = 20.0
-"""How long a server may take to take the run in, before training begins, the shipper's start of some seconds included.
+START_SECONDS = 60.0
+"""How long the shipper may take to its first request to a server: some seconds, and more on a busy machine."""
 
-With the start of the training process, also some seconds, an error comes within 30 s of the command.
+SERVER_SECONDS = 15.0
+"""How long a server may take to its first answer, before training begins.
+
+With the start of both processes, some seconds each, an error comes within 30 s of the command.
 """
+
+SLOW_SERVER_SECONDS = 60.0
+"""How long a server that has answered may take to take the run in."""
 
 DATABASE_SECONDS = 180.0
 """The same for a database that is opened directly, which may have to be made first, in turn with other runs."""
@@ -60,7 +69,8 @@ class TrackingSession:
         self._report: ShipReport | None = None
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._process = None if tracking_uri is None else self._spawn(tracking_uri)
-        self._deadline = time.monotonic() + (SERVER_SECONDS if is_server(tracking_uri or "") else DATABASE_SECONDS)
+        self._latest = math.inf
+        self._deadline = time.monotonic() + (START_SECONDS if is_server(tracking_uri or "") else DATABASE_SECONDS)
 
     @property
     def run_id(self) -> str | None:
@@ -88,12 +98,17 @@ class TrackingSession:
         """
         if self._process is None or self._address is not None or self._report is not None:
             return self._address
-        line = None
-        while line is None and (left := self._deadline - time.monotonic()) > 0:
+        answer: dict[str, Any] = {}
+        while not answer and (left := self._deadline - time.monotonic()) > 0:
             if stop is not None and stop.requested:
                 return None
             line = self._next_line(min(left, POLL_SECONDS))
-        answer = json.loads(line) if line else {"error": self._why_silent()}
+            if line is not None:
+                answer = json.loads(line) if line else {"error": self._why_silent()}
+            if "step" in answer:
+                seconds = SERVER_SECONDS if answer == ASKING else SLOW_SERVER_SECONDS
+                answer, self._deadline = {}, min(time.monotonic() + seconds, self._latest)
+        answer = answer or {"error": self._why_silent()}
         if "error" in answer:
             self._process.kill()
             self._process.wait()
@@ -199,12 +214,12 @@ class TrackingSession:
         return f"its process ended with exit code {self._process.returncode}: {last.strip()}"
 
     def _last_report(self, wait: float) -> ShipReport:
-        sync = f"`{program('rl-training')} sync {shlex.quote(str(self.run_dir))}`"
-        later = f"{sync} sends the rest"
+        sync = f"{program('rl-training')} sync {shlex.quote(str(self.run_dir))}"
+        later = f"`{sync}` sends the rest"
         if self._process is None:
-            return self._unreported(f"offline: {sync} sends the run to MLflow")
+            return self._unreported(f"offline: `{sync}` sends the run to MLflow")
         deadline = time.monotonic() + wait
-        self._deadline = min(self._deadline, deadline)
+        self._deadline = self._latest = min(self._deadline, deadline)
         assert self._process.stdin is not None
         self._process.stdin.close()  # the shipper takes this for the end
         try:
@@ -215,11 +230,13 @@ class TrackingSession:
         if not line:
             return self._unreported(f"{self._why_silent()}; {later}")
         self._process.wait()
-        report = ShipReport(**json.loads(line))
-        if report.unsent or report.message:
-            message = "; ".join(filter(None, [report.message, later]))
-            report = ShipReport(report.sent, report.unsent, message, report.run_id)
-        return report
+        said = json.loads(line)
+        report = ShipReport(**said["report"])
+        if not (report.unsent or report.message) or said["elsewhere"]:
+            return report
+        if said["deleted"]:
+            later = f"`{sync} --new-run` sends everything to a new run"
+        return replace(report, message="; ".join(filter(None, [report.message, later])))
 
     def _unreported(self, message: str) -> ShipReport:
         shipped = run_files.read_json(self.run_dir / run_files.SHIPPED) or {}

@@ -27,13 +27,16 @@ from rl_training.tracking import run_files
 from rl_training.tracking.attempts import RunElsewhere
 from rl_training.tracking.ending import end_abandoned_runs, end_status
 from rl_training.tracking.shipment import Shipment
-from rl_training.tracking.store import explain, resolve_tracking_uri
+from rl_training.tracking.store import connect, explain, is_server, resolve_tracking_uri
 from rl_training.tracking.system_metrics import SystemMetrics, interval
 
 logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 14.0
 """How long the process may outlive training; a little less than training waits for its last word."""
+
+ASKING, ANSWERED = {"step": "asking"}, {"step": "answered"}
+"""What the process says first: that it now asks a server, and that this one has answered."""
 
 POLL_SECONDS = 1.0
 """Between two looks at the run directory: a batch a second at most."""
@@ -56,7 +59,7 @@ class Shipper:
         self._over = threading.Event()
         self._parent = os.getppid()
         self._said_end = threading.Lock()
-        self._trouble, self._hopeless = "", False
+        self._trouble, self._deleted, self._elsewhere = "", False, False
         every = interval()
         path = shipment.run_dir / run_files.SYSTEM_METRICS
         self._system = SystemMetrics(path, self._parent, every) if every else None
@@ -69,7 +72,7 @@ class Shipper:
         while True:
             over = self._over.is_set()
             if self._replaced():  # the run was taken over, and has another shipper; how it ends is not ours to say
-                self._trouble = "another process sends this run now"
+                self._trouble, self._elsewhere = "another process sends this run now", True
                 return self.say_end()
             if self._system is not None:
                 self._system.record(self.shipment.step)
@@ -80,9 +83,10 @@ class Shipper:
                 more, pause = True, backoff
                 backoff = min(2 * backoff, 1.0 if over else LAST_BACKOFF)
                 self._note(error)
-            if self._hopeless:
+            hopeless = self._deleted or self._elsewhere
+            if hopeless:
                 self._over.wait()
-            if self._hopeless or (over and not more):
+            if hopeless or (over and not more):
                 return self.say_end()
             if not over:
                 self._over.wait(pause)
@@ -92,7 +96,8 @@ class Shipper:
     def say_end(self) -> None:
         """Says once what is in MLflow and what is not."""
         if self._said_end.acquire(blocking=False):
-            say(self._replies, asdict(self.shipment.report(self._trouble)))
+            report = self.shipment.report(self._trouble)
+            say(self._replies, {"report": asdict(report), "deleted": self._deleted, "elsewhere": self._elsewhere})
 
     def _end_others(self) -> None:
         try:
@@ -109,14 +114,14 @@ class Shipper:
 
     def _note(self, error: Exception) -> None:
         if isinstance(error, RunElsewhere):
-            self._hopeless, self._trouble = True, str(error)
+            self._elsewhere, self._trouble = True, str(error)
             give_away(self.shipment.run_dir, self._trouble)  # training hears of it by this
             return
         self._trouble = explain(error, self.shipment.uri)
         logger.warning("sending failed, to be tried again: %s", self._trouble)
         try:
             if self.shipment.deleted():
-                self._hopeless, self._trouble = True, f"run {self.shipment.address.run_id} was deleted in MLflow"
+                self._deleted, self._trouble = True, f"run {self.shipment.address.run_id} was deleted in MLflow"
         except Exception as another:
             logger.warning("asking for the run failed too: %s", explain(another, self.shipment.uri))
 
@@ -163,6 +168,11 @@ def main(run_dir: Path, replies: TextIO) -> int:
     with lock:
         shipment = Shipment(run_dir, resolve_tracking_uri())
         try:
+            if is_server(shipment.uri):
+                client = connect(shipment.uri)
+                say(replies, ASKING)
+                client.search_experiments(max_results=1)
+                say(replies, ANSWERED)
             address = shipment.open()
         except TrackingError as error:
             say(replies, {"error": str(error)})

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from case_envs.interface import NeedsToken
 from case_envs.outcomes import RaisesLate
 from case_envs.plain import Plain
 
@@ -45,6 +46,10 @@ class SlowReset(Plain):
     def step(self, action: Any) -> Any:
         time.sleep(self.step_seconds)
         return super().step(action)
+
+
+class SlowNeedsToken(SlowReset, NeedsToken):
+    """Both."""
 
 
 class Talks(Plain):

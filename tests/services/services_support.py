@@ -1,0 +1,141 @@
+"""A Prefect server and worker as the tests use them, and what is laid over a shipped config there."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+
+TINY = {
+    "env_id": "case_envs:Plain-v0",
+    "total_timesteps": 2_000,
+    "num_envs": 2,
+    "rollout_steps": 50,
+    "batch_size": 50,
+    "learning_rate": 0.01,
+    "evaluation": {"every": 500, "episodes": 3, "final_episodes": 20},
+    "promotion": {"model": "plain", "floor": 5.0, "episodes": 20},
+    "experiment": "deployed",
+}
+"""Laid over ppo/cartpole, which the deployment names."""
+
+
+@dataclass(frozen=True)
+class Services:
+    """A server with the deployments, and a worker."""
+
+    api_url: str
+    home: Path
+    environment: dict[str, str]
+
+    def prefect(self, *arguments: str, cwd: Path = REPOSITORY) -> subprocess.CompletedProcess[str]:
+        """Runs a `prefect` command as a user does."""
+        command = [str(BIN / "prefect"), *arguments]
+        return subprocess.run(
+            command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=180, check=False
+        )
+
+    def run(self, deployment: str, **parameters: Any) -> dict[str, Any]:
+        """Runs a deployment to its end, and returns the flow run."""
+        options = [text for name, value in parameters.items() for text in ("--param", f"{name}={json.dumps(value)}")]
+        watched = ["--watch", "--watch-interval", "1"]
+        done = self.prefect("deployment", "run", deployment, *options, *watched, cwd=self.home)
+        flow_run = self.newest_flow_run()
+        assert (done.returncode == 0) == (flow_run["state"]["type"] == "COMPLETED"), done.stdout + done.stderr
+        return flow_run
+
+    def newest_flow_run(self) -> dict[str, Any]:
+        newest: dict[str, Any] = self.post("/flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 1})[0]
+        return newest
+
+    def get(self, path: str) -> Any:
+        return self.ask(urllib.request.Request(self.api_url + path))
+
+    def post(self, path: str, body: dict[str, Any], method: str = "POST") -> Any:
+        headers = {"Content-Type": "application/json"}
+        return self.ask(urllib.request.Request(self.api_url + path, json.dumps(body).encode(), headers, method=method))
+
+    def ask(self, request: urllib.request.Request) -> Any:
+        """Asks the server; again where it is busy, as Prefect's own client does."""
+        for _ in range(20):
+            try:
+                with urllib.request.urlopen(request, timeout=30) as answer:
+                    return json.loads(answer.read() or "null")
+            except urllib.error.HTTPError as error:
+                if error.code != 503:
+                    raise
+                time.sleep(1.0)
+        raise AssertionError(f"{request.full_url}: the server stays busy")
+
+    def patch(self, path: str, body: dict[str, Any]) -> None:
+        self.post(path, body, "PATCH")
+
+    def run_directories(self) -> set[Path]:
+        return set((self.home / "runs").glob("*"))
+
+
+def start(services: Services, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """Starts a `prefect` program; with SIGINT at its default, which a shell's background job has not."""
+    with (services.home / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(
+            ["env", "--default-signal=INT", str(BIN / "prefect"), *arguments],
+            env=services.environment,
+            cwd=services.home,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ends a program and what it has started."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    _, left = psutil.wait_procs(family, timeout=5)
+    for child in left:
+        child.kill()
+
+
+def answers(api_url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{api_url}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def eventually(condition: Callable[[], Any], seconds: float) -> Any:
+    deadline = time.monotonic() + seconds
+    while not (value := condition()) and time.monotonic() < deadline:
+        time.sleep(0.3)
+    return value
+
+
+def mlflow_run(client: Any, flow_run: dict[str, Any]) -> Any:
+    """The one MLflow run of a flow run."""
+    experiment = client.get_experiment_by_name("deployed").experiment_id
+    (run,) = client.search_runs([experiment], f"tags.`prefect.flow_run_id` = '{flow_run['id']}'")
+    return run
+
+
+def processes_of(run_dir: Path) -> list[int]:
+    """Processes that have the run's directory on their command line: the shipper."""
+    return [p.pid for p in psutil.process_iter(["cmdline"]) if str(run_dir) in (p.info["cmdline"] or [])]

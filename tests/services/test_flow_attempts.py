@@ -1,0 +1,125 @@
+"""Second attempts at a flow run: by whatever the one before ended, they go on in its run from its newest checkpoint."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from services_support import TINY, Services, eventually, mlflow_run, processes_of
+
+pytestmark = pytest.mark.services
+
+SLOW = {
+    **TINY,
+    "env_id": "case_envs:SlowNeedsToken-v0",
+    "env_kwargs": {"api_token": "${env:CASE_TOKEN}", "reset_seconds": 0.0, "step_seconds": 0.005},
+    "total_timesteps": 3_000,
+    "checkpoint": {"every": 250, "keep_last": 20},
+    "evaluation": {"every": 1_000, "episodes": 2, "final_episodes": 5},
+    "promotion": {"enabled": False},
+}
+"""Some seconds of training, with a secret that is given by reference."""
+
+
+class FlowRun:
+    """A flow run of train-flow/default, through all its attempts."""
+
+    def __init__(self, services: Services, client: Any) -> None:
+        self.services, self.client = services, client
+        deployment = services.get("/deployments/name/train-flow/default")["id"]
+        self.id = services.post(f"/deployments/{deployment}/create_flow_run", {"parameters": {"overrides": SLOW}})["id"]
+
+    def trains(self, home: Path, steps: int) -> Path:
+        """Waits until it has trained for more steps in a home; returns the run's directory there."""
+
+        def there() -> list[Path]:
+            found = (home / "runs").glob("*/tracking.json")
+            return [path.parent for path in found if self.id in path.read_text() and newest_step(path.parent) >= steps]
+
+        found = eventually(there, 180)
+        assert found, f"{self.state()}\n{(self.services.home / 'worker.log').read_text()}"
+        return Path(found[0])
+
+    def process(self, run_dir: Path) -> psutil.Process:
+        return psutil.Process(json.loads((run_dir / "tracking.json").read_text())["process"]["pid"])
+
+    def state(self) -> str:
+        return str(self.services.get(f"/flow_runs/{self.id}")["state"]["name"])
+
+    def comes_to(self, state: str) -> None:
+        assert eventually(lambda: self.state() == state, 180), (self.services.home / "worker.log").read_text()
+
+    def set_state(self, kind: str, name: str, *, force: bool = False) -> None:
+        state = {"state": {"type": kind, "name": name}, "force": force}
+        self.services.post(f"/flow_runs/{self.id}/set_state", state)
+
+    def retry(self, **environment: str) -> None:
+        """As the button in the UI does: the flow run is scheduled again; with other variables in its environment."""
+        self.services.patch("/work_pools/rl-training", {"is_paused": True})  # until it is as it shall be
+        self.set_state("SCHEDULED", "AwaitingRetry")
+        if environment:
+            self.services.patch(f"/flow_runs/{self.id}", {"job_variables": {"env": environment}})
+        self.services.patch("/work_pools/rl-training", {"is_paused": False})
+
+    def mlflow(self) -> Any:
+        return mlflow_run(self.client, {"id": self.id})
+
+
+def newest_step(run_dir: Path) -> int:
+    names = [path.parent.name for path in run_dir.glob("checkpoints/step_*/manifest.json")]
+    return max((int(name.removeprefix("step_")) for name in names), default=-1)
+
+
+def test_a_flow_run_is_cancelled_killed_moved_thought_dead_and_ends_as_one_run(
+    services: Services, client: Any, tmp_path: Path
+) -> None:
+    run = FlowRun(services, client)
+
+    # Cancelled, and tried again from the UI.
+    run_dir = run.trains(services.home, 500)
+    run.set_state("CANCELLING", "Cancelling")
+    run.comes_to("Cancelled")
+    cancelled_at = newest_step(run_dir)
+    assert eventually(lambda: run.mlflow().info.status == "KILLED", 30)
+    run.retry()
+
+    # Killed without a word. Where it is tried again only MLflow knows of it, as on another machine.
+    run.trains(services.home, cancelled_at + 250)
+    run.process(run_dir).kill()
+    run.comes_to("Crashed")
+    assert eventually(lambda: not processes_of(run_dir), 20)
+    uploaded = [entry.path for entry in client.list_artifacts(run.mlflow().info.run_id, "checkpoints")]
+    there = max(int(path.rpartition("_")[2]) for path in uploaded if "step_" in path)
+    shutil.move(run_dir, tmp_path / "away")
+    home = tmp_path / "home"
+    run.retry(RL_TRAINING_HOME=str(home), MLFLOW_TRACKING_URI=f"sqlite:///{services.home}/mlflow.db")
+
+    # Asleep, and thought dead: set to Crashed as the automation for flow runs without a heartbeat does.
+    new_dir = run.trains(home, there + 250)
+    sleeper = run.process(new_dir)
+    sleeper.suspend()
+    slept_at = newest_step(new_dir)
+    run.set_state("CRASHED", "Crashed", force=True)
+    run.retry()
+    run.comes_to("Completed")
+    files = [path for path in new_dir.rglob("*") if path.is_file() and path.name != "shipper.log"]
+    before = {path: path.read_bytes() for path in files}
+    sleeper.resume()
+    assert eventually(lambda: not sleeper.is_running(), 30)
+
+    # Nothing changed when it woke up, and all was one run.
+    assert {path: path.read_bytes() for path in new_dir.rglob("*") if path in before} == before
+    assert run.state() == "Completed"
+    finished = run.mlflow()
+    assert finished.info.status == "FINISHED"
+    attempts = [attempt["from_step"] for attempt in json.loads(finished.data.tags["attempts"])]
+    assert attempts == [0, cancelled_at, there, slept_at]
+    points = client.get_metric_history(finished.info.run_id, "eval/return_mean")
+    assert sorted(point.step for point in points) == [1_000, 2_000, 3_000]
+    lines = [json.loads(line) for line in (new_dir / "metrics.jsonl").read_text().splitlines()]
+    keys = [(key, line["step"]) for line in lines for key in line["metrics"]]
+    assert len(keys) == len(set(keys))
