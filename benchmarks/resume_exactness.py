@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,11 @@ from rl_training.runtime.stopping import StopFlag
 from rl_training.tracking.metric_log import MetricLog
 
 NAME = "resume-exactness"
+CAPTION = """\
+Stopped in the middle of a second or later episode, and resumed in a new process (`make bench-resume`): {exact} of the
+{cases} cases in {environments} environments were exact. `sync` and `async` are the kinds of vector environment;
+`normalised` has both normalisers on, `frames` stacks three observations, `n-step` has targets of three steps, and `all`
+is all of these with `async`. What is not named is off."""
 WHOLE, STOPPED = "whole", "stopped"
 OBSERVATION, PLACE, ERROR = "observation.npy", "place.json", "error.txt"
 _BLOCK = re.compile(r"(<!-- resume-exactness -->\n).*?(<!-- /resume-exactness -->)", re.DOTALL)
@@ -62,14 +68,17 @@ def main() -> int:
             print(f"{result['env_id']} {result['algo']} {result['variant']}: {line}")
     print(json.dumps(summary))
     if not arguments.only:
-        result = {"benchmark": NAME, "summary": summary, "settings": SETTINGS, "cases": results, **provenance()}
-        print(f"written: {write_json(NAME, result)}")
+        simulators = {name: version(name) for name in ("box2d", "mujoco")}
+        result = {"benchmark": NAME, "summary": summary, "settings": SETTINGS, "cases": results}
+        print(f"written: {write_json(NAME, {**result, 'simulators': simulators, **provenance()})}")
     return 0 if summary["exact"] == len(results) else 1
 
 
 def updated(page: str, results: Sequence[Mapping[str, Any]]) -> str:
-    """Returns a Markdown page with the table between its markers written anew."""
-    return _BLOCK.sub(lambda match: f"{match[1]}\n{table(results)}\n\n{match[2]}", page)
+    """Returns a Markdown page with the table between its markers written anew, under a line on what it shows."""
+    counts = summarize(results)
+    caption = CAPTION.format(**counts)
+    return _BLOCK.sub(lambda match: f"{match[1]}\n{caption}\n\n{table(results)}\n\n{match[2]}", page)
 
 
 def measure(cases: Sequence[Case], home: Path) -> list[dict[str, Any]]:
