@@ -8,7 +8,9 @@ import sys
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
+from case_envs.actions import AsymAct
 from case_envs.plain import Plain
 
 
@@ -188,3 +190,22 @@ class FailsOnClose(Plain):
         if self.exits:
             sys.exit(4)
         raise OSError("port 7 is gone")
+
+
+class SpoiltLate(AsymAct):
+    """A NaN or infinity (as text, which settings are) in an observation or reward, once, at life step `at`."""
+
+    def __init__(self, what: str, value: str, at: int = 137, discrete: bool = False, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.what, self.value, self.at = what, float(value), at
+        if discrete:
+            self.action_space = spaces.Discrete(2)
+
+    def observe(self) -> Any:
+        observation = super().observe()
+        if self.what == "observation" and self.life_step == self.at:
+            observation[2] = self.value
+        return observation
+
+    def reward(self, action: Any) -> Any:
+        return self.value if self.what == "reward" and self.life_step == self.at else 1.0
