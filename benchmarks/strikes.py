@@ -33,7 +33,7 @@ START_UP_SECONDS = 3.0
 DELAY_SECONDS = 0.4
 """A strike in training or at the end comes at most this long after the step that it waits for."""
 POLL_SECONDS = 0.005
-GIVE_UP_SECONDS = 600.0
+GIVE_UP_SECONDS = 1_800.0
 """A process that has not come as far as its strike after this long is at fault."""
 WORKERS_GONE_SECONDS = 5.0
 """Processes that it has started may outlive a process by this long."""
