@@ -2,8 +2,9 @@
 
     python examples/sac_pendulum_reference.py --total-timesteps 10_000
 
-It learns what `rl-training train --config sac/pendulum` learns, to the bit, and leaves out what a run needs besides:
-evaluation on the way, checkpoints, resuming, tracking. Read it to see the algorithm work; train with the other.
+It learns what `rl-training train --config sac/pendulum` learns in as many steps, to the bit, and leaves out what a run
+needs besides: evaluation on the way, checkpoints, resuming, tracking. Read it to see the algorithm work; train with the
+other.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def judge(policy: GreedyPolicy, config: SACConfig, episodes: int) -> EvaluationR
 def main() -> None:
     """Trains with the settings of `sac/pendulum` and judges the policy."""
     parser = argparse.ArgumentParser(description="SAC on Pendulum-v1, written out.")
-    parser.add_argument("--total-timesteps", default="20_000")
+    parser.add_argument("--total-timesteps", default="15_000")
     parser.add_argument("--seed", default="0")
     parser.add_argument("--episodes", type=int, default=20, help="held-out episodes at the end")
     arguments = parser.parse_args()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from rl_training.algorithms.dqn import DQN
+from rl_training.algorithms.dqn import DQN, check_spaces
 from rl_training.config.dqn import DQNConfig
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint
-from rl_training.runtime.network_trainer import load_network_policy
+from rl_training.runtime.network_trainer import check_trainable, load_network_policy
 from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.setup import ResumeFrom, make_trainer
@@ -60,6 +60,8 @@ def train_dqn(
         UserError: The settings, the environment or the checkpoint can't be used.
         RunFailed: The environment, the numbers or a callback failed in mid-run.
     """
+    if resume_from is None:
+        check_trainable(config, DQNConfig, check_spaces)
     return make_dqn_trainer(config, callbacks, resume_from=resume_from).train()
 
 

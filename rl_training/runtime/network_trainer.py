@@ -20,6 +20,8 @@ from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.space_json import space_from_json, space_to_json
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.envs.training import TrainingEnvs
+from rl_training.envs.validation import CheckSpaces, require_valid, validate_env
+from rl_training.errors import ConfigError
 from rl_training.networks.flat import Layers
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, load_policy_state
@@ -54,6 +56,26 @@ class NetworkAlgorithm(Protocol):
 
 ConfigT = TypeVar("ConfigT", bound=TrainConfig)
 MakeAlgorithm = Callable[[ConfigT, ObservationEncoder, ActionCodec, torch.device], NetworkAlgorithm]
+
+
+def check_trainable(config: TrainConfig, expected: type[TrainConfig], check_spaces: CheckSpaces) -> None:
+    """Checks, before anything is written, what a Python caller hands to an algorithm's `train_...`.
+
+    Args:
+        config: The settings.
+        expected: What the algorithm's settings are.
+        check_spaces: What the algorithm can't train on.
+
+    Raises:
+        ConfigError: The settings are another algorithm's.
+        EnvironmentRefused: The environment can't be trained on; a line for every reason.
+    """
+    if not isinstance(config, expected):
+        raise ConfigError(
+            f"got {type(config).__name__} (algo: {config.algo}), expected {expected.__name__}; "
+            f"`train_{config.algo}` takes these settings"
+        )
+    require_valid(validate_env(config, check_spaces))
 
 
 class NetworkTrainer(Trainer):

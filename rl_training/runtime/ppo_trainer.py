@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rl_training.algorithms.ppo import PPO
+from rl_training.algorithms.ppo import PPO, check_spaces
 from rl_training.config.ppo import PPOConfig
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.training import TrainingEnvs, VectorStep
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint
-from rl_training.runtime.network_trainer import NetworkTrainer, load_network_policy
+from rl_training.runtime.network_trainer import NetworkTrainer, check_trainable, load_network_policy
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.run_utils import TrainingRun
 from rl_training.runtime.setup import ResumeFrom, make_trainer
@@ -148,6 +148,8 @@ def train_ppo(
         UserError: The settings, the environment or the checkpoint can't be used.
         RunFailed: The environment, the numbers or a callback failed in mid-run.
     """
+    if resume_from is None:
+        check_trainable(config, PPOConfig, check_spaces)
     return make_ppo_trainer(config, callbacks, resume_from=resume_from).train()
 
 
