@@ -88,7 +88,7 @@ def suggestion(
         target = SYNONYMS.get(close) or joined.get(close, close)
         return _at_level(target, path), everywhere[target]
     if len(here) > MOST_LISTED:
-        return "no setting has a name like it (docs/configuration.md lists them all)", None
+        return f"no setting{_of_algorithm(root)} has a name like it (docs/configuration.md lists them all)", None
     return f"known here: {', '.join(here)}", None
 
 
@@ -111,6 +111,12 @@ def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[
     for key, section in sections.items():
         if section is not None and not get_args(model.model_fields[key].annotation):
             yield from _keys(section, f"{prefix}{key}.")
+
+
+def _of_algorithm(root: type[BaseModel]) -> str:
+    """Names the algorithm: the key may well be another one's."""
+    field = root.model_fields.get("algo")
+    return f" of {field.default}" if field is not None and isinstance(field.default, str) else ""
 
 
 def _at_level(target: str, path: tuple[str | int, ...]) -> str:
