@@ -72,13 +72,16 @@ def test_workers_outlive_sigint_and_sigterm_and_go_on() -> None:
         envs.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_workers_end_when_their_parent_is_gone(number: signal.Signals) -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, "case_envs:SlowStep-v0"], stdout=subprocess.PIPE)
+@pytest.mark.parametrize(
+    ("number", "env", "processes"),
+    [(signal.SIGKILL, "SlowStep", 2), (signal.SIGTERM, "SlowStep", 2), (signal.SIGKILL, "SpawnsChild", 4)],
+)
+def test_workers_end_when_their_parent_is_gone(number: signal.Signals, env: str, processes: int) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, f"case_envs:{env}-v0"], stdout=subprocess.PIPE)
     assert parent.stdout is not None
     assert parent.stdout.readline() == b"ready\n"
     workers = psutil.Process(parent.pid).children(recursive=True)
-    assert len(workers) == 2
+    assert len(workers) == processes
     parent.send_signal(number)
     parent.wait(10)
     # Nobody holds the parent's stdout: its end is seen at once.

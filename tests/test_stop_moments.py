@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from rl_training.cli import run
+from rl_training.runtime.checkpoint import find_checkpoint, open_checkpoint
+from rl_training.runtime.download import Download, write_download
 from rl_training.runtime.stopping import EXIT_STOPPED, EXIT_TERMINATED
 
 SMALL = """
@@ -29,7 +32,7 @@ checkpoint: {every: 128}
 IMPORTS = "rl_training.experiment.loading.load_config"
 DOWNLOAD = "rl_training.api.training.download_checkpoint"
 PLAY = "rl_training.api.training.check_environment"
-MAKE_DIRECTORY = "rl_training.runtime.setup.create_training_run"
+MAKE_METADATA = "rl_training.runtime.run_utils._metadata"
 MAKE_ENVS = "rl_training.runtime.ppo_trainer.TrainingEnvs"
 RESTORE = "rl_training.runtime.trainer.Trainer.restore"
 ANNOUNCE = "rl_training.api.training.announce"
@@ -75,7 +78,7 @@ def train(config: Path, *words: str) -> int:
     return run(["train", "--config", str(config), "--no-track", "--json", *words])
 
 
-@pytest.mark.parametrize("where", [IMPORTS, PLAY, MAKE_DIRECTORY, MAKE_ENVS])
+@pytest.mark.parametrize("where", [IMPORTS, PLAY, MAKE_METADATA, MAKE_ENVS])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, EXIT_TERMINATED), (signal.SIGINT, 130)])
 def test_before_there_is_a_run_nothing_is_left(where, number, code, config, monkeypatch, capfd):
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
@@ -123,6 +126,18 @@ def test_a_resume_that_has_not_begun_can_be_asked_for_again(where, overrides, co
     assert "Traceback" not in err
     assert run_directories(config) == [run_dir]
     assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == files
+
+
+def test_a_resume_of_a_downloaded_run_that_has_not_begun_leaves_no_directory(config, monkeypatch, capfd):
+    assert train(config) == 0
+    (run_dir,) = run_directories(config)
+    newest = find_checkpoint(run_dir)
+    here = config.parent / "download" / "checkpoints" / newest.path.name
+    shutil.copytree(newest.path, here)
+    write_download(open_checkpoint(here), Download(newest=True, run_dir=Path("/on/another/machine")))
+    strike(monkeypatch, MAKE_ENVS)
+    assert run(["resume", str(here), "--no-track"]) == EXIT_STOPPED
+    assert run_directories(config) == [run_dir]
 
 
 IMPATIENT = """

@@ -105,6 +105,10 @@ def create_training_run(
     """
     started, run_uid = datetime.now().astimezone(), run_uid or uuid.uuid4().hex
     run_dir = (config.run_dir or _free_directory(config, started, run_uid)).expanduser().absolute()
+    metadata = {
+        **_metadata(config, started, run_uid),
+        "forked_from": forked_from,
+    }  # git is asked for it, which takes time
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         if any((run_dir / name).exists() for name in (CONFIG, METADATA, CHECKPOINTS)):
@@ -112,7 +116,6 @@ def create_training_run(
         with (run_dir / CONFIG).open("x", encoding="utf-8") as file:  # of two at the same time, one gets it
             file.write(dump_config(config))
         with (run_dir / METADATA).open("x", encoding="utf-8") as file:
-            metadata = {**_metadata(config, started, run_uid), "forked_from": forked_from}
             file.write(json.dumps(metadata, indent=2, allow_nan=False) + "\n")
     except FileExistsError:
         raise UserError(

@@ -84,9 +84,11 @@ def make_trainer(
     check_differences(changes)
     own_run = None if changes else _own_run(checkpoint, config)
     if own_run is not None:
-        trainer = _constructed(trainer_type, config, own_run, callbacks, stop)
-        check_differences(_space_differences(trainer, checkpoint))
-        checkpoint = bring_in(checkpoint, own_run.checkpoints)
+        # A directory made for it, the run's own being elsewhere, goes again unless the checkpoint has come into it.
+        trainer = _made(trainer_type, config, own_run, callbacks, stop)
+        with _discarded_on_error(trainer):
+            check_differences(_space_differences(trainer, checkpoint))
+            checkpoint = bring_in(checkpoint, own_run.checkpoints)
         logger.info("the run goes on at step %s, from %s", f"{checkpoint.num_timesteps:,}", checkpoint.path)
         trainer.restore(checkpoint)
         return trainer

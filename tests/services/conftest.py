@@ -55,7 +55,7 @@ def services(tmp_path_factory: pytest.TempPathFactory, store_template: Path) -> 
 
 
 @pytest.fixture(scope="session")
-def client(services: Services) -> Any:
+def services_client(services: Services) -> Any:
     from rl_training.tracking.store import connect
 
     return connect(f"sqlite:///{services.home}/mlflow.db")

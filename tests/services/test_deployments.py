@@ -18,25 +18,27 @@ def trained(services: Services) -> dict[str, Any]:
     return services.run("train-flow/default", overrides=TINY)
 
 
-def test_train_flow_is_run_by_a_worker_tracked_and_promoted(trained: dict[str, Any], client: Any) -> None:
+def test_train_flow_is_run_by_a_worker_tracked_and_promoted(trained: dict[str, Any], services_client: Any) -> None:
     assert trained["state"]["name"] == "Completed"
-    run = mlflow_run(client, trained)
+    run = mlflow_run(services_client, trained)
     assert run.info.status == "FINISHED"
     assert run.data.tags["prefect.deployment"] == "train-flow/default"
     assert run.data.metrics["heldout/return_mean"] == 10.0
-    steps = [point.step for point in client.get_metric_history(run.info.run_id, "eval/return_mean")]
+    steps = [point.step for point in services_client.get_metric_history(run.info.run_id, "eval/return_mean")]
     assert sorted(steps) == [500, 1_000, 1_500, 2_000]
-    assert client.get_model_version_by_alias("plain", "champion").run_id == run.info.run_id
+    assert services_client.get_model_version_by_alias("plain", "champion").run_id == run.info.run_id
 
 
-def test_resume_flow_trains_on_from_the_mlflow_run(services: Services, trained: dict[str, Any], client: Any) -> None:
-    source = mlflow_run(client, trained).info.run_id
+def test_resume_flow_trains_on_from_the_mlflow_run(
+    services: Services, trained: dict[str, Any], services_client: Any
+) -> None:
+    source = mlflow_run(services_client, trained).info.run_id
     resumed = services.run("resume-flow/default", source=source, overrides={"total_timesteps": 2_500})
     assert resumed["state"]["name"] == "Completed"
-    run = mlflow_run(client, resumed)
+    run = mlflow_run(services_client, resumed)
     assert run.info.run_id != source
     assert run.info.status == "FINISHED"
-    assert [point.step for point in client.get_metric_history(run.info.run_id, "eval/return_mean")] == [2_500]
+    assert [point.step for point in services_client.get_metric_history(run.info.run_id, "eval/return_mean")] == [2_500]
 
 
 def test_a_typo_fails_the_flow_run_and_trains_nothing(services: Services, trained: dict[str, Any]) -> None:
@@ -50,7 +52,7 @@ def test_a_typo_fails_the_flow_run_and_trains_nothing(services: Services, traine
 
 
 def test_a_cancelled_flow_run_saves_and_ends_as_cancelled(
-    services: Services, trained: dict[str, Any], client: Any
+    services: Services, trained: dict[str, Any], services_client: Any
 ) -> None:
     before = services.run_directories()
     overrides = {**TINY, "total_timesteps": 10_000_000, "checkpoint": {"every": 1_000}}
@@ -63,8 +65,8 @@ def test_a_cancelled_flow_run_saves_and_ends_as_cancelled(
     flow_run = services.newest_flow_run()
     assert services.prefect("flow-run", "cancel", flow_run["id"]).returncode == 0
     assert eventually(lambda: services.newest_flow_run()["state"]["name"] == "Cancelled", 60)
-    run = mlflow_run(client, flow_run)
-    assert eventually(lambda: client.get_run(run.info.run_id).info.status == "KILLED", 30)
+    run = mlflow_run(services_client, flow_run)
+    assert eventually(lambda: services_client.get_run(run.info.run_id).info.status == "KILLED", 30)
     newest = max(run_dir.glob("checkpoints/step_*"))
     assert eventually(lambda: not processes_of(run_dir), 15)
     time.sleep(1.0)

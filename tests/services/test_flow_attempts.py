@@ -75,9 +75,9 @@ def newest_step(run_dir: Path) -> int:
 
 
 def test_a_flow_run_is_cancelled_killed_moved_thought_dead_and_ends_as_one_run(
-    services: Services, client: Any, tmp_path: Path
+    services: Services, services_client: Any, tmp_path: Path
 ) -> None:
-    run = FlowRun(services, client)
+    run = FlowRun(services, services_client)
 
     # Cancelled, and tried again from the UI.
     run_dir = run.trains(services.home, 500)
@@ -92,7 +92,7 @@ def test_a_flow_run_is_cancelled_killed_moved_thought_dead_and_ends_as_one_run(
     run.process(run_dir).kill()
     run.comes_to("Crashed")
     assert eventually(lambda: not processes_of(run_dir), 20)
-    uploaded = [entry.path for entry in client.list_artifacts(run.mlflow().info.run_id, "checkpoints")]
+    uploaded = [entry.path for entry in services_client.list_artifacts(run.mlflow().info.run_id, "checkpoints")]
     there = max(int(path.rpartition("_")[2]) for path in uploaded if "step_" in path)
     shutil.move(run_dir, tmp_path / "away")
     home = tmp_path / "home"
@@ -118,7 +118,7 @@ def test_a_flow_run_is_cancelled_killed_moved_thought_dead_and_ends_as_one_run(
     assert finished.info.status == "FINISHED"
     attempts = [attempt["from_step"] for attempt in json.loads(finished.data.tags["attempts"])]
     assert attempts == [0, cancelled_at, there, slept_at]
-    points = client.get_metric_history(finished.info.run_id, "eval/return_mean")
+    points = services_client.get_metric_history(finished.info.run_id, "eval/return_mean")
     assert sorted(point.step for point in points) == [1_000, 2_000, 3_000]
     lines = [json.loads(line) for line in (new_dir / "metrics.jsonl").read_text().splitlines()]
     keys = [(key, line["step"]) for line in lines for key in line["metrics"]]

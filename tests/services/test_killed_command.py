@@ -1,0 +1,47 @@
+"""A flow of the command line that is killed with everything that it has started: nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from services_support import eventually
+
+pytestmark = pytest.mark.services
+
+
+def test_workers_simulators_shipper_and_embedded_server_end_with_a_killed_command(
+    home: Path, prefect_template: Path, client: Any, tmp_path: Path
+) -> None:
+    shutil.copytree(prefect_template, home / "prefect")
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "{algo: ppo, env_id: 'case_envs:SpawnsChild-v0', num_envs: 2, vectorization: async, total_timesteps: 1e7,"
+        " evaluation: {every: 1e7}}"
+    )
+    command = [sys.executable, "-m", "rl_training", "flow", "train", "--config", str(config)]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, env=os.environ)
+    try:
+        assert eventually(lambda: list(home.glob("runs/*/checkpoints/step_*/manifest.json")), 120)
+        family = psutil.Process(process.pid).children(recursive=True)
+        lines = {child: " ".join(child.cmdline()) for child in family}
+    finally:
+        process.kill()
+        process.wait()
+    killed = time.monotonic()
+    for part in ("rl_training.envs.worker", "rl_training.tracking.shipper", "server_child.py", "time.sleep(120)"):
+        assert any(part in line for line in lines.values()), lines
+    shippers = [child for child, line in lines.items() if "rl_training.tracking.shipper" in line]
+    _, late = psutil.wait_procs([child for child in family if child not in shippers], timeout=8)
+    assert [child for child in late if child.status() != psutil.STATUS_ZOMBIE] == []
+    _, late = psutil.wait_procs(shippers, timeout=16 - (time.monotonic() - killed))
+    assert [child for child in late if child.status() != psutil.STATUS_ZOMBIE] == []
+    (run,) = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
+    assert run.info.status == "KILLED"
