@@ -251,14 +251,19 @@ def test_a_last_checkpoint_that_can_not_be_written_fails_the_run(monkeypatch: py
 
 
 def test_a_run_that_another_process_has_taken_over_is_not_saved(tmp_path: Path) -> None:
-    actions = At()
-    trainer = MANAGER.setup(dqn(**{**SMALL, "run_dir": tmp_path / "run"}), [actions])
-    actions.actions[200] = lambda: give_away(tmp_path / "run", "process 7 elsewhere")
+    actions, run_dir = At(), tmp_path / "run"
+    trainer = MANAGER.setup(dqn(**{**SMALL, "run_dir": run_dir, "checkpoint": {"every": 60}}), [actions])
+
+    def give() -> None:
+        until(lambda: (run_dir / "checkpoints" / "step_000000000180").exists())
+        give_away(run_dir, "process 7 elsewhere")
+
+    actions.actions[200] = give
     with pytest.raises(RunTakenOver, match="process 7 elsewhere"):
         trainer.train()
     newest, _ = newest_good(trainer.run.checkpoints)
     assert newest is not None
-    assert newest.num_timesteps == 180  # the best evaluation's
+    assert newest.num_timesteps == 180
 
 
 # The saver by itself.
