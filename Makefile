@@ -51,7 +51,7 @@ check: $(READY)
 	@$(BIN)/lint-imports
 
 services-test: $(READY)
-	@$(BIN)/python -m pytest -q tests/services
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/services
 
 extras-test: $(READY)
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[atari]'
