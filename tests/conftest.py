@@ -19,6 +19,8 @@ for path in PATHS:
         sys.path.insert(0, path)
 # One thread, before torch is imported: sums differ between thread counts, and so would what a tiny task learns.
 os.environ["OMP_NUM_THREADS"] = "1"
+# A shell's background job ignores SIGINT and so would every process started here, which tests that send it wait for.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Messages name programs by their names where PATH leads to them.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, *filter(None, [os.environ.get("PYTHONPATH")])])
