@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check services-test extras-test soak bench-learning bench-resume bench-overhead bench-saving clean
+.PHONY: help setup train test check services-test secrets extras-test soak bench-learning bench-resume bench-overhead bench-saving clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -18,6 +18,7 @@ help:
 	@echo "  make test             run the tests"
 	@echo "  make check            format, lint, types and import directions"
 	@echo "  make services-test    run the tests that start real servers"
+	@echo "  make secrets          make the passwords that docker-compose.yml reads, once"
 	@echo "  make extras-test      install the Atari extra and run its tests"
 	@echo "  make soak             strike trainings by 40 signals each, and compare them with ones that nothing struck"
 	@echo "  make bench-resume     resume in the middle of an episode, on each environment, and compare"
@@ -35,7 +36,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 2; }; }
 	@echo "installing into $(VENV) (minutes the first time)"
 	@$(PIP) install --quiet --quiet --constraint constraints.txt torch
-	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[dev,box2d,mujoco]'
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[dev,box2d,mujoco,server]'
 	@touch $@
 
 train: $(READY)
@@ -52,6 +53,9 @@ check: $(READY)
 
 services-test: $(READY)
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/services
+
+secrets:
+	@docker/make_secrets.sh
 
 extras-test: $(READY)
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[atari]'
