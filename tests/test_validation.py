@@ -81,12 +81,11 @@ def test_the_speed_is_the_envs_own() -> None:
 
 
 def test_the_speed_of_a_quick_env_is_timed_in_more_episodes_without_what_is_between_its_steps() -> None:
-    # 50 steps of 4 ms make 0.2 s; a reset takes 20 ms and the two episodes looked at are 20 steps.
-    begun = time.monotonic()
+    # A step takes 4 ms, so 250 is the most; with the 20 ms of the reset of each 10 steps it would be 167 at most.
     report = validate("SlowReset")
-    assert time.monotonic() - begun < 2.0
     assert report.steps_played == 20
-    assert report.steps_per_second == pytest.approx(245, rel=0.1)
+    assert report.steps_per_second is not None
+    assert 167 < report.steps_per_second <= 250
 
 
 def test_a_speed_that_would_take_long_to_time_is_left_out() -> None:
