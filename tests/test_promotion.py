@@ -20,7 +20,8 @@ from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.runtime.workflows import load_policy
 from rl_training.seeding import env_seeds, episode_seeds
 from rl_training.tracking import promotion
-from rl_training.tracking.promotion import fresh_seeds, promote
+from rl_training.tracking.decision import fresh_seeds
+from rl_training.tracking.promotion import promote
 from rl_training.tracking.promotion_lock import Lease, promotion_lock
 from rl_training.tracking.pyfunc import signature_of
 from rl_training.tracking.registry import champion_of, model_name

@@ -99,7 +99,10 @@ TagName = Annotated[
 ]
 ModelName = Annotated[
     str,
-    _matching(r"(?!\.)[\w.\- ]{1,200}(?<=\S)", "letters, digits and _ - . (MLflow takes no / or : in a model's name)"),
+    _matching(
+        r"(?!promotion-lock\.)[A-Za-z0-9_][A-Za-z0-9_.\- ]{0,199}(?<=\S)",
+        "at most 200 letters, digits and _ - . (MLflow takes no / or : in a model's name), no promotion-lock. in front",
+    ),
 ]
 
 
@@ -167,6 +170,8 @@ class PromotionConfig(Settings):
     """Name of the registered model; by default derived from the environment's id."""
     floor: float | None = None
     """The lower confidence bound of the candidate's mean return must reach this; null asks for no floor."""
+    worst_episode: float | None = None
+    """No episode of the candidate may return less than this; null asks for no such floor."""
     episodes: int = Field(default=100, ge=20)
     """Episodes that candidate and champion each play, on the same fresh seeds."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1.0)

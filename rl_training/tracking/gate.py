@@ -38,15 +38,14 @@ def decide(candidate: EvaluationResult, champion: EvaluationResult | None, rules
 
     Args:
         candidate: Its episodes.
-        champion: The champion's, on the same seeds; None where there is no champion, and the floor alone decides.
-        rules: Floor, episodes, confidence and margin.
+        champion: The champion's, on the same seeds; None where there is no champion, and the floors alone decide.
+        rules: Floors, episodes, confidence and margin.
 
     Raises:
         ValueError: The two were not played on the same seeds.
     """
     if champion is not None and candidate.seeds != champion.seeds:
         raise ValueError("candidate and champion were not played on the same episode seeds: there is nothing to pair")
-    percent = f"{100 * rules.confidence:g} %"
     numbers = {
         "episodes": float(candidate.episodes),
         "confidence": rules.confidence,
@@ -56,43 +55,13 @@ def decide(candidate: EvaluationResult, champion: EvaluationResult | None, rules
         reason = f"{candidate.episodes} episodes were played, and the rules ask for at least {rules.episodes}"
         return Verdict("HOLD", (reason,), numbers)
 
-    reasons = []
-    numbers["candidate_lower"] = lower = lower_bound(candidate.returns, rules.confidence)
-    if rules.floor is not None:
-        numbers["floor"] = rules.floor
-        holds = lower >= rules.floor
-        reasons.append(
-            f"the candidate's mean return is {candidate.return_mean:.6g}, at least {lower:.6g} with {percent} "
-            f"confidence, which {'reaches' if holds else 'does not reach'} the floor of {rules.floor:.6g}"
-        )
-        if not holds:
-            return Verdict("REJECT", tuple(reasons), numbers)
+    reached, reasons = _floors(candidate, rules, numbers)
+    if not reached:
+        return Verdict("REJECT", tuple(reasons), numbers)
     if champion is None:
-        reasons.append("there is no champion yet")
-        return Verdict("PROMOTE", tuple(reasons), numbers)
-
-    differences = [a - b for a, b in zip(candidate.returns, champion.returns, strict=True)]
-    low, high = lower_bound(differences, rules.confidence), -lower_bound([-d for d in differences], rules.confidence)
-    mean = math.fsum(differences) / len(differences)
-    numbers |= {
-        "champion_mean": champion.return_mean,
-        "difference_mean": mean,
-        "difference_lower": low,
-        "difference_upper": high,
-        "margin": rules.margin,
-    }
-    kind: VerdictKind = "PROMOTE" if low > rules.margin else "REJECT" if high < 0 else "HOLD"
-    compared = {
-        "PROMOTE": f"at least {low:.6g} with {percent} confidence, which is above the margin of {rules.margin:.6g}",
-        "HOLD": f"at least {low:.6g} with {percent} confidence, which is not above the margin of {rules.margin:.6g}: "
-        f"ties and doubt keep the champion",
-        "REJECT": f"at most {high:.6g} with {percent} confidence: the candidate is worse",
-    }
-    reasons.append(
-        f"on the same {candidate.episodes} episodes the candidate's mean return is {candidate.return_mean:.6g} and the "
-        f"champion's {champion.return_mean:.6g}; the difference is {mean:.6g}, {compared[kind]}"
-    )
-    return Verdict(kind, tuple(reasons), numbers)
+        return Verdict("PROMOTE", (*reasons, "there is no champion yet"), numbers)
+    kind, reason = _compare(candidate, champion, rules, numbers)
+    return Verdict(kind, (*reasons, reason), numbers)
 
 
 def lower_bound(values: Sequence[float], confidence: float) -> float:
@@ -106,3 +75,64 @@ def lower_bound(values: Sequence[float], confidence: float) -> float:
         return values[0]
     deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
     return mean - float(stdtrit(n - 1, confidence)) * deviation / math.sqrt(n)
+
+
+def _floors(candidate: EvaluationResult, rules: PromotionConfig, numbers: dict[str, float]) -> tuple[bool, list[str]]:
+    """Returns whether the candidate reaches both floors, and a reason for each; adds their numbers."""
+    numbers["candidate_lower"] = lower = lower_bound(candidate.returns, rules.confidence)
+    reached, reasons = True, []
+    if rules.floor is not None:
+        numbers["floor"] = rules.floor
+        reached = lower >= rules.floor
+        reasons.append(
+            f"the candidate's mean return is {candidate.return_mean:.6g}, at least {lower:.6g} with "
+            f"{_percent(rules)} confidence, which {_reaches(reached)} the floor of {rules.floor:.6g}"
+        )
+    numbers["worst_return"] = worst = min(candidate.returns)
+    if rules.worst_episode is not None:
+        numbers["worst_episode"] = rules.worst_episode
+        seed = candidate.seeds[candidate.returns.index(worst)]
+        reasons.append(
+            f"the candidate's worst episode, of seed {seed}, returned {worst:.6g}, which "
+            f"{_reaches(worst >= rules.worst_episode)} the floor of {rules.worst_episode:.6g} for each episode"
+        )
+        reached = reached and worst >= rules.worst_episode
+    return reached, reasons
+
+
+def _compare(
+    candidate: EvaluationResult, champion: EvaluationResult, rules: PromotionConfig, numbers: dict[str, float]
+) -> tuple[VerdictKind, str]:
+    """Returns what the paired difference says, and why; adds its numbers."""
+    differences = [a - b for a, b in zip(candidate.returns, champion.returns, strict=True)]
+    low = lower_bound(differences, rules.confidence)
+    high = -lower_bound([-difference for difference in differences], rules.confidence)
+    mean = math.fsum(differences) / len(differences)
+    numbers |= {
+        "champion_mean": champion.return_mean,
+        "difference_mean": mean,
+        "difference_lower": low,
+        "difference_upper": high,
+        "margin": rules.margin,
+    }
+    kind: VerdictKind = "PROMOTE" if low > rules.margin else "REJECT" if high < 0 else "HOLD"
+    percent, margin = _percent(rules), f"the margin of {rules.margin:.6g}"
+    compared = {
+        "PROMOTE": f"at least {low:.6g} with {percent} confidence, which is above {margin}",
+        "HOLD": f"at least {low:.6g} with {percent} confidence, which is not above {margin}: "
+        f"ties and doubt keep the champion",
+        "REJECT": f"at most {high:.6g} with {percent} confidence: the candidate is worse",
+    }
+    reason = (
+        f"on the same {candidate.episodes} episodes the candidate's mean return is {candidate.return_mean:.6g} and the "
+        f"champion's {champion.return_mean:.6g}; the difference is {mean:.6g}, {compared[kind]}"
+    )
+    return kind, reason
+
+
+def _percent(rules: PromotionConfig) -> str:
+    return f"{100 * rules.confidence:g} %"
+
+
+def _reaches(reached: bool) -> str:
+    return "reaches" if reached else "does not reach"

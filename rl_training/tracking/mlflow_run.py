@@ -113,6 +113,13 @@ def _find(client: MlflowClient, experiment_id: str, run_uid: str) -> str | None:
     return str(first.info.run_id)
 
 
+def find_run(client: MlflowClient, run_uid: str) -> str | None:
+    """Returns the id of the MLflow run of a training run, in whatever experiment it is; None where there is none."""
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    runs = client.search_runs(experiments, f"tags.{RUN_UID} = '{run_uid}'", max_results=1, order_by=["start_time ASC"])
+    return str(runs[0].info.run_id) if runs else None
+
+
 def describe(client: MlflowClient, run: Run, description: Mapping[str, Any]) -> None:
     """Puts parameters, tags, and the environment as a dataset on the run; doing it again changes nothing.
 
@@ -153,10 +160,9 @@ def _link_fork(client: MlflowClient, run_id: str, description: Mapping[str, Any]
     kind, fine_tuning = "fork", origin.get("fine_tuning")
     if fine_tuning is not None:
         kind, tags["forked_from.fine_tuning"] = "fine_tuned", str(CarriedOver(**fine_tuning))
-    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    for parent in client.search_runs(experiments, f"tags.{RUN_UID} = '{origin['run_uid']}'", max_results=1):
-        tags["forked_from.run_id"] = parent.info.run_id
-        client.set_tag(parent.info.run_id, f"{kind}.{description['run_uid']}", run_id)
+    if (parent := find_run(client, origin["run_uid"])) is not None:
+        tags["forked_from.run_id"] = parent
+        client.set_tag(parent, f"{kind}.{description['run_uid']}", run_id)
     for key, value in tags.items():
         client.set_tag(run_id, key, shorten(value, MAX_TAG))
 

@@ -6,6 +6,7 @@ Shape legend: B batch.
 
 from __future__ import annotations
 
+import copy
 import shutil
 import tempfile
 import warnings
@@ -18,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rl_training import __version__
+from rl_training.errors import CheckpointError, error_line
 from rl_training.runtime.checkpoint import CONFIG, Checkpoint, open_checkpoint
 from rl_training.runtime.manifest import MANIFEST, POLICY
 from rl_training.runtime.policy import Policy
@@ -95,6 +97,37 @@ def save_model(checkpoint: Checkpoint, path: Path) -> None:
                 signature=signature_of(policy.observation_space, policy.action_space),
                 pip_requirements=[f"rl-training=={__version__}"],  # named, so that MLflow infers nothing
             )
+
+
+def check_model(path: Path, policy: Policy) -> None:
+    """Loads a model as MLflow's users do, without unpickling anything, and lets it act on one observation.
+
+    Args:
+        path: The model's directory.
+        policy: What it must act as.
+
+    Raises:
+        CheckpointError: It can't be loaded or run, or acts otherwise.
+    """
+    import mlflow.pyfunc
+
+    space = copy.deepcopy(policy.observation_space)
+    space.seed(0)
+    observation = space.sample()
+    expected = np.asarray(policy.act([observation]))
+    try:
+        action = mlflow.pyfunc.load_model(str(path)).predict(_batch(observation))
+    except Exception as error:  # MLflow's, of whatever type
+        raise CheckpointError(f"{path} can't be run by MLflow: {error_line(error)}") from error
+    if not np.array_equal(action, expected):
+        raise CheckpointError(f"{path} acts otherwise than its policy: got {action}, expected {expected}")
+
+
+def _batch(observation: Any) -> Any:
+    """Returns one observation as a model takes it."""
+    if isinstance(observation, dict) and not any(isinstance(part, dict | tuple) for part in observation.values()):
+        return {name: np.asarray(part)[None] for name, part in observation.items()}
+    return [observation] if isinstance(observation, dict | tuple) else np.asarray(observation)[None]
 
 
 def signature_of(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> ModelSignature | None:

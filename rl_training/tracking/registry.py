@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError
-from rl_training.runtime.checkpoint import Checkpoint
-from rl_training.tracking.pyfunc import save_model
-from rl_training.tracking.sources import CHECKPOINT_TAG, policy_of_version
+from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name, open_checkpoint
+from rl_training.runtime.workflows import load_policy
+from rl_training.tracking.pyfunc import check_model, save_model
+from rl_training.tracking.sources import CHECKPOINT_TAG, MODEL_DATA, download_version
 from rl_training.tracking.store import no_resend
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ CANDIDATE_KEY = "candidate_key"
 
 def model_name(config: TrainConfig) -> str:
     """Returns the name of the task's registered model: `promotion.model`, or the environment's id made legal."""
-    return config.promotion.model or re.sub(r"[^\w.\-]+", "-", config.env_id, flags=re.ASCII)
+    return config.promotion.model or re.sub(r"[^\w.\-]+", "-", config.env_id, flags=re.ASCII)[:200]
 
 
 def champion_of(client: MlflowClient, model: str) -> ModelVersion | None:
@@ -48,11 +49,11 @@ def champion_of(client: MlflowClient, model: str) -> ModelVersion | None:
 
 def get_or_register(
     client: MlflowClient, uri: str, model: str, checkpoint: Checkpoint, config: TrainConfig, run_id: str
-) -> ModelVersion:
-    """Returns the version of this run and policy; it is made where there is none.
+) -> tuple[ModelVersion, Checkpoint]:
+    """Returns the version of this run and policy, made where there is none, and its own copy of the checkpoint.
 
-    A version is a self-contained copy: an MLflow model of its own, not an artifact of the run. What was uploaded is
-    downloaded and compared before the version exists.
+    A version is self-contained: an MLflow model of its own, not an artifact of the run. It is downloaded, compared,
+    loaded as MLflow's users load it, and run.
 
     Args:
         client: MLflow's client.
@@ -63,17 +64,21 @@ def get_or_register(
         run_id: The MLflow run that it comes from.
 
     Raises:
-        CheckpointError: What was registered is not what was to be registered.
+        CheckpointError: What was registered is not what was to be registered, or can't be run.
     """
     key = f"{run_id}:{checkpoint.policy_sha256}"
     version = _find(client, model, key) or _register(client, model, checkpoint, config, run_id, key)
-    copy = policy_of_version(client, uri, version)
-    if copy.policy_sha256 != checkpoint.policy_sha256:
+    root = download_version(client, uri, version)
+    try:
+        copy = open_checkpoint(root / MODEL_DATA, policy_only=True)
+        if copy.policy_sha256 != checkpoint.policy_sha256:
+            raise CheckpointError(f"it holds the policy {copy.policy_sha256}, expected {checkpoint.policy_sha256}")
+        check_model(root, load_policy(copy))
+    except CheckpointError as error:
         raise CheckpointError(
-            f"version {version.version} of {model} holds the policy {copy.policy_sha256}, "
-            f"expected {checkpoint.policy_sha256}; delete the version in MLflow and try again"
-        )
-    return version
+            f"version {version.version} of {model} can't be used: {error}; delete that version in MLflow and try again"
+        ) from error
+    return version, copy
 
 
 def _register(
@@ -82,11 +87,10 @@ def _register(
     from mlflow.exceptions import MlflowException
 
     _make_model(client, model, config)
+    name = checkpoint_name(checkpoint.num_timesteps)
     experiment_id = client.get_run(run_id).info.experiment_id
     with no_resend():
-        logged = client.create_logged_model(
-            experiment_id, name=checkpoint.path.name, source_run_id=run_id, model_type="policy"
-        )
+        logged = client.create_logged_model(experiment_id, name=name, source_run_id=run_id, model_type="policy")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
         save_model(checkpoint, path)
@@ -94,7 +98,7 @@ def _register(
     client.finalize_logged_model(logged.model_id, "READY")
     tags = {
         CANDIDATE_KEY: key,
-        CHECKPOINT_TAG: checkpoint.path.name,
+        CHECKPOINT_TAG: name,
         "run_uid": checkpoint.run_uid,
         "policy_sha256": checkpoint.policy_sha256,
         "num_timesteps": str(checkpoint.num_timesteps),

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from rl_training.config.paths import home
 from rl_training.errors import CheckpointError, TrackingError, UserError
@@ -74,25 +74,52 @@ def download_checkpoint(
         TrackingError: MLflow can't be reached.
         UserError: It is no source, or MLflow knows no such run, model or alias.
     """
-    text = str(source)
     if Path(source).exists():
         return find_checkpoint(source, policy_only=wanted != "everything")
-    run, model = _RUNS.fullmatch(text), _MODELS.fullmatch(text)
-    if run is None and model is None and not _RUN_ID.fullmatch(text):
-        raise UserError(
-            f"{text!r} is no checkpoint; expected a checkpoint's or run's directory, an MLflow run id, "
-            f"runs:/ID[/checkpoints/step_...], or models:/NAME@ALIAS"
-        )
+    parsed = parse_source(str(source))
     uri = resolve_tracking_uri(tracking_uri)
-    with reaching(uri, text):
+    with reaching(uri, str(source)):
         client = connect(uri)
-        if model is not None:
-            version = find_version(client, model[1], model[2], model[3])
-            if wanted == "policy":
-                return policy_of_version(client, uri, version)
-            return checkpoint_of_version(client, uri, version, wanted)
-        run_id, path = (run[1], run[2]) if run is not None else (text, None)
-        return _checkpoint_of_run(client, run_id, (path or CHECKPOINTS).rstrip("/"), wanted)
+        if isinstance(parsed, RunSource):
+            return checkpoint_of_run(client, parsed, wanted)
+        version = find_version(client, parsed)
+        if wanted == "policy":
+            return policy_of_version(client, uri, version)
+        return checkpoint_of_version(client, uri, version, wanted)
+
+
+class RunSource(NamedTuple):
+    """An MLflow run, or a folder of its artifacts."""
+
+    run_id: str
+    path: str
+    """`checkpoints`, of which the newest good one is meant, or the folder of one checkpoint."""
+
+
+class ModelSource(NamedTuple):
+    """A registered version, by its alias or its number, one of the two."""
+
+    name: str
+    alias: str | None
+    version: str | None
+
+
+def parse_source(text: str) -> RunSource | ModelSource:
+    """Returns what in MLflow a text names.
+
+    Raises:
+        UserError: It names nothing there, and is no directory either.
+    """
+    if (model := _MODELS.fullmatch(text)) is not None:
+        return ModelSource(model[1], model[2], model[3])
+    if (run := _RUNS.fullmatch(text)) is not None:
+        return RunSource(run[1], (run[2] or CHECKPOINTS).rstrip("/"))
+    if _RUN_ID.fullmatch(text):
+        return RunSource(text, CHECKPOINTS)
+    raise UserError(
+        f"{text!r} is no checkpoint; expected a checkpoint's or run's directory, an MLflow run id, "
+        f"runs:/ID[/checkpoints/step_...], or models:/NAME@ALIAS"
+    )
 
 
 @contextmanager
@@ -114,12 +141,12 @@ def reaching(uri: str, what: str) -> Iterator[None]:
         raise TrackingError(f"{what}: MLflow at {where} can't be reached or is in trouble: {why}") from None
 
 
-def find_version(client: MlflowClient, name: str, alias: str | None, version: str | None) -> ModelVersion:
+def find_version(client: MlflowClient, source: ModelSource) -> ModelVersion:
     """Returns a registered version by its alias, or by its number."""
-    if alias is not None:
-        return client.get_model_version_by_alias(name, alias)
-    assert version is not None
-    return client.get_model_version(name, version)
+    if source.alias is not None:
+        return client.get_model_version_by_alias(source.name, source.alias)
+    assert source.version is not None
+    return client.get_model_version(source.name, source.version)
 
 
 def checkpoint_of_version(
@@ -145,16 +172,21 @@ def checkpoint_of_version(
 
 def policy_of_version(client: MlflowClient, uri: str, version: ModelVersion) -> Checkpoint:
     """Returns the version's own copy, verified: weights, normaliser and settings, without training state."""
+    return open_checkpoint(download_version(client, uri, version, MODEL_DATA), policy_only=True)
+
+
+def download_version(client: MlflowClient, uri: str, version: ModelVersion, part: str = "") -> Path:
+    """Downloads a registered version, or a folder of it; returns where it is."""
     from mlflow.artifacts import download_artifacts
 
     location = client.get_model_version_download_uri(version.name, version.version)
     path = download_artifacts(
-        artifact_uri=f"{location.rstrip('/')}/{MODEL_DATA}",
+        artifact_uri=f"{location.rstrip('/')}/{part}".rstrip("/"),
         dst_path=str(fresh_directory()),
         tracking_uri=uri,
         registry_uri=uri,
     )
-    return open_checkpoint(path, policy_only=True)
+    return Path(path)
 
 
 def fresh_directory() -> Path:
@@ -167,8 +199,9 @@ def fresh_directory() -> Path:
     return Path(tempfile.mkdtemp(dir=root))
 
 
-def _checkpoint_of_run(client: MlflowClient, run_id: str, path: str, wanted: Wanted) -> Checkpoint:
+def checkpoint_of_run(client: MlflowClient, source: RunSource, wanted: Wanted) -> Checkpoint:
     """Returns the checkpoint at an artifact path of a run, or the newest good one where the path is their folder."""
+    run_id, path = source
     run = client.get_run(run_id)  # no such run is another error than no such artifact
     run_dir = Path(run.data.tags.get("run_dir", ""))
     skipped: list[str] = []

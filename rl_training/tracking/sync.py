@@ -35,7 +35,7 @@ def sync(run_dir: str | Path, *, tracking_uri: str | None = None, new_run: bool 
             `new_run` is false, or MLflow can't be reached.
     """
     run_dir = Path(run_dir).absolute()
-    shipment = Shipment(run_dir, _where(run_dir, tracking_uri))
+    shipment = Shipment(run_dir, store_of_run(run_dir, tracking_uri))
     try:
         with FileLock(run_dir / run_files.LOCK, timeout=0):
             return _send(shipment, new_run)
@@ -70,7 +70,8 @@ def _send(shipment: Shipment, new_run: bool) -> ShipReport:
             return shipment.report()
 
 
-def _where(run_dir: Path, tracking_uri: str | None) -> str:
+def store_of_run(run_dir: Path, tracking_uri: str | None) -> str:
+    """Returns the store of a run: the one given, else where the run is, else as `resolve_tracking_uri` does."""
     known = run_files.read_json(run_dir / run_files.MLFLOW)
     chosen = resolve_tracking_uri(tracking_uri)
     if tracking_uri is not None or known is None or without_credentials(chosen) == known["tracking_uri"]:

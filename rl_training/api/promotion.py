@@ -1,0 +1,53 @@
+"""Promoting and rolling back, as the command line and the flows do it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rl_training.config.overrides import Overrides
+from rl_training.runtime.stopping import StopFlag
+from rl_training.tracking.candidates import find_candidate
+from rl_training.tracking.decision import PromotionResult
+from rl_training.tracking.promotion import promote
+from rl_training.tracking.rollback import RollbackResult, roll_back
+
+__all__ = ["PromotionResult", "RollbackResult", "promote_candidate", "roll_back"]
+
+
+def promote_candidate(
+    source: str | Path,
+    overrides: Overrides = (),
+    *,
+    force: str | None = None,
+    tracking_uri: str | None = None,
+    stop: StopFlag | None = None,
+) -> PromotionResult:
+    """Offers a candidate for promotion: it becomes champion by evidence, or because a person says why.
+
+    Args:
+        source: What is offered; see `rl_training.tracking.candidates.find_candidate`. Of a run, its best checkpoint.
+        overrides: Settings of `promotion.*` and `evaluation.*` that differ from the run's.
+        force: A reason to make it champion whatever the gate finds; the episodes are played and recorded all the same.
+        tracking_uri: MLflow's store; by default that of the run in a directory, else `$MLFLOW_TRACKING_URI`, else the
+            embedded one.
+        stop: Polled between steps of the episodes.
+
+    Returns:
+        The decision. Asking the same again gives the same, and plays nothing.
+
+    Raises:
+        CheckpointError: The candidate or the champion's copy is damaged.
+        ConfigError: An override is not valid.
+        TrackingError: MLflow can't be reached, or another promotion did not end.
+        UserError: There is no such source, or the reason is empty.
+        StopTraining: `stop` was set.
+    """
+    candidate = find_candidate(source, overrides, tracking_uri=tracking_uri)
+    return promote(
+        candidate.checkpoint,
+        candidate.config,
+        run_id=candidate.run_id,
+        tracking_uri=candidate.tracking_uri,
+        force=force,
+        stop=stop,
+    )
