@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -120,6 +122,17 @@ def answers(api_url: str) -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
+
+
+def inherited() -> dict[str, str]:
+    """This process's environment without what points Prefect, MLflow or PostgreSQL anywhere."""
+    others = ("PREFECT_", "MLFLOW_", "PG", "RL_TRAINING_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(others)}
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def eventually(condition: Callable[[], Any], seconds: float) -> Any:

@@ -1,0 +1,198 @@
+"""The services of docker-compose.yml as processes of this machine, since a container engine is not everywhere.
+
+Commands, environments, health checks and the order of starts are read from that file; of the images, only what their
+Dockerfile installs is taken from here. Names and ports are put in place of the containers'.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+from postgres_support import Postgres
+from services_support import REPOSITORY, Services, inherited
+
+COMPOSE: dict[str, Any] = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())
+SERVICES: dict[str, Any] = COMPOSE["services"]
+PORTS = {"postgres": 5432, "mlflow": 5000, "prefect": 4200}
+START_SECONDS = 300.0
+
+
+class Stack:
+    """The topology, up or coming up.
+
+    Args:
+        folder: A new one, which every user of this machine may look into.
+        extra: Laid over the environment of each service.
+    """
+
+    def __init__(self, folder: Path, extra: dict[str, str]) -> None:
+        self.folder, self.extra = folder, extra
+        self.ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
+        self.secrets = make_secrets(folder)
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._answered: set[str] = set()
+        self.postgres = Postgres(folder, self.ports["postgres"], self.secrets, SERVICES["postgres"]["environment"])
+
+    @property
+    def mlflow_uri(self) -> str:
+        return f"http://127.0.0.1:{self.ports['mlflow']}"
+
+    @property
+    def home(self) -> Path:
+        """The home of rl_training on the machine of the worker."""
+        return self.folder / "worker"
+
+    def client(self) -> Services:
+        """A user's shell, with the two addresses in it and a home of its own."""
+        home = self.folder / "user"
+        home.mkdir(exist_ok=True)
+        api_url = f"http://127.0.0.1:{self.ports['prefect']}/api"
+        addresses = {"PREFECT_API_URL": api_url, "MLFLOW_TRACKING_URI": self.mlflow_uri}
+        homes = {"HOME": str(home), "RL_TRAINING_HOME": str(home / "rl"), "PREFECT_HOME": str(home / "prefect")}
+        return Services(api_url, home, inherited() | homes | addresses | {"DO_NOT_TRACK": "1", "COLUMNS": "200"})
+
+    def up(self) -> None:
+        """Starts every service when those before it are as the file asks, and returns when all are well."""
+        deadline = time.monotonic() + START_SECONDS
+        while waiting := [name for name in SERVICES if not self.is_well(name)]:
+            for name in waiting:
+                wanted = SERVICES[name].get("depends_on", {})
+                if name not in self.processes and all(self.is_well(before) for before in wanted):
+                    self.start(name)
+            assert time.monotonic() < deadline, f"{waiting} did not come up\n" + self.log(waiting[0])
+            time.sleep(0.3)
+
+    def is_well(self, name: str) -> bool:
+        """Whether a service has answered its health check, or has ended well, or runs where neither is asked of it."""
+        process, service = self.processes.get(name), SERVICES[name]
+        if process is None:
+            return False
+        code = process.poll()
+        if "restart" not in service:
+            assert code in (None, 0), f"{name} ended with {code}\n" + self.log(name)
+            return code == 0
+        assert code is None, f"{name} ended with {code}\n" + self.log(name)
+        if "healthcheck" in service and name not in self._answered and self._check(name):
+            self._answered.add(name)
+        return "healthcheck" not in service or name in self._answered
+
+    def start(self, name: str) -> None:
+        """Starts a service as its container would be started."""
+        if name == "postgres":
+            self.processes[name] = self.postgres.start()
+            return
+        command = [self._here(name, part) for part in SERVICES[name]["command"]]
+        if "PGPASSWORD_FILE" in SERVICES[name]["environment"]:  # the entrypoint of the servers' image
+            command = [str(REPOSITORY / "docker" / "with_password.sh"), *command]
+        cwd = REPOSITORY if name == "bootstrap" else self.folder  # where the image has prefect.yaml
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                ["env", "--default-signal=INT", *command],
+                env=self._environment(name),
+                cwd=cwd,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def stop(self, name: str, number: int = signal.SIGTERM, seconds: float = 60.0) -> int | None:
+        """Ends a service as `docker stop` does; returns its exit code, None where it had to be killed."""
+        process = self.processes.pop(name)
+        process.send_signal(number)
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            kill(process)
+            return None
+
+    def down(self) -> None:
+        """Ends everything, in the opposite order."""
+        for name in reversed([name for name, process in self.processes.items() if process.poll() is None]):
+            family = psutil.Process(self.processes[name].pid).children(recursive=True)
+            self.stop(name, signal.SIGINT if name == "postgres" else signal.SIGTERM)
+            for child in psutil.wait_procs(family, timeout=5)[1]:
+                child.kill()
+
+    def log(self, name: str) -> str:
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace")[-4000:] if path.exists() else "it was not started"
+
+    def _check(self, name: str) -> bool:
+        kind, *command = SERVICES[name]["healthcheck"]["test"]
+        command = [self._here(name, part) for part in command]
+        if kind == "CMD-SHELL":
+            command = ["sh", "-c", command[0].replace("$$", "$")]
+        environment = inherited() | {"PGPORT": str(self.ports["postgres"])}
+        environment["PATH"] = os.pathsep.join([str(REPOSITORY / "docker"), environment["PATH"]])
+        return subprocess.run(command, env=environment, capture_output=True, timeout=30, check=False).returncode == 0
+
+    def _environment(self, name: str) -> dict[str, str]:
+        home = self.folder / name
+        home.mkdir(exist_ok=True)
+        own = {key: self._here(name, value) for key, value in SERVICES[name]["environment"].items()}
+        return inherited() | {"HOME": str(home), "COLUMNS": "200"} | own | self.extra
+
+    def _here(self, name: str, text: str) -> str:
+        """Puts this machine's addresses and folders in the place of the containers'."""
+        text = re.sub(r"\$\{\w+:-(.*?)\}", r"\1", text)
+        for server, port in PORTS.items():
+            for host in (f"@{server}", f"http://{server}", "http://127.0.0.1"):
+                text = text.replace(f"{host}:{port}", f"{host.replace(server, '127.0.0.1')}:{self.ports[server]}")
+            text = text.replace(f"--port={port}", f"--port={self.ports[server]}")
+        text = text.replace("0.0.0.0", "127.0.0.1").replace("/run/secrets", str(self.secrets))
+        volume = "worker" if name == "bootstrap" else name
+        return re.sub(r"(?<![\w.])/data\b", str(self.folder / volume), text)
+
+
+@contextmanager
+def stack(extra: dict[str, str]) -> Iterator[Stack]:
+    """The whole topology, up within the block."""
+    folder = Path(tempfile.mkdtemp(prefix="rl-training-stack-"))  # pytest's own is closed to other users
+    folder.chmod(0o755)
+    services = Stack(folder, extra)
+    try:
+        services.up()
+        yield services
+    finally:
+        services.down()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_secrets(folder: Path) -> Path:
+    """Makes the passwords as `make secrets` does, in a folder of the test's."""
+    script = folder / "make_secrets.sh"
+    shutil.copy(REPOSITORY / "docker" / "make_secrets.sh", script)
+    subprocess.run([script], check=True, capture_output=True)
+    return folder / "secrets"
+
+
+def free_ports(count: int) -> list[int]:
+    with_ports = [socket.socket() for _ in range(count)]
+    for each in with_ports:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in with_ports]
+    for each in with_ports:
+        each.close()
+    return ports
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL to a program and to everything that it has started."""
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    for member in family:
+        with suppress(psutil.NoSuchProcess):
+            member.kill()
+    process.wait()
