@@ -16,10 +16,15 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from socket import AF_INET, SOCK_STREAM, create_connection, socket
+from typing import TYPE_CHECKING
 
 from flows.abandoned import end_abandoned_flow_runs, owner_tag
 from rl_training.config import paths
+from rl_training.config.secrets import redact_text
 from rl_training.errors import UserError
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
 
 START_SECONDS = 300.0
 """How long a start may take; the first one makes the database, about a minute on a slow machine."""
@@ -168,12 +173,12 @@ def embedded_server(while_starting: Callable[[], object] = lambda: None) -> Iter
             print("preparing the local databases, the first time takes about a minute", file=sys.stderr, flush=True)
         while_starting()
         server.wait_until_ready()
-        stack.enter_context(_prefect_at(server))
+        stack.enter_context(prefect_at(server))
         yield server.api_url
 
 
 @contextmanager
-def _prefect_at(server: EmbeddedServer) -> Iterator[None]:
+def prefect_at(server: EmbeddedServer) -> Iterator[None]:
     """Points Prefect at `server`, here and in child processes, and sends what it has still to say before it leaves."""
     from prefect import tags
     from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, PREFECT_HOME, temporary_settings
@@ -241,13 +246,42 @@ def _require_loopback(port: int) -> None:
         ) from None
 
 
+@contextmanager
+def lasting_server() -> Iterator[tuple[str, SyncPrefectClient]]:
+    """Yields the URL of the user's own Prefect server, without credentials, and a client of it.
+
+    Raises:
+        UserError: None is set up, it does not answer, or it refuses what the block asks of it.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import PrefectHTTPStatusError
+    from prefect.settings import PREFECT_API_URL
+
+    url = PREFECT_API_URL.value()
+    if url is None:
+        raise UserError(
+            "no Prefect server is set up: deployments and schedules need one that lasts; start one (`prefect server "
+            "start`) and set PREFECT_API_URL to its address, http://127.0.0.1:4200/api by default"
+        )
+    shown = redact_text(url)
+    try:
+        _require_answer(url)
+        with get_client(sync_client=True) as client:
+            yield shown, client
+    except PrefectHTTPStatusError as error:
+        raise UserError(f"the Prefect server at {shown} refuses: {redact_text(str(error))}") from None
+
+
 def _require_answer(api_url: str) -> None:
+    """Asks the server for something by a route that it serves flows on; `/health` answers where they don't."""
+    from httpx import HTTPError
     from prefect.client.orchestration import get_client
 
-    with get_client(sync_client=True) as client:
-        problem = client.api_healthcheck()
-    if problem is not None:
+    try:
+        with get_client(sync_client=True) as client:
+            client.count_flow_runs()
+    except (HTTPError, RuntimeError) as problem:
         raise UserError(
-            f"the Prefect server at {api_url} does not answer ({problem}); start it, or unset PREFECT_API_URL "
-            f"(see `prefect config view`) to use an embedded one"
-        )
+            f"the Prefect server at {redact_text(api_url)} does not answer ({redact_text(str(problem))}); start it, or "
+            f"unset PREFECT_API_URL (see `prefect config view`) to use an embedded one"
+        ) from None

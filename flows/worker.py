@@ -1,0 +1,179 @@
+"""`rl-training worker`: Prefect's process worker, which lets its flow runs save before it ends.
+
+Prefect's own, told to stop, kills its flow runs at once and leaves them `Running`; it gives up after some minutes
+without its server, and kills them then too. This one cancels them as a user does, waits, and only then ends; and it
+waits for a server that is away, as training does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import psutil  # type: ignore[import-untyped]
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.logging import get_logger
+from prefect.settings import PREFECT_WORKER_HEARTBEAT_SECONDS
+from prefect.states import Cancelling
+from prefect.workers.process import ProcessWorker
+
+from flows.project import HEARTBEAT, HEARTBEAT_SECONDS
+from flows.server import lasting_server
+from rl_training.errors import UserError
+
+logger = get_logger("worker")
+
+POOL = "rl-training"
+SAVE_SECONDS = 60.0
+"""How long flow runs may take to end: to start, where they were about to, then the 30 seconds of a cancel."""
+SHIP_SECONDS = 15.0
+"""How long what they have left behind may take to bring the last of a run to MLflow."""
+LABEL = "prefect.worker.name"
+"""Of a flow run: the worker that took it last."""
+
+
+class SavingWorker(ProcessWorker):
+    """A process worker that can stop taking flow runs, and does not give up on a server that is away."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.takes_runs = True
+        self._is_away = False
+
+    @classmethod
+    def __dispatch_key__(cls) -> str:
+        """Under this Prefect looks workers up; it has one of the type `process` already."""
+        return "rl-training-process"
+
+    async def get_and_submit_flow_runs(self) -> list[FlowRun]:
+        """Takes what is due."""
+        if not self.takes_runs:
+            return []
+        try:
+            taken = await super().get_and_submit_flow_runs()
+        except httpx.HTTPError as error:
+            self._bear(error)
+            return []
+        self._is_away = False
+        return taken
+
+    async def sync_with_backend(self) -> None:
+        """Sends the worker's heartbeat."""
+        try:
+            await super().sync_with_backend()
+        except httpx.HTTPError as error:
+            self._bear(error)
+
+    def _bear(self, error: httpx.HTTPError) -> None:
+        """Passes over a server that is away, or in trouble of its own.
+
+        Raises:
+            HTTPStatusError: The server refuses the request.
+        """
+        if isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500:
+            raise error
+        if not self._is_away:
+            logger.warning("the Prefect server is away; flow runs go on, and this worker waits for it: %s", error)
+        self._is_away = True
+
+
+def run_worker(pool: str = POOL, *, name: str | None = None, limit: int | None = None) -> None:
+    """Runs the flow runs of a work pool until SIGTERM or SIGINT; lets those under way save, and ends.
+
+    Args:
+        pool: The work pool.
+        name: The worker's; by default one that no other has. Two workers of one name end each other's flow runs.
+        limit: Flow runs at a time; by default as many as are due.
+
+    Raises:
+        UserError: There is no Prefect server, or it has no such work pool.
+    """
+    from prefect.exceptions import ObjectNotFound
+
+    os.environ.setdefault(HEARTBEAT, str(HEARTBEAT_SECONDS))
+    with lasting_server() as (api_url, client):
+        try:
+            client.read_work_pool(pool)
+        except ObjectNotFound:
+            raise UserError(f"{api_url} has no work pool {pool!r}; `rl-training deploy` makes it") from None
+    asyncio.run(_serve(pool, name, limit))
+
+
+async def _serve(pool: str, name: str | None, limit: int | None) -> None:
+    worker = SavingWorker(
+        work_pool_name=pool,
+        name=name or f"worker {os.uname().nodename} {os.getpid()} {int(time.time())}",
+        limit=limit,
+        heartbeat_interval_seconds=int(PREFECT_WORKER_HEARTBEAT_SECONDS.value()),
+        create_pool_if_not_found=False,
+    )
+    told = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)  # a second one changes nothing
+    serving = asyncio.create_task(worker.start(printer=logger.info))
+    waiting = asyncio.create_task(told.wait())
+    await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    if waiting.done():
+        worker.takes_runs = False
+        await _let_save(pool, worker.name)
+    waiting.cancel()
+    serving.cancel()
+    with suppress(asyncio.CancelledError):
+        await serving
+
+
+async def _let_save(pool: str, name: str) -> None:
+    """Cancels the flow runs of this worker, and returns when they and what they have started have ended."""
+    family = psutil.Process().children(recursive=True)
+    try:
+        async with asyncio.timeout(SAVE_SECONDS), get_client() as client:
+            await _cancel_and_wait(client, pool, name)
+    except (httpx.HTTPError, TimeoutError) as error:
+        logger.warning("the flow runs can't be cancelled (%s); their processes are told to stop", error or "no answer")
+        await _stop_processes()
+    deadline = time.monotonic() + SHIP_SECONDS
+    while time.monotonic() < deadline and any(_lives(process) for process in family):
+        await asyncio.sleep(0.2)
+
+
+async def _cancel_and_wait(client: PrefectClient, pool: str, name: str) -> None:
+    asked = set()
+    while runs := await _unfinished(client, pool, name):
+        for run in runs:
+            # What is about to start can't be told to stop before it has.
+            if run.state_type == StateType.RUNNING and run.id not in asked:
+                asked.add(run.id)
+                logger.info("flow run %s is told to save and end", run.name)
+                message = "Cancelled: its worker was told to stop. A retry goes on from the newest checkpoint."
+                await client.set_flow_run_state(run.id, Cancelling(message=message))
+        await asyncio.sleep(0.5)
+
+
+async def _unfinished(client: PrefectClient, pool: str, name: str) -> list[FlowRun]:
+    unfinished = FlowRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING", "PENDING", "CANCELLING"]}}})
+    ours = WorkPoolFilter.model_validate({"name": {"any_": [pool]}})
+    runs = await client.read_flow_runs(flow_run_filter=unfinished, work_pool_filter=ours)
+    return [run for run in runs if run.labels.get(LABEL) == name]
+
+
+async def _stop_processes() -> None:
+    """Tells the processes of flow runs to stop without the server's help; training saves, as at a cancel."""
+    children = psutil.Process().children()
+    for child in children:
+        with suppress(psutil.NoSuchProcess):
+            child.terminate()
+    deadline = time.monotonic() + SAVE_SECONDS / 2
+    while time.monotonic() < deadline and any(_lives(child) for child in children):
+        await asyncio.sleep(0.2)
+
+
+def _lives(process: psutil.Process) -> bool:
+    return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
