@@ -18,7 +18,7 @@ from typing import Annotated, NoReturn, TextIO
 
 from cyclopts import App, CycloptsError, Parameter, validators
 
-from rl_training import __version__, cli_server
+from rl_training import __version__, cli_models, cli_server
 from rl_training.cli_output import Summary, log_to_stderr, result_stream, write_result
 from rl_training.errors import RLTrainingError, UserError, foreign_cause
 from rl_training.runtime.stopping import EXIT_STOPPED, EXIT_TERMINATED, Terminated, interrupted_by_signals
@@ -36,7 +36,7 @@ app = App(
 )
 flow = App(name="flow", help="The same as a Prefect flow, with promotion and a report.")
 app.command(flow)
-for command in (cli_server.deploy, cli_server.worker):
+for command in (cli_models.promote, cli_models.rollback, cli_server.deploy, cli_server.worker):
     app.command(command)
 
 Config = Annotated[str, Parameter(help="A YAML file, or the name of a shipped config such as ppo/cartpole.")]

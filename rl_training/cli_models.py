@@ -1,0 +1,51 @@
+"""The commands that decide who is champion: `promote` and `rollback`.
+
+A decision that was made is exit code 0, whatever it is; the JSON has it under `verdict`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from rl_training.cli_output import result_stream, write_result
+
+Candidate = Annotated[
+    str,
+    Parameter(
+        help="A run by MLflow's id, runs:/ID or directory (its best checkpoint); a checkpoint's directory; or "
+        "models:/NAME/VERSION.",
+    ),
+]
+Rules = Annotated[
+    tuple[str, ...],
+    Parameter(name="--set", metavar="KEY=VALUE", help="Override a setting of promotion or evaluation; repeatable."),
+]
+Force = Annotated[
+    str | None,
+    Parameter(metavar="REASON", help="Make it champion whatever the gate finds; the reason stays on record."),
+]
+Model = Annotated[str, Parameter(help="The registered model's name.")]
+Reason = Annotated[str, Parameter(metavar="TEXT", help="Why; it stays on the version that is rolled back.")]
+Json = Annotated[bool, Parameter(name="--json", help="Print the result as one line of JSON.")]
+
+
+def promote(source: Candidate, *, set_: Rules = (), force: Force = None, json: Json = False) -> int:
+    """Let a candidate play against the champion, on fresh episodes, and make it champion if it is better."""
+    with result_stream() as out:
+        from rl_training.api.promotion import promote_candidate
+
+        result = promote_candidate(source, set_, force=force)
+        write_result(out, result.to_dict(), result.lines(), as_json=json)
+        return 0
+
+
+def rollback(model: Model, *, reason: Reason, json: Json = False) -> int:
+    """Make the previous champion of a registered model champion again."""
+    with result_stream() as out:
+        from rl_training.api.promotion import roll_back
+
+        result = roll_back(model, reason=reason)
+        write_result(out, result.to_dict(), result.lines(), as_json=json)
+        return 0
