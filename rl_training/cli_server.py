@@ -9,11 +9,14 @@ from cyclopts import Parameter, validators
 
 from rl_training.cli_output import result_stream, write_result
 
+EXIT_USER_ERROR = 2
+
 File = Annotated[
     Path | None,
     Parameter(help="By default the prefect.yaml of the working directory, else the one that came with the package."),
 ]
 Json = Annotated[bool, Parameter(name="--json", help="Print the result as one line of JSON.")]
+Fix = Annotated[bool, Parameter(help="End in MLflow the runs that nothing else will end.")]
 Pool = Annotated[str, Parameter(help="The work pool whose flow runs it takes.")]
 Name = Annotated[str | None, Parameter(help="The worker's name; by default one that no other has.")]
 Limit = Annotated[
@@ -29,6 +32,16 @@ def deploy(*, file: File = None, json: Json = False) -> int:
         deployed = bring(file)
         write_result(out, deployed.to_dict(), deployed.lines(), as_json=json)
         return 0
+
+
+def doctor(*, fix: Fix = False, json: Json = False) -> int:
+    """Look at the Prefect server, its workers and MLflow, and say what to do about what is wrong."""
+    with result_stream() as out:
+        from flows.doctor import examine
+
+        diagnosis = examine(fix=fix)
+        write_result(out, diagnosis.to_dict(), diagnosis.lines(), as_json=json)
+        return 0 if diagnosis.healthy else EXIT_USER_ERROR
 
 
 def worker(*, pool: Pool = "rl-training", name: Name = None, limit: Limit = None) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,26 +59,43 @@ def end_abandoned_runs(client: MlflowClient, own_run_id: str) -> list[str]:
     for run in running:
         if time.monotonic() > deadline:
             break
-        if run.info.run_id != own_run_id and _end_abandoned(client, run):
+        if run.info.run_id != own_run_id and end_abandoned(client, run):
             ended.append(str(run.info.run_id))
     return ended
 
 
-def _end_abandoned(client: MlflowClient, run: Run) -> bool:
-    run_dir = Path(run.data.tags.get("run_dir", ""))
-    if not _is_abandoned(run_dir, run):
-        return False
-    try:
-        with FileLock(run_dir / run_files.LOCK, timeout=0):
-            if not _is_abandoned(run_dir, run):  # it went on since, and its shipper waits for the lock
-                return False
+def end_abandoned(client: MlflowClient, run: Run) -> bool:
+    """Ends a run in MLflow where it is abandoned; returns whether it was."""
+    with _abandoned(run) as run_dir:
+        if run_dir is not None:
             set_status(client, run.info.run_id, end_status(run_dir))
-            return True
-    except Timeout:
-        return False
+        return run_dir is not None
 
 
-def _is_abandoned(run_dir: Path, run: Run) -> bool:
+def is_abandoned(run: Run) -> bool:
+    """Returns whether a run's directory is here, the process that trained it is gone, and no other is sending it."""
+    with _abandoned(run) as run_dir:
+        return run_dir is not None
+
+
+@contextmanager
+def _abandoned(run: Run) -> Iterator[Path | None]:
+    """Yields the directory of an abandoned run, locked, and None of any other."""
+    run_dir = Path(run.data.tags.get("run_dir", ""))
+    if not _has_no_process(run_dir, run):
+        yield None
+        return
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(FileLock(run_dir / run_files.LOCK, timeout=0))
+        except Timeout:
+            yield None
+            return
+        # It may have gone on since, and its shipper waits for the lock.
+        yield run_dir if _has_no_process(run_dir, run) else None
+
+
+def _has_no_process(run_dir: Path, run: Run) -> bool:
     description = run_files.read_json(run_dir / run_files.TRACKING)
     if description is None or description["run_uid"] != run.data.tags.get(RUN_UID):
         return False
