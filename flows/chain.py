@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from flows.opened import MakeTrainer, OpenRun, job_name, open_run, owner
@@ -14,19 +15,36 @@ from rl_training.errors import RunFailed
 logger = logging.getLogger(__name__)
 
 
-def train_and_judge(config: TrainConfig, make_trainer: MakeTrainer) -> dict[str, Any]:
-    """Opens the run and takes it through its tasks, its job's lock held.
+@contextmanager
+def hold_job(config: TrainConfig) -> Iterator[None]:
+    """Keeps other processes from training the same job within the block.
 
     Args:
         config: The settings; their `job`, or else the deployment's name, says what must not train twice at a time.
-        make_trainer: Makes the trainer, and with it the run.
+
+    Raises:
+        AlreadyTraining: Another process trains it; names it.
+    """
+    from rl_training.runtime.job_lock import job_lock
+
+    with job_lock(config.job or job_name(), owner()):
+        yield
+
+
+def train_and_judge(
+    config: TrainConfig, make_trainer: MakeTrainer, tags: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Opens the run and takes it through its tasks; its job is held.
+
+    Args:
+        config: The settings.
+        make_trainer: Makes the trainer, and with it the run; not called where this flow run has trained before.
+        tags: Put on the MLflow run, besides those of every flow.
 
     Returns:
         The summary; see `summarize`.
     """
-    from rl_training.runtime.job_lock import job_lock
-
-    with job_lock(config.job or job_name(), owner()), open_run(config, make_trainer) as run:
+    with open_run(config, make_trainer, tags or {}) as run:
         training = train(run)
         best = training["best_checkpoint"]
         evaluation = evaluate(run, best)

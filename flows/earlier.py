@@ -30,6 +30,21 @@ def remember(run_dir: Path) -> None:
         index.write_text(str(run_dir), encoding="utf-8")
 
 
+def has_begun() -> bool:
+    """Returns whether an earlier attempt at this flow run has opened a run, here or on another machine.
+
+    Raises:
+        TrackingError: MLflow can't be reached.
+    """
+    from rl_training.tracking.attempts import find_run
+
+    if flow_run.id is None:
+        return False
+    return _remembered() is not None or (
+        flow_run.run_count > 1 and find_run(FLOW_RUN_TAG, str(flow_run.id)) is not None
+    )
+
+
 def earlier_checkpoint(config: TrainConfig) -> Checkpoint | None:
     """Returns the newest good checkpoint of this flow run's own run, which this process has then taken over.
 

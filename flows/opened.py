@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -123,7 +123,7 @@ def calling(callbacks: Sequence[Callback] = ()) -> Iterator[Caller]:
 
 
 @contextmanager
-def open_run(config: TrainConfig, make_trainer: MakeTrainer) -> Iterator[OpenRun]:
+def open_run(config: TrainConfig, make_trainer: MakeTrainer, tags: Mapping[str, str]) -> Iterator[OpenRun]:
     """Opens the run of this flow run, tracked, and closes its record with the right status however the block ends.
 
     A flow run that is run again, by a retry or after a crash, goes on in the run that it had opened.
@@ -131,6 +131,7 @@ def open_run(config: TrainConfig, make_trainer: MakeTrainer) -> Iterator[OpenRun
     Args:
         config: The settings.
         make_trainer: Makes the trainer of the first attempt.
+        tags: Put on the MLflow run, besides those of every flow.
 
     Raises:
         UserError: The settings, the checkpoint or the tracking server can't be used; nothing was trained.
@@ -149,7 +150,7 @@ def open_run(config: TrainConfig, make_trainer: MakeTrainer) -> Iterator[OpenRun
         sessions: list[TrackingSession] = []
         try:
             # In a helper thread, as training: a signal in the middle of it would leave a run that nobody knows.
-            supervise(lambda: sessions.append(begin_tracking(trainer, tags=_tags())), stop=stop)
+            supervise(lambda: sessions.append(begin_tracking(trainer, tags={**_tags(), **tags})), stop=stop)
         finally:
             if sessions:
                 run = OpenRun(trainer, stack.enter_context(sessions[0]), progress, callbacks, stop)

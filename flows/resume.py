@@ -6,7 +6,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows.chain import train_and_judge
+from flows.chain import hold_job, train_and_judge
 from flows.tasks import fetch, validate
 
 
@@ -45,9 +45,10 @@ def resume_flow(
         fetch(source, fine_tune), policy_only=True
     )  # all of it was verified when it was fetched
     settings = config_to_resume(checkpoint, overrides or {}, fine_tune=fine_tune)
-    validate(settings)
     make_trainer = get_algorithm(settings.algo).make_trainer
     resume_from = WeightsOf(checkpoint) if fine_tune else checkpoint
-    return train_and_judge(
-        settings, lambda callbacks, stop: make_trainer(settings, callbacks, resume_from=resume_from, stop=stop)
-    )
+    with hold_job(settings):
+        validate(settings)
+        return train_and_judge(
+            settings, lambda callbacks, stop: make_trainer(settings, callbacks, resume_from=resume_from, stop=stop)
+        )

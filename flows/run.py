@@ -8,11 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flows.server import before_import, embedded_server
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.stopping import Terminated, interrupted_by_signals
+
+if TYPE_CHECKING:
+    from rl_training.api.retraining import Start
 
 Overrides = Mapping[str, Any] | Sequence[str]
 
@@ -26,13 +29,13 @@ class FlowSummary:
 
     @property
     def stop_reason(self) -> str:
-        """Why training ended."""
-        return str(self.values["stop_reason"])
+        """Why training ended; `skipped` where it was not due."""
+        return str(self.values.get("stop_reason", "skipped"))
 
     @property
     def unsent(self) -> str:
         """What is not in MLflow, and what to do; empty where everything is there."""
-        return str(self.values["unsent"])
+        return str(self.values.get("unsent", ""))
 
     def to_dict(self) -> dict[str, Any]:
         """Returns it for JSON."""
@@ -42,6 +45,8 @@ class FlowSummary:
         """Returns it for people."""
         from rl_training.api.summary import summary_lines
 
+        if self.values.get("skipped"):
+            return [f"skipped: {self.values['skipped']}"]
         return summary_lines(self.values, resume="flow resume")
 
 
@@ -86,6 +91,32 @@ def run_resume_flow(
         from flows.resume import resume_flow
 
         return _run(lambda: resume_flow(str(source), _plain(overrides), fine_tune), callbacks)
+
+
+def run_retrain_flow(
+    config: str | Path | Mapping[str, Any],
+    overrides: Overrides = (),
+    callbacks: Sequence[Callback] = (),
+    *,
+    start: Start = "champion",
+    min_hours: float = 0.0,
+) -> FlowSummary:
+    """Runs retrain-flow in this process; see `run_train_flow`.
+
+    Args:
+        config: A YAML file, the name of a shipped one, or the settings themselves.
+        overrides: A mapping, or texts `dotted.key=value`.
+        callbacks: See training besides the flow's own.
+        start: Whose weights it starts with: the champion's, or new ones.
+        min_hours: Age of the champion before which nothing is due.
+    """
+    with before_import(), _quiet_prefect():
+        from flows.retrain import retrain_flow
+        from flows.train import read_settings
+
+        parameters = _plain(config), _plain(overrides)
+        read_settings(*parameters)
+        return _run(lambda: retrain_flow(*parameters, start, min_hours), callbacks)
 
 
 def _plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The tasks that the flows chain: validate, fetch, train, evaluate, promote, report.
+"""The tasks that the flows chain: guard, validate, fetch, train, evaluate, promote, report.
 
 Each is a few lines around what the library offers; none is served from a cache, since none is a pure function. What a
 retry can't change (settings, a refused environment, a NaN) is never retried.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from prefect import task
 from prefect.artifacts import create_markdown_artifact
@@ -29,6 +30,9 @@ from rl_training.errors import (
     TrackingError,
     UserError,
 )
+
+if TYPE_CHECKING:
+    from rl_training.api.retraining import Start
 
 
 def may_pass(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
@@ -55,6 +59,21 @@ def validate(config: TrainConfig) -> dict[str, Any]:
     for finding in report.warnings:
         get_run_logger().warning(finding.line())
     return {"steps_per_second": report.steps_per_second, "warnings": len(report.warnings)}
+
+
+@task(name="guard", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=may_pass)
+def guard(config: TrainConfig, start: Start, min_hours: float) -> dict[str, Any]:
+    """Says whether a retraining is due and from what it starts; see `plan_retraining`.
+
+    Raises:
+        CheckpointError: The champion's weights are asked for, and it is another algorithm's.
+        TrackingError: MLflow can't be reached.
+    """
+    from rl_training.api.retraining import plan_retraining
+
+    plan = plan_retraining(config, start=start, min_hours=min_hours)
+    get_run_logger().info(plan.reason)
+    return asdict(plan)
 
 
 @task(name="fetch", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=may_pass)

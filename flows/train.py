@@ -6,7 +6,7 @@ from typing import Any
 
 from prefect import flow
 
-from flows.chain import train_and_judge
+from flows.chain import hold_job, train_and_judge
 from flows.tasks import validate
 from rl_training.config.settings import TrainConfig
 
@@ -33,9 +33,10 @@ def train_flow(
     from rl_training.experiment.default_manager import DefaultExperimentManager
 
     settings = read_settings(config, overrides)
-    validate(settings)
     manager = DefaultExperimentManager()
-    return train_and_judge(settings, lambda callbacks, stop: manager.setup(settings, callbacks, stop=stop))
+    with hold_job(settings):
+        validate(settings)
+        return train_and_judge(settings, lambda callbacks, stop: manager.setup(settings, callbacks, stop=stop))
 
 
 def read_settings(config: str | dict[str, Any], overrides: dict[str, Any] | list[str] | None) -> TrainConfig:

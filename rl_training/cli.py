@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, NoReturn, TextIO
+from typing import Annotated, Literal, NoReturn, TextIO
 
 from cyclopts import App, CycloptsError, Parameter, validators
 
@@ -36,7 +36,7 @@ app = App(
 )
 flow = App(name="flow", help="The same as a Prefect flow, with promotion and a report.")
 app.command(flow)
-for command in (cli_models.promote, cli_models.rollback, cli_server.deploy, cli_server.worker):
+for command in (cli_models.promote, cli_models.rollback, cli_server.deploy, cli_server.doctor, cli_server.worker):
     app.command(command)
 
 Config = Annotated[str, Parameter(help="A YAML file, or the name of a shipped config such as ppo/cartpole.")]
@@ -67,6 +67,12 @@ Deep = Annotated[bool, Parameter(help="Play 20 episodes of up to 100,000 steps e
 FineTune = Annotated[
     bool,
     Parameter(help="Begin a new run with the checkpoint's weights alone; all settings but the network's may change."),
+]
+StartFrom = Annotated[
+    Literal["champion", "scratch"], Parameter(help="The champion's weights, where there is a champion, or scratch.")
+]
+MinHours = Annotated[
+    float, Parameter(validator=validators.Number(gte=0), help="Age of the champion before which nothing is due.")
 ]
 NewRun = Annotated[bool, Parameter(help="Make a new MLflow run where the old one was deleted.")]
 
@@ -199,6 +205,19 @@ def flow_resume(source: Source, *, fine_tune: FineTune = False, set_: Set = (), 
         from rl_training.cli_progress import make_progress
 
         return _finish(run_resume_flow(source, set_, [make_progress()], fine_tune=fine_tune), out, json)
+
+
+@flow.command(name="retrain")
+def flow_retrain(
+    *, config: Config, set_: Set = (), start: StartFrom = "champion", min_hours: MinHours = 0.0, json: Json = False
+) -> int:
+    """Run retrain-flow: as train-flow, with a seed of its own, from the champion's weights, where that is due."""
+    with result_stream() as out:
+        from flows.run import run_retrain_flow
+        from rl_training.cli_progress import make_progress
+
+        summary = run_retrain_flow(config, set_, [make_progress()], start=start, min_hours=min_hours)
+        return _finish(summary, out, json)
 
 
 class _StoppedEarly(Exception):

@@ -61,6 +61,10 @@ class TrackingError(UserError):
     """The tracking server can't be reached, or refuses what it is given, before training has begun."""
 
 
+class AlreadyTraining(UserError):
+    """The job, or the run, is being trained by another process, which the message names."""
+
+
 class RunFailed(RLTrainingError):
     """A run that had begun can't go on; the last good checkpoint is kept."""
 

@@ -6,6 +6,7 @@ never changes what another draws.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,6 +51,17 @@ def episode_seeds(seed: int, name: str, episodes: int) -> list[int]:
         episodes: How many.
     """
     return _reset_seeds(stream(seed, name), episodes)
+
+
+def derived_seed(seed: int, identity: str) -> int:
+    """Returns a seed of its own for whatever has an identity, below 2**32: one each for the runs of a schedule.
+
+    Args:
+        seed: The settings' seed.
+        identity: The same text gives the same seed, another text an independent one.
+    """
+    number = int.from_bytes(hashlib.sha256(identity.encode()).digest())
+    return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint32)[0])
 
 
 def _reset_seeds(sequence: np.random.SeedSequence, count: int) -> list[int]:

@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,7 @@ def client(home: Path):
     return connect(f"sqlite:///{home}/mlflow.db")
 
 
-# The database of the embedded Prefect server, likewise.
+# The database of the embedded Prefect server, likewise; and one server for the tests that run flows in this process.
 
 
 @pytest.fixture(scope="session")
@@ -94,3 +95,41 @@ def prefect_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         server.wait_until_ready()
         server.stop()
     return home / "prefect"
+
+
+@pytest.fixture(scope="session")
+def flow_server(
+    store_template: Path, prefect_template: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """An embedded Prefect server in a home with an empty MLflow store."""
+    from flows.server import EmbeddedServer
+
+    home = tmp_path_factory.mktemp("flow_home")
+    shutil.copy(store_template, home / "mlflow.db")
+    shutil.copytree(prefect_template, home / "prefect")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RL_TRAINING_HOME", str(home))
+        server = EmbeddedServer()
+    server.wait_until_ready()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def flow_home(flow_server: Any) -> Iterator[Path]:
+    """The home of the flows that run in this process; other modules' flows have been in it too."""
+    from flows.server import prefect_at
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RL_TRAINING_HOME", str(flow_server.home.parent))
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        with prefect_at(flow_server):
+            yield flow_server.home.parent
+
+
+@pytest.fixture
+def flow_client(flow_home: Path) -> Any:
+    """A client of the MLflow store in `flow_home`."""
+    from rl_training.tracking.store import connect
+
+    return connect(f"sqlite:///{flow_home}/mlflow.db")

@@ -3,61 +3,23 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from flow_records import TINY, artifacts, events, task_states
 from prefect.cli.deploy._models import PrefectYamlModel
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 from prefect.flows import load_flow_from_entrypoint
 
 from flows.resume import resume_flow
-from flows.server import embedded_server
 from flows.train import train_flow
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
-TINY: dict[str, Any] = {
-    "algo": "ppo",
-    "env_id": "case_envs:Plain-v0",
-    "total_timesteps": 2_000,
-    "num_envs": 2,
-    "rollout_steps": 50,
-    "batch_size": 50,
-    "learning_rate": 0.01,
-    "network": {"hidden": [8]},
-    "evaluation": {"every": 500, "episodes": 3, "final_episodes": 20},
-    "checkpoint": {"every": 500},
-    "promotion": {"model": "plain", "floor": 5.0, "episodes": 20},
-}
-"""Four evaluations on the way; 10.0 is the best return, which a few hundred steps find."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def flow_home(store_template: Path, prefect_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A home with an empty MLflow store, and an embedded Prefect server for this module's flows."""
-    home = tmp_path_factory.mktemp("flow_home")
-    shutil.copy(store_template, home / "mlflow.db")
-    shutil.copytree(prefect_template, home / "prefect")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RL_TRAINING_HOME", str(home))
-        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        with embedded_server():
-            yield home
-
-
-@pytest.fixture
-def mlflow_client(flow_home: Path) -> Any:
-    from rl_training.tracking.store import connect
-
-    return connect(f"sqlite:///{flow_home}/mlflow.db")
+pytestmark = pytest.mark.usefixtures("flow_home")
 
 
 @pytest.fixture(scope="module")
@@ -65,48 +27,6 @@ def trained() -> tuple[Any, dict[str, Any]]:
     """One whole run of train-flow: its final state and its summary."""
     state = train_flow(TINY, {"seed": 3}, return_state=True)
     return state, state.result()
-
-
-def task_states(flow_run_id: Any, *, expected: int) -> list[tuple[str, str, int]]:
-    """Name, state and number of runs of each task, in order; the server takes them in with a delay."""
-
-    def read() -> list[tuple[str, str, int]]:
-        with get_client(sync_client=True) as client:
-            flow_runs = FlowRunFilter.model_validate({"id": {"any_": [str(flow_run_id)]}})
-            runs = client.read_task_runs(flow_run_filter=flow_runs, task_run_filter=TaskRunFilter())
-        runs = [run for run in runs if run.start_time is not None]
-        runs.sort(key=lambda run: run.start_time)
-        return [(run.name.rsplit("-", 1)[0], run.state_name or "", run.run_count) for run in runs]
-
-    return eventually(
-        read, lambda states: len(states) == expected and all(state != "Running" for _, state, _ in states)
-    )
-
-
-def artifacts(flow_run_id: Any, kind: str) -> list[Any]:
-    with get_client(sync_client=True) as client:
-        answer = client.request(
-            "POST", "/artifacts/filter", json={"artifacts": {"flow_run_id": {"any_": [str(flow_run_id)]}}}
-        )
-    return [artifact["data"] for artifact in answer.json() if artifact["type"] == kind]
-
-
-def evaluation_events(run_uid: str, *, expected: int) -> list[dict[str, Any]]:
-    wanted = {"filter": {"event": {"name": ["rl.evaluation.finished"]}, "order": "ASC"}}
-
-    def read() -> list[dict[str, Any]]:
-        with get_client(sync_client=True) as client:
-            events = client.request("POST", "/events/filter", json=wanted).json()["events"]
-        return [e["payload"] for e in events if e["resource"]["prefect.resource.id"] == f"rl-training.run.{run_uid}"]
-
-    return eventually(read, lambda events: len(events) == expected)
-
-
-def eventually(read: Callable[[], Any], enough: Callable[[Any], bool], seconds: float = 20.0) -> Any:
-    deadline = time.monotonic() + seconds
-    while not enough(value := read()) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return value
 
 
 def test_train_flow_chains_its_tasks_and_sums_the_run_up(trained: tuple[Any, dict[str, Any]], flow_home: Path) -> None:
@@ -134,15 +54,14 @@ def test_evaluations_show_as_table_rows_and_events_while_progress_and_report_are
 ) -> None:
     state, summary = trained
     flow_run_id = state.state_details.flow_run_id
-    (table,) = artifacts(flow_run_id, "table")
-    rows = json.loads(table)
+    rows = json.loads(artifacts(flow_run_id, "table")["evaluations"])
     assert [row["steps"] for row in rows] == [500, 1_000, 1_500, 2_000]
     assert all(row["episodes"] == 3 for row in rows)
-    events = evaluation_events(summary["run_uid"], expected=4)
-    assert [event["num_timesteps"] for event in events] == [500, 1_000, 1_500, 2_000]
-    assert [event["eval/return_mean"] for event in events] == [row["mean return"] for row in rows]
-    assert artifacts(flow_run_id, "progress") == [100.0]
-    (report,) = artifacts(flow_run_id, "markdown")
+    finished = events("rl.evaluation.finished", f"rl-training.run.{summary['run_uid']}", expected=4)
+    assert [event["num_timesteps"] for event in finished] == [500, 1_000, 1_500, 2_000]
+    assert [event["eval/return_mean"] for event in finished] == [row["mean return"] for row in rows]
+    assert artifacts(flow_run_id, "progress") == {"training-progress": 100.0}
+    report = artifacts(flow_run_id, "markdown")["training-report"]
     assert "mean return 10.00 (95 % interval 10.00 to 10.00) over 20 held-out episodes" in report
     assert "PROMOTE: registered model plain, version 1, now champion" in report
     assert summary["run_id"] in report
@@ -150,18 +69,18 @@ def test_evaluations_show_as_table_rows_and_events_while_progress_and_report_are
 
 
 def test_the_mlflow_run_is_finished_with_held_out_metrics_and_a_champion(
-    trained: tuple[Any, dict[str, Any]], mlflow_client: Any
+    trained: tuple[Any, dict[str, Any]], flow_client: Any
 ) -> None:
     state, summary = trained
-    run = mlflow_client.get_run(summary["run_id"])
+    run = flow_client.get_run(summary["run_id"])
     assert run.info.status == "FINISHED"
     assert run.data.metrics["heldout/return_mean"] == summary["evaluation"]["return_mean"] == 10.0
     assert run.data.params["seed"] == "3"
     assert run.data.tags["prefect.flow_run_id"] == str(state.state_details.flow_run_id)
-    champion = mlflow_client.get_model_version_by_alias("plain", "champion")
+    champion = flow_client.get_model_version_by_alias("plain", "champion")
     assert str(champion.version) == summary["promotion"]["version"] == "1"
     assert champion.run_id == summary["run_id"]
-    assert {artifact.path for artifact in mlflow_client.list_artifacts(summary["run_id"])} >= {
+    assert {artifact.path for artifact in flow_client.list_artifacts(summary["run_id"])} >= {
         "checkpoints",
         "config.yaml",
         "evaluation.json",
@@ -170,29 +89,29 @@ def test_the_mlflow_run_is_finished_with_held_out_metrics_and_a_champion(
 
 
 def test_resume_flow_trains_on_from_the_logged_checkpoint_and_meets_the_champion(
-    trained: tuple[Any, dict[str, Any]], mlflow_client: Any
+    trained: tuple[Any, dict[str, Any]], flow_client: Any
 ) -> None:
     _, first = trained
     summary = resume_flow(first["run_id"], ["total_timesteps=3000"])
     assert summary["num_timesteps"] == 3_000
     assert summary["run_id"] != first["run_id"]  # a larger total is a run of its own
-    run = mlflow_client.get_run(summary["run_id"])
+    run = flow_client.get_run(summary["run_id"])
     assert run.info.status == "FINISHED"
-    steps = [point.step for point in mlflow_client.get_metric_history(summary["run_id"], "eval/return_mean")]
+    steps = [point.step for point in flow_client.get_metric_history(summary["run_id"], "eval/return_mean")]
     assert sorted(steps) == [2_500, 3_000]
     # Both play 10.0 on every seed, so nothing speaks for a change.
     assert summary["promotion"]["verdict"] == "HOLD"
-    assert mlflow_client.get_model_version_by_alias("plain", "champion").run_id == first["run_id"]
+    assert flow_client.get_model_version_by_alias("plain", "champion").run_id == first["run_id"]
 
 
-def test_resume_flow_fine_tunes_where_it_is_asked_to(trained: tuple[Any, dict[str, Any]], mlflow_client: Any) -> None:
+def test_resume_flow_fine_tunes_where_it_is_asked_to(trained: tuple[Any, dict[str, Any]], flow_client: Any) -> None:
     _, first = trained
     changed = {"env_id": "case_envs:SeedEcho-v0", "total_timesteps": 500, "promotion": {"enabled": False}}
     refused = resume_flow(first["run_id"], changed, return_state=True)
     assert "env_id: 'case_envs:Plain-v0' -> 'case_envs:SeedEcho-v0' (must be equal)" in str(refused.message)
     summary = resume_flow(first["run_id"], changed, fine_tune=True)
     assert (summary["num_timesteps"], summary["env_id"]) == (500, "case_envs:SeedEcho-v0")
-    tags = mlflow_client.get_run(summary["run_id"]).data.tags
+    tags = flow_client.get_run(summary["run_id"]).data.tags
     assert tags["forked_from.fine_tuning"] == "6 tensors carried over; observation statistics: none"
     assert tags["forked_from.run_id"] == first["run_id"]
 
@@ -227,7 +146,7 @@ def test_a_refused_environment_fails_the_flow_before_anything_is_trained_or_logg
     assert task_states(state.state_details.flow_run_id, expected=1) == [("validate", "Failed", 1)]
 
 
-def test_an_environment_that_breaks_is_retried_from_the_newest_checkpoint_in_the_same_run(mlflow_client: Any) -> None:
+def test_an_environment_that_breaks_is_retried_from_the_newest_checkpoint_in_the_same_run(flow_client: Any) -> None:
     """Each instance raises at its 700th step: from zero no attempt reaches 2,000, from checkpoints the third does."""
     config = {**TINY, "env_id": "case_envs:RaisesLate-v0", "num_envs": 1, "experiment": "retried"}
     config["promotion"] = {"enabled": False}
@@ -243,14 +162,14 @@ def test_an_environment_that_breaks_is_retried_from_the_newest_checkpoint_in_the
         ("report", "Completed"),
     ]
     assert 2 <= states[1][2] <= 4
-    experiment = mlflow_client.get_experiment_by_name("retried")
-    (run,) = mlflow_client.search_runs([experiment.experiment_id])
+    experiment = flow_client.get_experiment_by_name("retried")
+    (run,) = flow_client.search_runs([experiment.experiment_id])
     assert run.info.status == "FINISHED"
-    steps = [point.step for point in mlflow_client.get_metric_history(run.info.run_id, "eval/return_mean")]
+    steps = [point.step for point in flow_client.get_metric_history(run.info.run_id, "eval/return_mean")]
     assert sorted(steps) == [500, 1_000, 1_500, 2_000]
 
 
-def test_no_attempt_follows_one_that_made_no_progress(mlflow_client: Any) -> None:
+def test_no_attempt_follows_one_that_made_no_progress(flow_client: Any) -> None:
     config = {**TINY, "env_id": "case_envs:RaisesLate-v0", "env_kwargs": {"at": 100}, "num_envs": 1}
     config["experiment"] = "no_progress"
     state = train_flow(config, return_state=True)
@@ -258,12 +177,12 @@ def test_no_attempt_follows_one_that_made_no_progress(mlflow_client: Any) -> Non
     assert "NoProgress: no new checkpoint since step 0" in state.message
     assert "sensor 3 returned no frame" in state.message
     assert task_states(state.state_details.flow_run_id, expected=2)[1] == ("train", "Failed", 2)
-    experiment = mlflow_client.get_experiment_by_name("no_progress")
-    (run,) = mlflow_client.search_runs([experiment.experiment_id])
+    experiment = flow_client.get_experiment_by_name("no_progress")
+    (run,) = flow_client.search_runs([experiment.experiment_id])
     assert run.info.status == "FAILED"
 
 
-def test_a_flow_run_that_is_run_again_goes_on_in_its_run(mlflow_client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flow_run_that_is_run_again_goes_on_in_its_run(flow_client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from rl_training.runtime import workflows
 
     evaluate, calls = workflows.evaluate_checkpoint, []
@@ -279,11 +198,11 @@ def test_a_flow_run_that_is_run_again_goes_on_in_its_run(mlflow_client: Any, mon
     state = train_flow.with_options(retries=1)(config, return_state=True)
     assert state.is_completed()
     assert len(calls) == 2
-    experiment = mlflow_client.get_experiment_by_name("run_again")
-    (run,) = mlflow_client.search_runs([experiment.experiment_id])
+    experiment = flow_client.get_experiment_by_name("run_again")
+    (run,) = flow_client.search_runs([experiment.experiment_id])
     assert run.info.status == "FINISHED"
     assert run.info.run_id == state.result()["run_id"]
-    steps = [point.step for point in mlflow_client.get_metric_history(run.info.run_id, "eval/return_mean")]
+    steps = [point.step for point in flow_client.get_metric_history(run.info.run_id, "eval/return_mean")]
     assert sorted(steps) == [500, 1_000, 1_500, 2_000]
 
 

@@ -8,6 +8,7 @@ import pytest
 from rl_training.seeding import (
     ENV_SEED_BITS,
     STREAMS,
+    derived_seed,
     env_seeds,
     episode_seeds,
     generator,
@@ -91,3 +92,11 @@ def test_a_generator_goes_on_where_its_state_was_taken():
         again.normal(size=3).tolist(),
     ) == expected
     assert all(isinstance(value, str) or 0 <= value < 2**32 for value in state.values())
+
+
+def test_a_derived_seed_belongs_to_its_identity_and_to_the_settings_seed():
+    """A change here would silently change every retraining."""
+    assert derived_seed(0, "flow run 1") == 2680997605
+    seeds = {derived_seed(seed, f"flow run {i}") for seed in (0, 1) for i in range(1_000)}
+    assert len(seeds) == 2_000
+    assert all(0 <= seed < 2**32 for seed in seeds)

@@ -20,7 +20,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rl_training.config.paths import locks_root
-from rl_training.errors import RunTakenOver, UserError
+from rl_training.errors import AlreadyTraining, RunTakenOver
 from rl_training.runtime.checkpoint_files import STAGING
 
 RUN_LOCK = "training.lock"
@@ -42,7 +42,7 @@ def job_lock(job: str | None, owner: str | None = None) -> Iterator[None]:
             whoever started that one a second time knows that the first process is gone.
 
     Raises:
-        UserError: The job is training already; names the process that trains it.
+        AlreadyTraining: Another process trains the job; names it.
     """
     if job is None:
         yield
@@ -60,7 +60,7 @@ def run_lock(run_dir: Path) -> Iterator[None]:
     """Holds the lock of a run within the block, so that no second process trains it on.
 
     Raises:
-        UserError: The run is training already; names the process that trains it.
+        AlreadyTraining: Another process trains the run; names it.
     """
     path = run_dir.absolute() / RUN_LOCK
     with _exclusive(path, f"the run in {run_dir}", "wait for it to end, or stop it first"):
@@ -110,7 +110,7 @@ def _exclusive(path: Path, what: str, advice: str, owner: str | None = None) -> 
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise UserError(f"{what} is training already ({_read(_holder(path))}); {advice}") from None
+        raise AlreadyTraining(f"{what} is training already ({_read(_holder(path))}); {advice}") from None
     try:
         _write_holder(path, owner)
         yield

@@ -1,0 +1,98 @@
+"""`retrain-flow`: trains a task anew where that is due, from the champion's weights or from scratch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from prefect import flow
+from prefect.runtime import flow_run
+from prefect.states import Completed
+from pydantic import Field
+
+from flows.chain import hold_job, train_and_judge
+from flows.earlier import has_begun
+from flows.opened import MakeTrainer
+from flows.tasks import fetch, guard, validate
+from flows.train import read_settings
+from rl_training.config.settings import TrainConfig
+from rl_training.errors import AlreadyTraining
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rl_training.runtime.callbacks import Callback
+    from rl_training.runtime.stopping import StopFlag
+    from rl_training.runtime.trainer import Trainer
+
+SCRATCH = "scratch"
+
+
+@flow(name="retrain-flow")
+def retrain_flow(
+    config: str | dict[str, Any] = "ppo/cartpole",
+    overrides: dict[str, Any] | list[str] | None = None,
+    start: Literal["champion", "scratch"] = "champion",
+    min_hours: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0,
+) -> dict[str, Any]:
+    """Trains, evaluates, promotes and reports as train-flow does, with a seed of its own, where that is due.
+
+    Nothing is due while the same job is training, and while the champion is younger than `min_hours`: the flow run is
+    then Completed under the name Skipped, with the reason as its message.
+
+    Args:
+        config: A YAML file, the name of a shipped one such as `ppo/cartpole`, or the settings themselves.
+        overrides: Settings that go before the config's, nested or by dotted keys, as a mapping or a list of texts.
+        start: `champion`: from the weights of the champion, where there is one; all settings but those of the network
+            may differ from those that it was trained with. `scratch`: from new ones.
+        min_hours: Hours since the champion's version was registered before which nothing is due.
+
+    Returns:
+        The summary (see `flows.chain.summarize`) with `seed`, `start` (`models:/NAME/VERSION`, or `scratch`) and
+        `skipped`: None, or the reason, which is all that there is then.
+
+    Raises:
+        CheckpointError: The champion's weights don't fit the settings.
+        ConfigError: A line for every fault of the settings; nothing was made, trained or logged.
+        EnvironmentRefused: The environment can't be trained on.
+        RunFailed: The run broke; its last good checkpoint is kept.
+    """
+    settings = _with_own_seed(read_settings(config, overrides))
+    try:
+        with hold_job(settings):
+            plan = guard(settings, start, 0.0 if has_begun() else min_hours)
+            if not plan["due"]:
+                return _skipped(plan["reason"])
+            validate(settings)
+            begins = plan["source"] or SCRATCH
+            summary = train_and_judge(settings, _start(settings, plan["source"]), {"retrain.start": begins})
+            return {**summary, "seed": settings.seed, "start": begins, "skipped": None}
+    except AlreadyTraining as busy:
+        return _skipped(str(busy))
+
+
+def _with_own_seed(settings: TrainConfig) -> TrainConfig:
+    """Each run of a schedule has a seed of its own, and a retry of the flow run the same one again."""
+    from rl_training.seeding import derived_seed
+
+    return settings.model_copy(update={"seed": derived_seed(settings.seed, f"flow run {flow_run.id}")})
+
+
+def _start(settings: TrainConfig, source: str | None) -> MakeTrainer:
+    """Returns what makes the trainer of the first attempt, and fetches the champion's weights for it."""
+
+    def make(callbacks: Sequence[Callback], stop: StopFlag) -> Trainer:
+        from rl_training.experiment.registry import get_algorithm
+        from rl_training.runtime.checkpoint import open_checkpoint
+        from rl_training.runtime.fine_tuning import WeightsOf
+
+        resume_from = None
+        if source is not None:
+            resume_from = WeightsOf(open_checkpoint(fetch(source, fine_tune=True), policy_only=True))
+        return get_algorithm(settings.algo).make_trainer(settings, callbacks, resume_from=resume_from, stop=stop)
+
+    return make
+
+
+def _skipped(reason: str) -> Any:
+    """Returns the state that ends the flow run; its data is what a caller in this process gets."""
+    return Completed(name="Skipped", message=reason, data={"skipped": reason})

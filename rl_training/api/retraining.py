@@ -1,0 +1,72 @@
+"""Whether a scheduled retraining is due, and from what it starts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from rl_training.config.settings import TrainConfig
+from rl_training.errors import CheckpointError
+from rl_training.tracking.registry import champion_of, model_name
+from rl_training.tracking.sources import reaching
+from rl_training.tracking.store import connect, resolve_tracking_uri
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+
+Start = Literal["champion", "scratch"]
+"""Whose weights a retraining starts with: the champion's, or new ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetrainingPlan:
+    """What a retraining shall do."""
+
+    due: bool
+    """Whether there is anything to do."""
+    source: str | None = None
+    """The champion's version, `models:/NAME/VERSION`, to start from; None: from scratch."""
+    reason: str
+    """In a sentence for people."""
+
+
+def plan_retraining(
+    config: TrainConfig, *, start: Start, min_hours: float = 0.0, tracking_uri: str | None = None
+) -> RetrainingPlan:
+    """Looks at the champion of the settings' registered model and says whether and how to retrain.
+
+    Args:
+        config: The settings of the retraining.
+        start: `champion`: from its weights, where there is one. `scratch`: from new ones.
+        min_hours: Hours since the champion's version was registered before which nothing is due.
+        tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded one.
+
+    Raises:
+        CheckpointError: The champion's weights are asked for, and it is another algorithm's.
+        TrackingError: MLflow can't be reached.
+    """
+    model, uri = model_name(config), resolve_tracking_uri(tracking_uri)
+    with reaching(uri, f"the champion of {model}"):
+        champion = champion_of(connect(uri), model)
+    if champion is None:
+        return RetrainingPlan(due=True, reason=f"{model} has no champion yet: this retraining starts from scratch")
+    hours = (time.time() - champion.creation_timestamp / 1000) / 3600
+    known = f"version {champion.version} of {model}, the champion, is {hours:.1f} hours old"
+    if hours < min_hours:
+        return RetrainingPlan(due=False, reason=f"{known}; a retraining is due when it is {min_hours:g} hours old")
+    if start == "scratch":
+        return RetrainingPlan(due=True, reason=f"{known}; this retraining starts from scratch, as asked for")
+    _require_same_algorithm(champion, config)
+    source = f"models:/{model}/{champion.version}"
+    return RetrainingPlan(due=True, source=source, reason=f"{known}; this retraining starts from its weights")
+
+
+def _require_same_algorithm(champion: ModelVersion, config: TrainConfig) -> None:
+    algorithm = champion.tags.get("algo", config.algo)
+    if algorithm != config.algo:
+        raise CheckpointError(
+            f"version {champion.version} of {champion.name}, the champion, was trained by {algorithm}, and "
+            f"{config.algo} can't start from its weights; retrain from scratch (start=scratch), or with settings of "
+            f"{algorithm}"
+        )
