@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError
-from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name, open_checkpoint
+from rl_training.runtime.checkpoint import Checkpoint, open_checkpoint
 from rl_training.runtime.workflows import load_policy
+from rl_training.tracking.logged_models import logged_model, name_version
 from rl_training.tracking.pyfunc import check_model, save_model
 from rl_training.tracking.sources import CHECKPOINT_TAG, MODEL_DATA, download_version
 from rl_training.tracking.store import no_resend
@@ -76,7 +77,8 @@ def get_or_register(
         check_model(root, load_policy(copy))
     except CheckpointError as error:
         raise CheckpointError(
-            f"version {version.version} of {model} can't be used: {error}; delete that version in MLflow and try again"
+            f"version {version.version} of {model} can't be used: {error}; delete that version and its logged model in "
+            f"MLflow and try again"
         ) from error
     return version, copy
 
@@ -87,18 +89,13 @@ def _register(
     from mlflow.exceptions import MlflowException
 
     _make_model(client, model, config)
-    name = checkpoint_name(checkpoint.num_timesteps)
-    experiment_id = client.get_run(run_id).info.experiment_id
-    with no_resend():
-        logged = client.create_logged_model(experiment_id, name=name, source_run_id=run_id, model_type="policy")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
         save_model(checkpoint, path)
-        client.log_model_artifacts(logged.model_id, str(path))
-    client.finalize_logged_model(logged.model_id, "READY")
+        logged = logged_model(client, run_id, checkpoint, path)
     tags = {
         CANDIDATE_KEY: key,
-        CHECKPOINT_TAG: name,
+        CHECKPOINT_TAG: logged.name,
         "run_uid": checkpoint.run_uid,
         "policy_sha256": checkpoint.policy_sha256,
         "num_timesteps": str(checkpoint.num_timesteps),
@@ -107,14 +104,16 @@ def _register(
     }
     try:
         with no_resend():
-            return client.create_model_version(
+            version = client.create_model_version(
                 model, source=logged.artifact_location, run_id=run_id, tags=tags, model_id=logged.model_id
             )
     except MlflowException:
-        version = _find(client, model, key)  # a lost reply
-        if version is None:
+        found = _find(client, model, key)  # a lost reply
+        if found is None:
             raise
-        return version
+        version = found
+    name_version(client, logged, version)
+    return version
 
 
 def _make_model(client: MlflowClient, model: str, config: TrainConfig) -> None:

@@ -20,6 +20,7 @@ from rl_training.tracking.attempts import attempt_of, begin_attempt, require_new
 from rl_training.tracking.cursor import Cursor, count_unsent, load_cursor
 from rl_training.tracking.follow import Follower, Point
 from rl_training.tracking.learning_curve import LearningCurve
+from rl_training.tracking.logged_models import RANKED_BY, known_evaluations, queued_models, send_model
 from rl_training.tracking.metric_log import DIFFERENCE
 from rl_training.tracking.mlflow_run import (
     RunAddress,
@@ -96,6 +97,8 @@ class Shipment:
         self._batches: dict[str, list[Point]] = {}
         self._there: dict[str, int] = {}
         """Last step of each metric that MLflow had before: steps made again are not sent a second time."""
+        self._evaluations: dict[int, Point] = {}
+        """The periodic evaluations' mean returns, by step: of each, a checkpoint's model gets its own."""
         self._differences: str | None = None
         self._described = self._ended = False
 
@@ -117,7 +120,7 @@ class Shipment:
         return self.address
 
     def ship(self, status: Callable[[], Mapping[str, Any]] | None = None) -> bool:
-        """Sends the next piece: the description, a batch of points, the run's status, a checkpoint, or a file.
+        """Sends the next piece: the description, a batch of points, the run's status, a checkpoint, a file, or a model.
 
         Args:
             status: Returns the content of `status.json`, once the run has ended.
@@ -137,6 +140,7 @@ class Shipment:
             describe(self.client, run, self.description)
             if not self.cursor.offsets:  # the run may have begun in another directory, on another machine
                 self._there = latest_steps(self.client, run)
+                self._evaluations = known_evaluations(self.client, run)
             self._described = True
             return True
         full = [self._ship_points(name) for name in self._followers]
@@ -147,7 +151,7 @@ class Shipment:
             set_status(self.client, self.address.run_id, status())
             self._ended = True
         self._draw_curve(now=self._ended)
-        return self._ship_checkpoint() or self._ship_artifact()
+        return self._ship_checkpoint() or self._ship_artifact() or self._ship_model()
 
     def deleted(self) -> bool:
         """Whether the run was deleted in MLflow."""
@@ -193,6 +197,7 @@ class Shipment:
                 step = line.content["step"]
                 self.step = max(self.step, step)
                 self._curve.add(step, {point.key: point.value for point in line.points})
+                self._evaluations |= {point.step: point for point in line.points if point.key == RANKED_BY}
                 if line.end <= sent:
                     continue
                 new = [point for point in line.points if point.step > self._there.get(point.key, -1)]
@@ -226,5 +231,13 @@ class Shipment:
                 mark_inexact(self.client, self.address.run_id, read_metadata(self.run_dir))
             self.cursor.artifacts[name] = mark
             self.cursor.save(self.run_dir)
+            return True
+        return False
+
+    def _ship_model(self) -> bool:
+        for queued in queued_models(self.run_dir):
+            self._require_newest()
+            step = int(queued.name.removeprefix("step_"))
+            send_model(self.client, self.address.run_id, queued, self._evaluations.get(step))
             return True
         return False

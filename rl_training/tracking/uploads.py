@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rl_training.runtime.manifest import MANIFEST, REPLAY, is_shard
 from rl_training.tracking import run_files
+from rl_training.tracking.logged_models import queue_model
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -65,7 +66,8 @@ def send_checkpoint(client: MlflowClient, run_id: str, run_dir: Path, checkpoint
     """Sends a checkpoint, its manifest last: without a manifest it does not count as one.
 
     Its replay shards go first, to the folder that the run's checkpoints share; what MLflow has there is not sent again.
-    Training may prune the checkpoint meanwhile, so its files are linked to a place of our own first.
+    Training may prune the checkpoint meanwhile, so its files are linked to a place of our own first; what its logged
+    model is made of stays there.
 
     Returns:
         Whether it was sent; False where it was pruned before.
@@ -84,6 +86,7 @@ def send_checkpoint(client: MlflowClient, run_id: str, run_dir: Path, checkpoint
         folder = f"{run_files.CHECKPOINTS}/{checkpoint.name}"
         for path in sorted(staged.iterdir(), key=lambda path: (path.name == MANIFEST, not is_shard(path.name))):
             client.log_artifact(run_id, str(path), REPLAY if is_shard(path.name) else folder)
+        queue_model(run_dir, staged)
         return True
     except FileNotFoundError:
         return False
