@@ -8,7 +8,7 @@ import torch
 from rl_training.config.paths import embedded_tracking_uri
 from rl_training.envs.space_json import space_to_json
 from rl_training.experiment.loading import config_from_mapping
-from rl_training.runtime.checkpoint import Checkpoint, write_checkpoint
+from rl_training.runtime.checkpoint import Checkpoint, write_best, write_checkpoint
 from rl_training.runtime.run_utils import create_training_run
 from rl_training.tracking import run_files
 from rl_training.tracking.description import describe_run
@@ -108,6 +108,21 @@ def write_policy(run_dir, step: int, gains: tuple[float, float]) -> Checkpoint:
         policy=policy,
         trainer={"step": step},
     )
+
+
+def run_with_policies(*gains_and_means, **settings):
+    """Makes a run with a checkpoint each 100 steps, each with a controller and the mean return that is recorded of it.
+
+    Returns:
+        The checkpoints and the MLflow run's id.
+    """
+    run_dir = tracked_run(network=NETWORK, **settings)
+    checkpoints = []
+    for i, (gains, mean) in enumerate(gains_and_means):
+        checkpoints.append(write_policy(run_dir, 100 * (i + 1), gains))
+        if mean == max(mean for _, mean in gains_and_means[: i + 1]):
+            write_best(run_dir / "checkpoints", checkpoints[-1], mean)
+    return checkpoints, ship_all(run_dir).address.run_id
 
 
 def run_with_policy(gains: tuple[float, float], uri=None, **settings):

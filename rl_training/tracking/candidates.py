@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rl_training.config.checking import refusal
 from rl_training.config.document import MapNode
 from rl_training.config.overrides import Overrides, read_overrides
 from rl_training.config.programs import program
 from rl_training.config.reader import from_json
 from rl_training.config.settings import TrainConfig
-from rl_training.errors import ConfigError, UserError
+from rl_training.config.typed import Fault
+from rl_training.errors import UserError
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.runtime.checkpoint import CHECKPOINTS, Checkpoint, best_path, find_checkpoint, open_checkpoint
 from rl_training.runtime.run_utils import METADATA
@@ -78,7 +80,8 @@ def find_candidate(source: str | Path, overrides: Overrides = (), *, tracking_ur
             version = find_version(client, parsed)
             checkpoint = policy_of_version(client, uri, version)
             config = _settings(checkpoint, overrides, model=parsed.name)
-            assert version.run_id is not None  # no version is made without
+            if not version.run_id:
+                raise UserError(f"{source} names no run, which each version of ours does: it was registered otherwise")
             return Candidate(checkpoint, config, version.run_id, uri)
         named = parsed.path != CHECKPOINTS
         checkpoint = checkpoint_of_run(client, parsed, "policy") if named else _best_of_run(client, parsed)
@@ -86,11 +89,10 @@ def find_candidate(source: str | Path, overrides: Overrides = (), *, tracking_ur
 
 
 def _from_directory(path: Path, overrides: Overrides, tracking_uri: str | None) -> Candidate:
-    is_run = (path / CHECKPOINTS).is_dir()
-    best = best_path(path / CHECKPOINTS) if is_run else None
+    best = best_path(path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path)
     checkpoint = find_checkpoint(path, policy_only=True) if best is None else open_checkpoint(best[0], policy_only=True)
     config = _settings(checkpoint, overrides)
-    uri = store_of_run(path if is_run else path.parent.parent, tracking_uri)
+    uri = store_of_run(checkpoint.path.parent.parent, tracking_uri)
     with reaching(uri, str(path)):
         run_id = find_run(connect(uri), checkpoint.run_uid)
     if run_id is None:
@@ -129,11 +131,9 @@ def _settings(checkpoint: Checkpoint, overrides: Overrides, *, model: str | None
     """Returns the checkpoint's settings with overrides, and `model` as the registered model unless they name one."""
     config = config_of_checkpoint(checkpoint, overrides)
     over = read_overrides(overrides).entries
-    for key, node in over.items():
-        if key not in CHANGEABLE:
-            raise ConfigError(
-                f"{node.place}: {key}: promoting takes {' and '.join(f'{c}.*' for c in CHANGEABLE)} alone"
-            )
+    message = f"is the run's own; a promotion may set {' and '.join(f'{key}.*' for key in CHANGEABLE)}"
+    if faults := [Fault(node.place, (key,), message) for key, node in over.items() if key not in CHANGEABLE]:
+        raise refusal(faults)
     rules = from_json(over["promotion"]) if "promotion" in over else None
     if model is None or (isinstance(rules, MapNode) and "model" in rules.entries):
         return config

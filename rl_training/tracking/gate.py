@@ -1,8 +1,8 @@
 """The gate to the champion alias: evidence from paired episodes, and nothing else.
 
 A pure function of two result tables and the rules, so that what it decides can be checked by hand and by simulation.
-The bounds are one-sided Student t bounds, lowered where a skew makes them too high: of the mean of the paired differences
-(the same episode seeds for both, which takes the luck of the start out), and of the candidate's own mean.
+The bounds are one-sided Student t bounds, lowered where a skew makes them too high: of the mean of the paired
+differences (the same episode seeds for both, which takes the luck of the start out), and of the candidate's own mean.
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ def decide(candidate: EvaluationResult, champion: EvaluationResult | None, rules
 def lower_bound(values: Sequence[float], confidence: float) -> float:
     """Returns the one-sided lower confidence bound of the mean: m - t(n - 1, confidence) * s / sqrt(n), or less.
 
-    Where the values are skewed to the left (a few failures among successes), that bound is too high, since a sample with
-    few of the failures has both a high mean and a small spread. Johnson's correction lowers it then; it would raise the
-    bound of values skewed to the right, and is left out there. Equal values have no spread: their bound is the value.
+    Where the values are skewed to the left (a few failures among successes), that bound is too high, since a sample
+    with few of the failures has both a high mean and a small spread. Johnson's correction lowers it then; it would
+    raise the bound of values skewed to the right, and is left out there. Equal values have no spread: their bound is
+    the value itself.
     """
     n = len(values)
     if all(value == values[0] for value in values):

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rl_training.config.programs import program
 from rl_training.config.secrets import redact_text
 from rl_training.config.settings import TrainConfig
-from rl_training.errors import TrackingError, UserError
+from rl_training.errors import CheckpointError, TrackingError, UserError
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
@@ -160,7 +162,7 @@ class _Promotion:
     ) -> dict[str, Any]:
         """Plays both registered copies on fresh episodes and returns the record of the decision."""
         config, rules = self.config, self.config.promotion
-        opponent = None if champion is None else policy_of_version(self.client, self.uri, champion)
+        opponent = None if champion is None else self._copy_of(champion)
         played_before = [config, *(config_of_checkpoint(side) for side in (copy, opponent) if side is not None)]
         seeds = fresh_seeds(question, rules.episodes, played_before)
         policy = load_policy(copy)
@@ -184,6 +186,16 @@ class _Promotion:
             "candidate": self._side(version, copy, candidate_result),
             "champion": champion and opponent and champion_result and self._side(champion, opponent, champion_result),
         }
+
+    def _copy_of(self, champion: ModelVersion) -> Checkpoint:
+        try:
+            return policy_of_version(self.client, self.uri, champion)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"version {champion.version} of {self.model}, the champion, can't be used: {error}; go back with "
+                f"`{program('rl-training')} rollback {shlex.quote(self.model)} --reason TEXT`, or delete that version "
+                f"in MLflow"
+            ) from error
 
     def _side(self, version: ModelVersion, checkpoint: Checkpoint, result: EvaluationResult) -> dict[str, Any]:
         return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,7 @@ def roll_back(
             if champion is None:
                 raise UserError(
                     f"{model} has no champion to roll back; another version becomes champion with "
-                    f"`{program('rl-training')} promote models:/{model}/VERSION`"
+                    f"`{program('rl-training')} promote {_version_of(model)}`"
                 )
             return _roll_back(client, uri, champion, reason, lock)
 
@@ -100,7 +101,7 @@ def _roll_back(
     if target is None:
         raise UserError(
             f"version {champion.version} of {model} has no champion before it that is still there; another version "
-            f"becomes champion with `{program('rl-training')} promote models:/{model}/VERSION`"
+            f"becomes champion with `{program('rl-training')} promote {_version_of(model)}`"
         )
     try:
         load_policy(policy_of_version(client, uri, target))
@@ -134,3 +135,7 @@ def _done_before(client: MlflowClient, model: str, version: str, champion: Model
         return RollbackResult(**{name: value for name, value in mark.items() if name != "promoted_by"})
     now = "none is" if champion is None else f"version {champion.version} is"
     raise UserError(f"version {version} is not the champion of {model} ({now}): nothing was rolled back")
+
+
+def _version_of(model: str) -> str:
+    return shlex.quote(f"models:/{model}/VERSION")

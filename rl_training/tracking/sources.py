@@ -176,16 +176,28 @@ def policy_of_version(client: MlflowClient, uri: str, version: ModelVersion) -> 
 
 
 def download_version(client: MlflowClient, uri: str, version: ModelVersion, part: str = "") -> Path:
-    """Downloads a registered version, or a folder of it; returns where it is."""
+    """Downloads a registered version, or a folder of it; returns where it is.
+
+    Raises:
+        CheckpointError: It has no such folder: it was not registered by us, or its files are gone.
+    """
     from mlflow.artifacts import download_artifacts
+    from mlflow.exceptions import MlflowException
 
     location = client.get_model_version_download_uri(version.name, version.version)
-    path = download_artifacts(
-        artifact_uri=f"{location.rstrip('/')}/{part}".rstrip("/"),
-        dst_path=str(fresh_directory()),
-        tracking_uri=uri,
-        registry_uri=uri,
-    )
+    try:
+        path = download_artifacts(
+            artifact_uri=f"{location.rstrip('/')}/{part}".rstrip("/"),
+            dst_path=str(fresh_directory()),
+            tracking_uri=uri,
+            registry_uri=uri,
+        )
+    except (OSError, MlflowException) as error:
+        if isinstance(error, MlflowException) and error.error_code not in _UNKNOWN:
+            raise
+        raise CheckpointError(
+            f"version {version.version} of {version.name} has no files that are ours: {explain(error, uri)}"
+        ) from error
     return Path(path)
 
 

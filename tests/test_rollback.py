@@ -1,0 +1,151 @@
+"""Rolling back: to whom, how far, and when not."""
+
+import json
+from pathlib import Path
+
+import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+from mlflow_store import BAD, GOOD, WEAK, run_with_policy
+
+from rl_training.api.promotion import promote_candidate, roll_back
+from rl_training.errors import CheckpointError, TrackingError, UserError
+from rl_training.tracking.registry import champion_of
+from rl_training.tracking.succession import previous_champion_of
+
+MODEL = "CartPole-v1"
+RULES = ["promotion.episodes=20"]
+
+
+def champions(client, *gains):
+    """Promotes a controller each, by force where the gate does not; returns the runs' ids."""
+    runs = [run_with_policy(gain, seed=seed)[1] for seed, gain in enumerate(gains)]
+    for run_id in runs:
+        assert promote_candidate(run_id, RULES, force="a test").alias == "champion"
+    return runs
+
+
+def champion(client):
+    return str(champion_of(client, MODEL).version)
+
+
+def test_the_previous_champion_is_champion_again(client):
+    champions(client, BAD, WEAK)
+    result = roll_back(MODEL, reason="  falls over\nin the field ")
+    assert (result.version, result.previous_version, result.reason) == ("1", "2", "falls over in the field")
+    assert champion(client) == "1"
+    tags = client.get_model_version(MODEL, "2").tags
+    assert json.loads(tags["gate.rolled_back"])["reason"] == "falls over in the field"
+    assert result.to_dict() == {
+        "model": MODEL,
+        "version": "1",
+        "previous_version": "2",
+        "reason": "falls over in the field",
+        "time": result.time,
+    }
+    assert (
+        result.lines()[0]
+        == f"rolled back: version 1 of registered model {MODEL} is champion again, in place of version 2"
+    )
+
+
+def test_what_was_rolled_back_comes_back_by_new_evidence_only(client):
+    _, run_id = run_with_policy(BAD, seed=0)
+    promote_candidate(run_id, RULES)
+    _, better = run_with_policy(WEAK, seed=1)
+    before = promote_candidate(better, RULES)
+    assert before.alias == "champion"
+    roll_back(MODEL, reason="a test")
+    after = promote_candidate(better, RULES)
+    assert (after.version, after.alias, champion(client)) == ("2", "champion", "2")
+    assert not set(before.candidate.seeds) & set(after.candidate.seeds)
+    roll_back(MODEL, reason="another test")  # which counts, although this version was rolled back once before
+    assert champion(client) == "1"
+
+
+def test_each_rollback_goes_one_further_and_skips_what_was_deleted(client):
+    champions(client, BAD, WEAK, BAD, WEAK)
+    assert str(previous_champion_of(client, MODEL, "4").version) == "3"
+    client.delete_model_version(MODEL, "3")
+    assert str(previous_champion_of(client, MODEL, "4").version) == "2"
+    assert roll_back(MODEL, reason="a test").version == "2"
+    assert roll_back(MODEL, reason="a test").version == "1"
+    with pytest.raises(UserError, match="version 1 of CartPole-v1 has no champion before it that is still there"):
+        roll_back(MODEL, reason="a test")
+    assert champion(client) == "1"
+
+
+def test_rollbacks_do_not_go_to_and_fro(client):
+    first, _ = champions(client, BAD, WEAK)
+    assert promote_candidate(first, RULES, force="the old one").alias == "champion"
+    assert champion(client) == "1"
+    assert roll_back(MODEL, reason="a test").version == "2"
+    with pytest.raises(UserError, match="no champion before it that is still there"):  # 1 is, and was rolled back
+        roll_back(MODEL, reason="a test")
+
+
+def test_a_rollback_of_one_version_is_done_once(client):
+    champions(client, BAD, WEAK)
+    first = roll_back(MODEL, reason="a drop", version="2")
+    assert roll_back(MODEL, reason="a drop, asked again", version="2") == first
+    assert champion(client) == "1"
+    with pytest.raises(UserError, match=r"version=3\) not found"):
+        roll_back(MODEL, reason="a drop", version="3")
+    champions(client, WEAK)
+    with pytest.raises(UserError, match=r"version 2 is not the champion of CartPole-v1 \(version 3 is\)"):
+        roll_back(MODEL, reason="a drop", version="2")
+    assert champion(client) == "3"
+
+
+def test_there_must_be_a_champion_a_model_and_a_reason(client):
+    with pytest.raises(UserError, match="has no such thing"):
+        roll_back(MODEL, reason="a test")
+    champions(client, BAD, WEAK)
+    with pytest.raises(UserError, match="a rollback needs a reason"):
+        roll_back(MODEL, reason=" \n")
+    client.delete_model_version(MODEL, "2")  # and with it the alias
+    with pytest.raises(
+        UserError, match=r"no champion to roll back; .*`rl-training promote models:/CartPole-v1/VERSION`"
+    ):
+        roll_back(MODEL, reason="a test")
+
+
+def test_a_previous_champion_that_is_damaged_is_not_made_champion(client):
+    champions(client, BAD, WEAK)
+    root = Path(client.get_model_version_download_uri(MODEL, "1").removeprefix("file://"))
+    path = root / "data" / "checkpoint" / "policy.pt"
+    path.write_bytes(path.read_bytes()[:-1] + b"\xff")
+    with pytest.raises(
+        CheckpointError, match=r"version 1 .*the champion before, can't be used: .*policy\.pt is damaged"
+    ):
+        roll_back(MODEL, reason="a test")
+    assert champion(client) == "2"
+
+
+def test_a_rollback_that_was_cut_off_is_done_when_it_is_asked_again(client, monkeypatch):
+    champions(client, BAD, WEAK)
+    set_alias = MlflowClient.set_registered_model_alias
+
+    def cut_off(self, name, alias, version):
+        raise MlflowException("connection lost")
+
+    monkeypatch.setattr(MlflowClient, "set_registered_model_alias", cut_off)
+    with pytest.raises(TrackingError, match="connection lost"):
+        roll_back(MODEL, reason="a test", version="2")
+    assert champion(client) == "2"
+    monkeypatch.setattr(MlflowClient, "set_registered_model_alias", set_alias)
+    assert roll_back(MODEL, reason="a test", version="2").version == "1"
+
+
+def test_a_champion_that_is_damaged_can_be_rolled_back(client):
+    champions(client, BAD, WEAK)
+    root = Path(client.get_model_version_download_uri(MODEL, "2").removeprefix("file://"))
+    path = root / "data" / "checkpoint" / "policy.pt"
+    path.write_bytes(b"")
+    _, run_id = run_with_policy(GOOD, seed=9)
+    with pytest.raises(
+        CheckpointError, match=r"version 2 .*, the champion, can't be used: .*; go back with `rl-training r"
+    ):
+        promote_candidate(run_id, RULES)
+    assert roll_back(MODEL, reason="damaged").version == "1"
+    assert promote_candidate(run_id, RULES).previous_version == "1"
