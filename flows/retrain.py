@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from prefect import flow
 from prefect.runtime import flow_run
@@ -93,6 +93,6 @@ def _start(settings: TrainConfig, source: str | None) -> MakeTrainer:
     return make
 
 
-def _skipped(reason: str) -> Any:
-    """Returns the state that ends the flow run; its data is what a caller in this process gets."""
-    return Completed(name="Skipped", message=reason, data={"skipped": reason})
+def _skipped(reason: str) -> dict[str, Any]:
+    """Returns the state that ends the flow run; a caller in this process gets its data, as of any result."""
+    return cast("dict[str, Any]", Completed(name="Skipped", message=reason, data={"skipped": reason}))
