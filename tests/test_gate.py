@@ -22,6 +22,14 @@ def test_lower_bound_by_hand():
     assert lower_bound([0.1] * 7, 0.95) == 0.1
 
 
+def test_a_skew_to_the_left_lowers_the_bound_by_hand():
+    # 0, 1, 1, 1, 1: mean 0.8, s^2 = 0.2, third moment (-0.8^3 + 4 * 0.2^3) / 5 = -0.096, t(4, 0.95) = 2.1318:
+    # 0.8 - 2.1318 * sqrt(0.2 / 5) - 0.096 / 0.2 * (1 + 2 * 2.1318^2) / (6 * 5) = 0.8 - 0.42637 - 0.16143 = 0.21220
+    assert lower_bound([0.0, 1.0, 1.0, 1.0, 1.0], 0.95) == pytest.approx(0.21220, abs=1e-4)
+    # The other way round there is no correction: 0.2 - 0.42637.
+    assert lower_bound([1.0, 0.0, 0.0, 0.0, 0.0], 0.95) == pytest.approx(-0.22637, abs=1e-4)
+
+
 def test_first_champion_needs_the_floor_alone():
     # Half 400, half 500: mean 450, s = 50 * sqrt(20 / 19) = 51.299, t(19, 0.95) = 1.72913: 450 - 19.835 = 430.165
     candidate = played([400, 500] * 10)
@@ -69,6 +77,24 @@ def test_the_floor_holds_with_a_champion_too():
     rules = RULES.model_copy(update={"floor": 475.0})
     verdict = decide(played([200.0] * 20), played([100.0] * 20), rules)
     assert (verdict.kind, len(verdict.reasons)) == ("REJECT", 1)
+
+
+def test_no_episode_may_be_worse_than_the_worst_that_is_allowed():
+    rules = RULES.model_copy(update={"worst_episode": 100.0})
+    champion = played([300.0] * 20)
+    candidate = played([500.0] * 13 + [99.0] + [500.0] * 6, seeds=range(20))
+    for opponent in (None, champion):  # its mean, 480, would pass
+        verdict = decide(candidate, opponent, rules)
+        assert (verdict.kind, verdict.numbers["worst_return"]) == ("REJECT", 99.0)
+        assert verdict.reasons == (
+            "the candidate's worst episode, of seed 13, returned 99, which does not reach the floor of 100 for each "
+            "episode",
+        )
+    verdict = decide(candidate, champion, rules.model_copy(update={"worst_episode": 99.0}))
+    assert verdict.kind == "PROMOTE"
+    assert "which reaches the floor of 99 for each episode" in verdict.reasons[0]
+    verdict = decide(candidate, champion, rules.model_copy(update={"floor": 490.0}))
+    assert (verdict.kind, len(verdict.reasons)) == ("REJECT", 2)  # both floors are named
 
 
 def test_too_few_episodes_hold():

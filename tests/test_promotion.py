@@ -25,14 +25,15 @@ from rl_training.tracking.promotion import promote
 from rl_training.tracking.promotion_lock import Lease, promotion_lock
 from rl_training.tracking.pyfunc import signature_of
 from rl_training.tracking.registry import champion_of, model_name
+from rl_training.tracking.rollback import roll_back
 
 MODEL = "CartPole-v1"
 
 
-def offer(checkpoint, run_id, **promotion_settings):
+def offer(checkpoint, run_id, force=None, **promotion_settings):
     """Promotes with 20 episodes."""
     settings = {"episodes": 20, **promotion_settings}
-    return promote(checkpoint, config_of_checkpoint(checkpoint, {"promotion": settings}), run_id=run_id)
+    return promote(checkpoint, config_of_checkpoint(checkpoint, {"promotion": settings}), run_id=run_id, force=force)
 
 
 def champion(client) -> str | None:
@@ -164,6 +165,73 @@ def test_a_decision_that_was_cut_off_before_the_alias_is_finished(client, monkey
     monkeypatch.setattr(promotion, "evaluate_policy", None)
     result = offer(checkpoint, run_id)
     assert (result.verdict.kind, result.alias, champion(client)) == ("PROMOTE", "champion", "1")
+
+
+def test_a_forced_promotion_has_a_reason_and_its_evidence(client):
+    good, good_run = run_with_policy(WEAK, seed=1)
+    offer(good, good_run)
+    worse, worse_run = run_with_policy(BAD, seed=2)
+    assert offer(worse, worse_run).alias is None
+    with pytest.raises(UserError, match="a forced promotion needs a reason"):
+        offer(worse, worse_run, force="  ")
+    result = offer(worse, worse_run, force="the sensor\nhas changed; https://me:hunter2@host/why")
+    assert (result.verdict.kind, result.alias, champion(client)) == ("REJECT", "champion", "2")
+    assert result.forced == "the sensor has changed; https://me:***@host/why"
+    written = tags(client, "2")
+    assert (written["gate.forced"], written["gate.verdict"]) == (result.forced, "REJECT")
+    assert written["gate.previous_champion"] == "1"
+    record = json.loads(Path(client.download_artifacts(worse_run, f"promotions/{result.decision_id}.json")).read_text())
+    assert record["forced"] == result.forced
+    assert len(record["champion"]["evaluation"]["returns"]) == 20
+    assert result.to_dict()["forced"] == result.forced
+    assert result.lines()[0].startswith("REJECT, forced (the sensor has changed; ")
+    assert offer(worse, worse_run).alias == "champion"  # it is
+
+
+def test_a_decision_that_is_not_forced_says_nothing_of_force(client):
+    first, first_run = run_with_policy(WEAK, seed=1)
+    offer(first, first_run)
+    worse, worse_run = run_with_policy(BAD, seed=2)
+    offer(worse, worse_run, force="a test")
+    roll_back(MODEL, reason="it was no good idea")
+    assert offer(worse, worse_run).alias is None
+    assert "gate.forced" not in tags(client, "2")
+    assert tags(client, "2")["gate.verdict"] == "REJECT"
+
+
+def test_a_version_without_an_alias_is_no_champion(client):
+    first, first_run = run_with_policy(BAD, seed=1)
+    assert offer(first, first_run, floor=475.0).alias is None
+    second, second_run = run_with_policy(WEAK, seed=2)
+    assert (offer(second, second_run).champion, champion(client)) == (None, "2")
+
+
+def test_a_champion_made_by_hand_is_played_against_and_kept(client):
+    first, first_run = run_with_policy(BAD, seed=1)
+    offer(first, first_run, floor=475.0)
+    client.set_registered_model_alias(MODEL, "champion", "1")  # in MLflow's page, say
+    result = offer(first, first_run)
+    assert (result.verdict.kind, result.alias) == ("HOLD", "champion")
+    second, second_run = run_with_policy(WEAK, seed=2)
+    assert offer(second, second_run).previous_version == "1"
+    assert (roll_back(MODEL, reason="a test").version, champion(client)) == ("1", "1")
+
+
+def test_a_champion_that_changes_meanwhile_is_played_against_too(client, monkeypatch):
+    for seed, gains in enumerate((BAD, WEAK)):
+        offer(*run_with_policy(gains, seed=seed), force="a test")
+    client.set_registered_model_alias(MODEL, "champion", "1")
+    candidate, run_id = run_with_policy(BAD, seed=7)
+    decide = promotion.decide
+
+    def someone_else_acts(*results):
+        client.set_registered_model_alias(MODEL, "champion", "2")
+        return decide(*results)
+
+    monkeypatch.setattr(promotion, "decide", someone_else_acts)
+    result = offer(candidate, run_id, force="so that the gate does not hold it")
+    assert (result.alias, result.previous_version, champion(client)) == ("champion", "2", "3")
+    assert {tag for tag in tags(client, "3") if tag.startswith("decision.")} > {f"decision.{result.decision_id}"}
 
 
 def test_a_deleted_champion_makes_the_next_one_the_first(client):
