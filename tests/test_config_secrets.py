@@ -2,16 +2,18 @@
 
 import pytest
 
+from rl_training.config import secrets as secrets_module
 from rl_training.config.ppo import PPOConfig
 from rl_training.config.reader import config_hash, dump_config
 from rl_training.config.resume_rules import differences
 from rl_training.config.secrets import (
     REDACTED,
-    environment_resolver,
+    handed_down_secrets,
     hide,
     is_secret_name,
     redact,
     redact_text,
+    resolve_reference,
     resolve_secrets,
     secret_values,
 )
@@ -132,14 +134,22 @@ def test_references_are_resolved_by_what_is_handed_in(config):
     assert config.env_kwargs["reference"] == "${env:SIM_TOKEN}"
 
 
-def test_the_environment_resolver(monkeypatch):
+def test_references_to_environment_variables(monkeypatch):
     monkeypatch.setenv("SIM_TOKEN", "from-the-environment")
     assert resolve_secrets({"a": {"b": ["${env:SIM_TOKEN}"]}}) == {"a": {"b": ["from-the-environment"]}}
     monkeypatch.delenv("SIM_TOKEN")
     with pytest.raises(ConfigError, match=r"^env_kwargs\.a: \$\{env:SIM_TOKEN\}: the environment variable .* not set$"):
-        resolve_secrets({"a": "${env:SIM_TOKEN}"}, environment_resolver)
+        resolve_secrets({"a": "${env:SIM_TOKEN}"}, resolve_reference)
     with pytest.raises(ConfigError, match="inside a Prefect flow only"):
         resolve_secrets({"a": "${prefect:block}"})
+
+
+def test_a_kind_of_reference_that_is_handed_down_is_resolved_and_hidden(monkeypatch):
+    monkeypatch.setitem(secrets_module._handed_down, "prefect", {"sim": "from-a-block", "other": "unused"}.__getitem__)
+    kwargs = {"a": "${prefect:sim}", "b": ["${env:HOME}", {"c": "x-${prefect:sim}"}], "n": 3}
+    assert resolve_secrets(kwargs)["b"][1] == {"c": "x-from-a-block"}
+    assert "from-a-block" in secret_values(kwargs)
+    assert handed_down_secrets(kwargs) == {"prefect": {"sim": "from-a-block"}}  # a child has the environment itself
 
 
 def test_settings_read_back_without_their_secrets_say_what_to_do(config):

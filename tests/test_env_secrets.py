@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rl_training.config import secrets
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs.factory import make_env
 from rl_training.envs.training import TrainingEnvs
@@ -15,7 +16,7 @@ from rl_training.envs.validation import validate_env
 from rl_training.errors import EnvironmentFault, EnvironmentRefused
 
 ENV = "case_envs:TellsItsToken-v0"
-GIVEN = pytest.mark.parametrize("api_token", ["CASE-SECRET-7", "${env:CASE_TOKEN}"])
+GIVEN = pytest.mark.parametrize("api_token", ["CASE-SECRET-7", "${env:CASE_TOKEN}", "${prefect:case}"])
 
 
 def settings(**fields: Any) -> PPOConfig:
@@ -44,6 +45,7 @@ def fault(config: PPOConfig) -> EnvironmentFault:
 @pytest.mark.parametrize(("at", "life_step"), [("reset", 0), ("step", 1)])
 def test_a_fault(at: str, life_step: int, vectorization: str, api_token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CASE_TOKEN", "CASE-SECRET-8")
+    monkeypatch.setitem(secrets._handed_down, "prefect", {"case": "CASE-SECRET-9"}.__getitem__)
     error = fault(settings(vectorization=vectorization, env_kwargs={"api_token": api_token, "at": at}))
     where = f"environment {ENV} (index 0) at its step {life_step}"
     assert str(error) == f"{where}: {at} raised ConnectionError: http://sim/?key=***: refused"

@@ -1,7 +1,8 @@
 """Secrets: hidden wherever settings are written, and references to them that are resolved at the last moment.
 
 A value may be a reference, `${env:NAME}` (an environment variable) or `${prefect:BLOCK}` (a Prefect secret block), in
-`env_kwargs` and the `kwargs` of wrappers. References are safe to write, log and commit.
+`env_kwargs` and the `kwargs` of wrappers. References are safe to write, log and commit. Environment variables are
+looked up here; whoever knows another kind, as flows know blocks, hands down how it is looked up.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ LEAST_HIDDEN = 4
 
 SecretResolver = Callable[[str, str], str]
 """Called with a reference's kind (one of `KINDS`) and name; returns the secret."""
+
+_handed_down: dict[str, Callable[[str], str]] = {}
+"""How references of a kind are looked up in this process, besides environment variables."""
 
 _T = TypeVar("_T")
 
@@ -103,9 +107,9 @@ def secret_values(settings: Mapping[str, Any], resolver: SecretResolver | None =
 
     Args:
         settings: Keyword arguments from the settings, with their references.
-        resolver: Finds a secret, `environment_resolver` by default; a reference that it can't resolve is left out.
+        resolver: Finds a secret, `resolve_reference` by default; a reference that it can't resolve is left out.
     """
-    return frozenset(_secret_values(settings, None, resolver or environment_resolver))
+    return frozenset(_secret_values(settings, None, resolver or resolve_reference))
 
 
 def _secret_values(value: Any, secret: str | None, resolver: SecretResolver) -> Iterator[str]:
@@ -130,7 +134,7 @@ def _secret_values(value: Any, secret: str | None, resolver: SecretResolver) -> 
 def _found(reference: re.Match[str], resolver: SecretResolver) -> str:
     try:
         return resolver(reference[1], reference[2])
-    except ConfigError:
+    except (ConfigError, OSError):
         return ""
 
 
@@ -152,12 +156,47 @@ def hide(text: str, secrets: Collection[str]) -> str:
     return text
 
 
-def environment_resolver(kind: str, name: str) -> str:
-    """Returns the environment variable `name`.
+def hand_down(kind: str, look_up: Callable[[str], str]) -> None:
+    """Has references of a kind looked up by `look_up` from now on, in this process and its environments' workers.
+
+    Args:
+        kind: One of `KINDS`.
+        look_up: Takes a reference's name and returns the secret. Raises ConfigError where there is none, and OSError
+            where it can't be reached.
+    """
+    _handed_down[kind] = look_up
+
+
+def handed_down_secrets(settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """Returns what another process needs to resolve the references in settings: for each kind, names and secrets.
+
+    Environment variables are left out, since a child process has them. To be sent, never to be written.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for kind, name in _references(settings):
+        if kind in _handed_down:
+            found.setdefault(kind, {})[name] = _handed_down[kind](name)
+    return found
+
+
+def _references(value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _references(item)
+    elif isinstance(value, str):
+        yield from ((match[1], match[2]) for match in REFERENCE.finditer(value))
+
+
+def resolve_reference(kind: str, name: str) -> str:
+    """Returns the secret that a reference stands for, in this process.
 
     Raises:
-        ConfigError: It is not set, or the reference is of a kind that only a flow can resolve.
+        ConfigError: There is none, or it is of a kind that only a flow can look up.
     """
+    if kind in _handed_down:
+        return _handed_down[kind](name)
     if kind != "env":
         raise ConfigError(f"${{{kind}:{name}}} is resolved inside a Prefect flow only; here use ${{env:NAME}}")
     if name not in os.environ:
@@ -166,7 +205,7 @@ def environment_resolver(kind: str, name: str) -> str:
 
 
 def resolve_secrets(
-    mapping: Mapping[str, Any], resolver: SecretResolver = environment_resolver, *, path: str = "env_kwargs"
+    mapping: Mapping[str, Any], resolver: SecretResolver = resolve_reference, *, path: str = "env_kwargs"
 ) -> dict[str, Any]:
     """Returns a copy of `mapping` with every reference replaced by its secret. Never write the result anywhere.
 

@@ -38,10 +38,13 @@ def main(descriptor: int) -> None:
 
 
 def _serve(connection: Connection) -> None:
+    from rl_training.config.secrets import hand_down
     from rl_training.config.settings import TrainConfig
     from rl_training.envs.factory import make_env
 
-    fields, index = connection.recv()
+    fields, index, secrets = connection.recv()
+    for kind, found in secrets.items():
+        hand_down(kind, found.__getitem__)
     try:
         env = make_env(TrainConfig(**fields), index)
     except UserError as error:

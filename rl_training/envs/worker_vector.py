@@ -22,7 +22,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 
-from rl_training.config.secrets import hide
+from rl_training.config.secrets import handed_down_secrets, hide
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.guard import RaisedByEnvironment, fault_text, secrets_of
 from rl_training.envs.local_vector import require_same_spaces
@@ -42,15 +42,18 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
 
     Args:
         config: The settings, as for `make_env`.
+        answer_seconds: How long an environment may take to each answer; an `EnvironmentFault` says that one did not
+            come. None waits for ever, as training does: a step takes what it takes.
 
     Raises:
         EnvironmentRefused: An environment can't be made in its process, or they differ in their spaces.
     """
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: TrainConfig, *, answer_seconds: float | None = None) -> None:
         self.num_envs = config.num_envs
         self._env_id = config.env_id
         self._secrets = secrets_of(config)
+        self._answer_seconds = answer_seconds
         self.life_steps = np.zeros(config.num_envs, np.int64)
         """Steps of each environment since the run began [N]."""
         self._connections: list[Connection] = []
@@ -60,8 +63,9 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
             for _ in range(config.num_envs):
                 self._start_worker()
             fields = config.model_dump(include=set(_FIELDS))
+            secrets = handed_down_secrets(fields)
             for index in range(config.num_envs):
-                self._send(index, (fields, index))
+                self._send(index, (fields, index, secrets))
             pairs = self._receive_all(range(config.num_envs))
             require_same_spaces(config.env_id, pairs)
         except BaseException:
@@ -166,7 +170,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
         self._processes.append(process)
         self._tails.follow(process)
 
-    def _send(self, index: int, request: tuple[Any, Any]) -> None:
+    def _send(self, index: int, request: tuple[Any, ...]) -> None:
         try:
             self._connections[index].send(request)
         except (BrokenPipeError, ConnectionError):
@@ -188,6 +192,8 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _receive(self, index: int) -> tuple[str, Any]:
         try:
+            if self._answer_seconds is not None and not self._connections[index].poll(self._answer_seconds):
+                return "gone", (f"gave no answer within {self._answer_seconds:g} s", None)
             kind, value = self._connections[index].recv()
             return kind, value
         except (EOFError, ConnectionError):
