@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check services-test secrets extras-test soak bench-learning bench-resume bench-overhead bench-saving clean
+.PHONY: help setup train test check services-test secrets extras-test soak bench-learning bench-gate bench-resume bench-overhead bench-saving clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -22,6 +22,7 @@ help:
 	@echo "  make extras-test      install the Atari extra and run its tests"
 	@echo "  make soak             strike trainings by 40 signals each, and compare them with ones that nothing struck"
 	@echo "  make bench-resume     resume in the middle of an episode, on each environment, and compare"
+	@echo "  make bench-gate       simulate decisions of the promotion gate between policies of known means"
 	@echo "  make bench-learning   train several seeds of each task (or SEEDS seeds of CONFIG) and judge the final policies"
 	@echo "  make bench-overhead   measure what the flow and tracking cost"
 	@echo "  make bench-saving     measure how long training stands still for a checkpoint of a replay buffer of 1 GB"
@@ -70,6 +71,10 @@ bench-resume: $(READY)
 
 bench-learning: $(READY)
 	@$(BIN)/python benchmarks/learning.py $(if $(GIVEN_CONFIG),--config $(GIVEN_CONFIG)) $(if $(SEEDS),--seeds $(SEEDS))
+
+bench-gate: $(READY)
+	@$(BIN)/python benchmarks/gate.py
+	@$(BIN)/python benchmarks/gate.py --table docs/promotion.md
 
 bench-overhead: $(READY)
 	@$(BIN)/python benchmarks/overhead.py --config $(CONFIG)
