@@ -18,7 +18,7 @@ TINY: dict[str, Any] = {
     "batch_size": 50,
     "learning_rate": 0.01,
     "network": {"hidden": [8]},
-    "evaluation": {"every": 500, "episodes": 3, "final_episodes": 20},
+    "evaluation": {"every": 500, "episodes": 3, "final_episodes": 20, "video": False},
     "checkpoint": {"every": 500},
     "promotion": {"model": "plain", "floor": 5.0, "episodes": 20},
 }

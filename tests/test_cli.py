@@ -26,7 +26,7 @@ rollout_steps: 32
 batch_size: 64
 epochs: 1
 logging: {every: 64}
-evaluation: {every: 128, episodes: 3, final_episodes: 5}
+evaluation: {every: 128, episodes: 3, final_episodes: 5, video: false}
 checkpoint: {every: 128}
 """
 

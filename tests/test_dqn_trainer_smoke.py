@@ -254,7 +254,9 @@ def test_actions_without_a_head_are_refused_with_the_algorithms_that_would_do(
 
 
 def test_a_whole_run_is_judged_on_held_out_episodes() -> None:
-    summary = run_training(dqn(evaluation={"every": 3_000, "episodes": 2, "final_episodes": 5}), track=False)
+    summary = run_training(
+        dqn(evaluation={"every": 3_000, "episodes": 2, "final_episodes": 5, "video": False}), track=False
+    )
     assert summary.evaluation is not None
     assert summary.evaluation.returns == (10.0,) * 5
     assert (summary.num_timesteps, summary.stop_reason) == (3_000, "completed")

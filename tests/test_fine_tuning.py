@@ -40,7 +40,7 @@ def settings(**fields: Any) -> Any:
         "epochs": 1,
         "network": {"hidden": [8, 8]},
         "normalization": {"observation": True, "reward": True},
-        "evaluation": {"every": 1_000, "episodes": 1, "final_episodes": 1},
+        "evaluation": {"every": 1_000, "episodes": 1, "final_episodes": 1, "video": False},
     }
     return config_from_mapping({**base, **fields})
 

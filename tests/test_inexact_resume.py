@@ -25,7 +25,7 @@ NOISY = {
     "batch_size": 32,
     "epochs": 1,
     "network": {"hidden": [8]},
-    "evaluation": {"every": 1_000, "episodes": 1, "final_episodes": 1},
+    "evaluation": {"every": 1_000, "episodes": 1, "final_episodes": 1, "video": False},
 }
 
 

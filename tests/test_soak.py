@@ -21,7 +21,7 @@ from rl_training.experiment.loading import load_config
 SETTINGS: dict[str, Any] = {
     "total_timesteps": 8_192,
     "logging": {"every": 256},
-    "evaluation": {"every": 2_048, "episodes": 3, "final_episodes": 3},
+    "evaluation": {"every": 2_048, "episodes": 3, "final_episodes": 3, "video": False},
     "checkpoint": {"every": 512},
 }
 FLAGS = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={json.dumps(value)}")]

@@ -25,7 +25,7 @@ rollout_steps: 32
 batch_size: 64
 epochs: 1
 logging: {every: 64}
-evaluation: {every: 128, episodes: 3, final_episodes: 5}
+evaluation: {every: 128, episodes: 3, final_episodes: 5, video: false}
 checkpoint: {every: 128}
 """
 
@@ -39,7 +39,7 @@ ANNOUNCE = "rl_training.api.training.announce"
 TRAIN = "rl_training.runtime.trainer.Trainer.train"
 JUDGE = "rl_training.api.training.judge_final_policy"
 SUMMARIZE = "rl_training.api.training.summarize"
-WRITE_RESULT = "rl_training.cli.write_result"
+WRITE_RESULT = "rl_training.cli_running.write_result"
 
 
 @pytest.fixture

@@ -150,6 +150,8 @@ class EvaluationConfig(Settings):
     """Environments that play the episodes side by side; the result does not depend on it."""
     max_episode_steps: PositiveInt = 10_000
     """An evaluation episode longer than this is cut, counted, and reported as cut."""
+    video: bool = True
+    """Film the first held-out episode, where the environment can be rendered to arrays (`rgb_array`)."""
 
 
 class CheckpointConfig(Settings):

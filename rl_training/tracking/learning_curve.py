@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ROLLOUT, EVALUATION = "rollout/episode_return_mean", "eval/return_mean"
 LOW, HIGH = "eval/ci_low", "eval/ci_high"
 
 
 class LearningCurve:
-    """Collects the points of a run's returns and draws them."""
+    """Collects the points of a run's returns."""
 
     def __init__(self) -> None:
         self.changed = False
@@ -28,11 +30,11 @@ class LearningCurve:
             self._evaluations.append((step, mean, metrics.get(LOW, mean), metrics.get(HIGH, mean)))
         self.changed = self.changed or ROLLOUT in metrics or EVALUATION in metrics
 
-    def draw(self, path: Path, title: str) -> None:
-        """Writes the picture, a PNG of about 50 kB, beside `path` and renames it."""
+    def figure(self, title: str) -> Figure:
+        """Returns the picture of all points so far."""
+        from matplotlib.figure import Figure  # without pyplot: no window system and no global state are touched
+
         self.changed = False
-        # Figure alone, without pyplot: no window system and no global state are touched.
-        from matplotlib.figure import Figure
 
         figure = Figure(figsize=(8, 4.5), layout="constrained")
         axes: Any = figure.add_subplot()
@@ -46,7 +48,4 @@ class LearningCurve:
         axes.set(title=title, xlabel="environment steps", ylabel="episode return")
         axes.grid(alpha=0.3)
         axes.legend(loc="best", fontsize="small")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}.tmp")
-        figure.savefig(beside, format="png", dpi=110)
-        beside.replace(path)
+        return figure

@@ -7,7 +7,6 @@ process that follows a run (`shipper.py`) and `sync`, run afterwards, both drive
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,8 +17,8 @@ from rl_training.runtime.run_utils import METADATA, read_metadata
 from rl_training.tracking import run_files
 from rl_training.tracking.attempts import attempt_of, begin_attempt, require_newest
 from rl_training.tracking.cursor import Cursor, count_unsent, load_cursor
+from rl_training.tracking.figures import Figures
 from rl_training.tracking.follow import Follower, Point
-from rl_training.tracking.learning_curve import LearningCurve
 from rl_training.tracking.logged_models import RANKED_BY, known_evaluations, queued_models, send_model
 from rl_training.tracking.metric_log import DIFFERENCE
 from rl_training.tracking.mlflow_run import (
@@ -47,11 +46,6 @@ if TYPE_CHECKING:
 
 BATCH = 1_000
 """Points in one request, about: MLflow's own limit."""
-
-CURVE_SECONDS = 60.0
-"""The learning curve is drawn at most this often while training goes on."""
-
-CURVE = "learning_curve.png"
 
 
 @dataclass(frozen=True)
@@ -89,7 +83,7 @@ class Shipment:
         self.attempt = attempt_of(description)
         self.step = 0
         """The newest step read."""
-        self._curve, self._curve_drawn = LearningCurve(), -CURVE_SECONDS
+        self._figures = Figures(run_dir, description["run_name"])
         self._followers = {
             name: Follower(run_dir / name, description["total_timesteps"])
             for name in (run_files.METRICS, run_files.SYSTEM_METRICS)
@@ -150,7 +144,7 @@ class Shipment:
             self._require_newest()
             set_status(self.client, self.address.run_id, status())
             self._ended = True
-        self._draw_curve(now=self._ended)
+        self._figures.draw(now=self._ended)
         return self._ship_checkpoint() or self._ship_artifact() or self._ship_model()
 
     def deleted(self) -> bool:
@@ -196,7 +190,7 @@ class Shipment:
             for line in lines:
                 step = line.content["step"]
                 self.step = max(self.step, step)
-                self._curve.add(step, {point.key: point.value for point in line.points})
+                self._figures.curve.add(step, {point.key: point.value for point in line.points})
                 self._evaluations |= {point.step: point for point in line.points if point.key == RANKED_BY}
                 if line.end <= sent:
                     continue
@@ -206,12 +200,6 @@ class Shipment:
                 if line.content["event"] == DIFFERENCE:
                     self._differences = json.dumps({"step": step, **line.content["differences"]})
         return batch
-
-    def _draw_curve(self, now: bool) -> None:
-        if not self._curve.changed or (not now and time.monotonic() - self._curve_drawn < CURVE_SECONDS):
-            return
-        self._curve_drawn = time.monotonic()
-        self._curve.draw(self.run_dir / run_files.ARTIFACTS / CURVE, self.description["run_name"])
 
     def _ship_checkpoint(self) -> bool:
         for checkpoint in pending_checkpoints(self.run_dir, self.cursor.checkpoints):

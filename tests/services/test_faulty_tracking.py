@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from mlflow_server import Server, wait_for
-from mlflow_store import make_run, points_of_file, stored_points
+from mlflow_store import GOOD, make_run, points_of_file, stored_points, write_policy
 from shaky_proxy import ShakyProxy
 
 from rl_training.errors import TrackingError
@@ -56,12 +56,10 @@ def log(session: TrackingSession, start: int, stop: int) -> None:
     assert time.monotonic() - began < 2
 
 
-def make_checkpoint(run_dir: Path, step: int) -> str:
-    path = run_dir / "checkpoints" / f"step_{step:012d}"
-    path.mkdir(parents=True)
-    (path / "policy.pt").write_bytes(b"weights")
-    (path / "manifest.json").write_text("{}")
-    return f"checkpoints/{path.name}"
+def make_checkpoint(session: TrackingSession, step: int) -> str:
+    """Writes a checkpoint with a policy, after its evaluation; returns its name."""
+    session.log(step, {"eval/return_mean": float(step)}, "eval")
+    return write_policy(session.run_dir, step, GOOD).path.name
 
 
 def test_every_illness_passes_and_nothing_is_lost_or_doubled(server: Server, proxy: ShakyProxy) -> None:
@@ -74,16 +72,20 @@ def test_every_illness_passes_and_nothing_is_lost_or_doubled(server: Server, pro
     for i, mode in enumerate(MODES):
         proxy.mode = mode
         log(session, 10_000 * i, 10_000 * i + 5_000)
-        checkpoints.append(make_checkpoint(run_dir, 10_000 * i + 1))
+        checkpoints.append(make_checkpoint(session, 10_000 * i + 1))
         wait_for(lambda mode=mode: [request.mode for request in proxy.requests].count(mode) >= 3, 40)
         log(session, 10_000 * i + 5_000, 10_000 * (i + 1))
         proxy.mode = "pass"
         wait_for(lambda: stored_points(client, run_id) == points_of_file(run_dir), 40)
     report = session.finish("FINISHED", stop_reason="completed")
     assert (report.unsent, report.message) == (0, "")
-    assert len(stored_points(client, run_id)) == 40 * len(MODES)
+    assert len(stored_points(client, run_id)) == 41 * len(MODES)
     for checkpoint in checkpoints:
-        assert len(client.list_artifacts(run_id, checkpoint)) == 2
+        assert len(client.list_artifacts(run_id, f"checkpoints/{checkpoint}")) == 4
+    experiment = client.get_run(run_id).info.experiment_id
+    models = client.search_logged_models([experiment], order_by=[{"field_name": "metrics.eval/return_mean"}])
+    assert [(model.name, str(model.status)) for model in models] == [(name, "READY") for name in checkpoints]
+    assert [model.metrics[0].value for model in models] == [10_000 * i + 1 for i in range(len(MODES))]
     assert client.get_run(run_id).info.status == "FINISHED"
     assert client.get_run(run_id).data.tags["attempt"] == "1"
 

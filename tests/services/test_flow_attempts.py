@@ -19,7 +19,7 @@ SLOW = {
     "env_kwargs": {"api_token": "${env:CASE_TOKEN}", "reset_seconds": 0.0, "step_seconds": 0.005},
     "total_timesteps": 3_000,
     "checkpoint": {"every": 250, "keep_last": 20},
-    "evaluation": {"every": 1_000, "episodes": 2, "final_episodes": 5},
+    "evaluation": {"every": 1_000, "episodes": 2, "final_episodes": 5, "video": False},
     "promotion": {"enabled": False},
 }
 """Some seconds of training, with a secret that is given by reference."""

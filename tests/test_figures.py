@@ -1,0 +1,64 @@
+"""The pictures of a run: what they show, when they are drawn, and that they stand in nobody's way."""
+
+import logging
+
+from mlflow_store import ship_all, tracked_run
+
+from rl_training.runtime.evaluation import EvaluationResult
+from rl_training.tracking import run_files
+from rl_training.tracking.figures import CURVE, HISTOGRAM, Figures, evaluation_histogram
+
+EVALUATION = EvaluationResult((1, 2, 3, 4, 5), (0.0, 10.0, 10.0, 10.0, 20.0), (1, 1, 1, 1, 1))
+
+
+def test_the_histogram_shows_every_episode_the_mean_and_its_interval():
+    (axes,) = evaluation_histogram(EVALUATION.to_dict(), "a run").axes
+    *bars, interval = axes.patches
+    assert [bar.get_height() for bar in bars if bar.get_height()] == [1, 3, 1]
+    assert (bars[0].get_x(), bars[-1].get_x() + bars[-1].get_width()) == (0.0, 20.0)
+    (mean,) = axes.lines
+    assert mean.get_xdata()[0] == 10.0
+    assert interval.get_x() == EVALUATION.ci_low < 10.0
+    assert axes.get_title() == "a run: held-out episodes"
+
+
+def test_equal_returns_and_a_single_episode_have_a_histogram():
+    for returns in ((500.0,) * 3, (7.0,)):
+        evaluation = EvaluationResult(tuple(range(len(returns))), returns, (1,) * len(returns))
+        (axes,) = evaluation_histogram(evaluation.to_dict(), "a run").axes
+        assert max(bar.get_height() for bar in axes.patches) >= len(returns)
+
+
+def test_a_picture_is_drawn_when_there_is_something_new(tmp_path):
+    figures, artifacts = Figures(tmp_path, "a run"), tmp_path / "artifacts"
+    figures.draw(now=True)
+    assert not artifacts.exists()
+
+    figures.curve.add(10, {"rollout/episode_return_mean": 1.0})
+    figures.draw(now=False)
+    run_files.write_json(artifacts / run_files.HELD_OUT, EVALUATION.to_dict())
+    figures.draw(now=False)
+    first = {name: (artifacts / name).read_bytes() for name in (CURVE, HISTOGRAM)}
+    assert all(picture.startswith(b"\x89PNG") for picture in first.values())
+
+    for name in (CURVE, HISTOGRAM):
+        (artifacts / name).unlink()
+    figures.curve.add(20, {"rollout/episode_return_mean": 2.0})
+    figures.draw(now=False)  # a minute has not passed
+    assert [path.name for path in artifacts.iterdir()] == [run_files.HELD_OUT]
+    figures.draw(now=True)
+    assert (artifacts / CURVE).read_bytes() != first[CURVE]
+    assert not (artifacts / HISTOGRAM).exists()
+
+
+def test_a_picture_that_can_not_be_drawn_keeps_nothing_from_being_sent(client, caplog):
+    run_dir = tracked_run()
+    run_files.write_text(run_dir / "artifacts" / run_files.HELD_OUT, '{"returns": []}')
+    with caplog.at_level(logging.WARNING):
+        run_id = ship_all(run_dir).address.run_id
+    assert "a picture could not be drawn" in caplog.text
+    assert {entry.path for entry in client.list_artifacts(run_id)} == {
+        "config.yaml",
+        "evaluation.json",
+        "metadata.json",
+    }
