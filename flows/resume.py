@@ -6,7 +6,9 @@ from typing import Any
 
 from prefect import flow
 
+from flows.blocks import hand_down_blocks
 from flows.chain import hold_job, train_and_judge
+from flows.stored import over_stored
 from flows.tasks import fetch, validate
 
 
@@ -41,10 +43,10 @@ def resume_flow(
     from rl_training.runtime.checkpoint import open_checkpoint
     from rl_training.runtime.fine_tuning import WeightsOf
 
-    checkpoint = open_checkpoint(
-        fetch(source, fine_tune), policy_only=True
-    )  # all of it was verified when it was fetched
-    settings = config_to_resume(checkpoint, overrides or {}, fine_tune=fine_tune)
+    hand_down_blocks()
+    # All of it was verified when it was fetched.
+    checkpoint = open_checkpoint(fetch(source, fine_tune), policy_only=True)
+    settings = config_to_resume(checkpoint, over_stored(overrides), fine_tune=fine_tune)
     make_trainer = get_algorithm(settings.algo).make_trainer
     resume_from = WeightsOf(checkpoint) if fine_tune else checkpoint
     with hold_job(settings):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from prefect import flow
 from prefect.runtime import flow_run
-from prefect.states import Completed
 from pydantic import Field
 
+from flows.blocks import hand_down_blocks
 from flows.chain import hold_job, train_and_judge
 from flows.earlier import has_begun
 from flows.opened import MakeTrainer
+from flows.skipping import made_up_for, skipped
+from flows.stored import over_stored
 from flows.tasks import fetch, guard, validate
 from flows.train import read_settings
 from rl_training.config.settings import TrainConfig
@@ -36,8 +38,9 @@ def retrain_flow(
 ) -> dict[str, Any]:
     """Trains, evaluates, promotes and reports as train-flow does, with a seed of its own, where that is due.
 
-    Nothing is due while the same job is training, and while the champion is younger than `min_hours`: the flow run is
-    then Completed under the name Skipped, with the reason as its message.
+    Nothing is due while the same job is training, while the champion is younger than `min_hours`, and for a scheduled
+    run that another one has made up for: the flow run is then Completed under the name Skipped, with the reason as its
+    message.
 
     Args:
         config: A YAML file, the name of a shipped one such as `ppo/cartpole`, or the settings themselves.
@@ -56,18 +59,21 @@ def retrain_flow(
         EnvironmentRefused: The environment can't be trained on.
         RunFailed: The run broke; its last good checkpoint is kept.
     """
-    settings = _with_own_seed(read_settings(config, overrides))
+    if (reason := made_up_for()) is not None:
+        return skipped(reason)
+    hand_down_blocks()
+    settings = _with_own_seed(read_settings(config, over_stored(overrides)))
     try:
         with hold_job(settings):
             plan = guard(settings, start, 0.0 if has_begun() else min_hours)
             if not plan["due"]:
-                return _skipped(plan["reason"])
+                return skipped(plan["reason"])
             validate(settings)
             begins = plan["source"] or SCRATCH
             summary = train_and_judge(settings, _start(settings, plan["source"]), {"retrain.start": begins})
             return {**summary, "seed": settings.seed, "start": begins, "skipped": None}
     except AlreadyTraining as busy:
-        return _skipped(str(busy))
+        return skipped(str(busy))
 
 
 def _with_own_seed(settings: TrainConfig) -> TrainConfig:
@@ -91,8 +97,3 @@ def _start(settings: TrainConfig, source: str | None) -> MakeTrainer:
         return get_algorithm(settings.algo).make_trainer(settings, callbacks, resume_from=resume_from, stop=stop)
 
     return make
-
-
-def _skipped(reason: str) -> dict[str, Any]:
-    """Returns the state that ends the flow run; a caller in this process gets its data, as of any result."""
-    return cast("dict[str, Any]", Completed(name="Skipped", message=reason, data={"skipped": reason}))

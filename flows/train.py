@@ -6,8 +6,12 @@ from typing import Any
 
 from prefect import flow
 
+from flows.blocks import hand_down_blocks
 from flows.chain import hold_job, train_and_judge
+from flows.skipping import made_up_for, skipped
+from flows.stored import over_stored
 from flows.tasks import validate
+from rl_training.config.overrides import Overrides
 from rl_training.config.settings import TrainConfig
 
 
@@ -16,6 +20,8 @@ def train_flow(
     config: str | dict[str, Any] = "ppo/cartpole", overrides: dict[str, Any] | list[str] | None = None
 ) -> dict[str, Any]:
     """Validates the environment, trains, evaluates, promotes and reports.
+
+    A scheduled run that another one has made up for does nothing, and is Completed under the name Skipped.
 
     Args:
         config: A YAML file, the name of a shipped one such as `ppo/cartpole`, or the settings themselves.
@@ -32,14 +38,17 @@ def train_flow(
     """
     from rl_training.experiment.default_manager import DefaultExperimentManager
 
-    settings = read_settings(config, overrides)
+    if (reason := made_up_for()) is not None:
+        return skipped(reason)
+    hand_down_blocks()
+    settings = read_settings(config, over_stored(overrides))
     manager = DefaultExperimentManager()
     with hold_job(settings):
         validate(settings)
         return train_and_judge(settings, lambda callbacks, stop: manager.setup(settings, callbacks, stop=stop))
 
 
-def read_settings(config: str | dict[str, Any], overrides: dict[str, Any] | list[str] | None) -> TrainConfig:
+def read_settings(config: str | dict[str, Any], overrides: Overrides | None) -> TrainConfig:
     """Returns the settings that the flow's parameters stand for.
 
     Raises:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rl_training.config.overrides import merge, read_overrides
+from rl_training.config.overrides import laid_over, merge, read_overrides
 from rl_training.errors import ConfigError
 from rl_training.experiment.loading import config_from_mapping, config_from_text
 
@@ -41,6 +41,13 @@ def test_overrides_merge_and_never_replace():
         assert config.env_kwargs == {"size": 3, "inner": {"a": 1, "b": 5}}
         assert config.tags == {"baseline": "", "team": "x"}
         assert config.learning_rate == 0.001
+
+
+def test_overrides_laid_over_others_are_one_set_of_them():
+    both = laid_over({"evaluation": {"every": 500, "episodes": 3}, "seed": 1}, ["evaluation.every=1e3", "tags.team=x"])
+    config = read(both)
+    assert (config.evaluation.every, config.evaluation.episodes, config.seed) == (1000, 3, 1)
+    assert config.tags == {"baseline": "", "team": "x"}
 
 
 def test_lists_are_replaced():

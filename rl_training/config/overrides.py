@@ -12,8 +12,8 @@ from rl_training.config.document import MapNode, Node, Place, from_python
 from rl_training.config.reader import from_json, read_value
 from rl_training.errors import ConfigError
 
-Overrides = Mapping[str, Any] | Sequence[str]
-"""Nested mappings, dotted keys or both; or texts such as `a.b=1e-3`."""
+Overrides = Mapping[str, Any] | Sequence[str] | MapNode
+"""Nested mappings, dotted keys or both; texts such as `a.b=1e-3`; or what was read of these."""
 
 SOURCE = "overrides"
 
@@ -24,6 +24,8 @@ def read_overrides(overrides: Overrides) -> MapNode:
     Raises:
         ConfigError: One can't be read, or a key is given twice.
     """
+    if isinstance(overrides, MapNode):
+        return overrides
     if isinstance(overrides, str):
         overrides = _json_mapping(overrides)
     if isinstance(overrides, Mapping):
@@ -34,6 +36,15 @@ def read_overrides(overrides: Overrides) -> MapNode:
     for key, item in given:
         root = _combine(root, _nested(key.split("."), item))
     return root
+
+
+def laid_over(stored: Overrides, given: Overrides) -> MapNode:
+    """Returns two sets of overrides as one; what both have is as given.
+
+    Raises:
+        ConfigError: One can't be read, or a key is given twice.
+    """
+    return merge(read_overrides(stored), read_overrides(given))
 
 
 def require_sections(overrides: Overrides, allowed: Sequence[str], what: str) -> None:
