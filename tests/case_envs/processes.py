@@ -141,3 +141,14 @@ class SpawnsChild(SlowStep):
         if self.child.poll() is None:
             self.child.terminate()
             self.child.wait(timeout=5)
+
+
+class SpawnsChildSlowWhile(SpawnsChild):
+    """A step takes 0.2 s while there is a file at `path`, and no time without it."""
+
+    def __init__(self, path: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.path = Path(path)
+
+    def step(self, action: Any) -> Any:
+        return super().step(action) if self.path.exists() else Plain.step(self, action)

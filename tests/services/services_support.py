@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -28,7 +29,7 @@ TINY = {
     "rollout_steps": 50,
     "batch_size": 50,
     "learning_rate": 0.01,
-    "evaluation": {"every": 500, "episodes": 3, "final_episodes": 20},
+    "evaluation": {"every": 500, "episodes": 3, "final_episodes": 20, "video": False},
     "promotion": {"model": "plain", "floor": 5.0, "episodes": 20},
     "experiment": "deployed",
 }
@@ -49,6 +50,25 @@ class Services:
         return subprocess.run(
             command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=180, check=False
         )
+
+    def rl_training(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Runs an `rl-training` command as a user does."""
+        command = [str(BIN / "rl-training"), *arguments]
+        return subprocess.run(
+            command, env=self.environment, cwd=self.home, capture_output=True, text=True, timeout=180, check=False
+        )
+
+    def begin(self, deployment: str, **parameters: Any) -> str:
+        """Has a deployment run, and returns the flow run's id."""
+        options = [text for name, value in parameters.items() for text in ("--param", f"{name}={json.dumps(value)}")]
+        created = self.prefect("deployment", "run", deployment, *options, cwd=self.home)
+        assert created.returncode == 0, created.stdout + created.stderr
+        found = re.search(r"UUID: ([0-9a-f-]{36})", created.stdout)
+        assert found, created.stdout
+        return found[1]
+
+    def state(self, flow_run_id: str) -> str:
+        return str(self.get(f"/flow_runs/{flow_run_id}")["state"]["name"])
 
     def run(self, deployment: str, **parameters: Any) -> dict[str, Any]:
         """Runs a deployment to its end, and returns the flow run."""

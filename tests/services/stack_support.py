@@ -31,15 +31,16 @@ START_SECONDS = 300.0
 
 
 class Stack:
-    """The topology, up or coming up.
+    """The topology, which `up` starts.
 
     Args:
         folder: A new one, which every user of this machine may look into.
-        extra: Laid over the environment of each service.
     """
 
-    def __init__(self, folder: Path, extra: dict[str, str]) -> None:
-        self.folder, self.extra = folder, extra
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.extra: dict[str, dict[str, str]] = {}
+        """Laid over the environment of a service, as an override file would."""
         self.ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
         self.secrets = make_secrets(folder)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -108,23 +109,33 @@ class Stack:
                 start_new_session=True,
             )
 
-    def stop(self, name: str, number: int = signal.SIGTERM, seconds: float = 60.0) -> int | None:
-        """Ends a service as `docker stop` does; returns its exit code, None where it had to be killed."""
+    def stop(self, name: str) -> int:
+        """Ends a service as `docker stop` does; returns its exit code, which is -9 where its time was over."""
         process = self.processes.pop(name)
-        process.send_signal(number)
+        process.send_signal(signal.SIGINT if name == "postgres" else signal.SIGTERM)  # as its image says
         try:
-            return process.wait(seconds)
+            return process.wait(int(SERVICES[name].get("stop_grace_period", "10s").removesuffix("s")))
         except subprocess.TimeoutExpired:
-            kill(process)
-            return None
+            process.kill()
+            return process.wait()
+
+    def kill(self, name: str) -> list[psutil.Process]:
+        """Ends a service and everything that it has started at once, as a power cut; returns what was ended."""
+        process = self.processes.pop(name)
+        family = family_of(process)
+        for member in family:
+            with suppress(psutil.NoSuchProcess):
+                member.kill()
+        process.wait()
+        return family
 
     def down(self) -> None:
-        """Ends everything, in the opposite order."""
+        """Ends everything, in the opposite order; the database last and in order."""
         for name in reversed([name for name, process in self.processes.items() if process.poll() is None]):
-            family = psutil.Process(self.processes[name].pid).children(recursive=True)
-            self.stop(name, signal.SIGINT if name == "postgres" else signal.SIGTERM)
-            for child in psutil.wait_procs(family, timeout=5)[1]:
-                child.kill()
+            if name == "postgres":
+                self.stop(name)
+            else:
+                self.kill(name)
 
     def log(self, name: str) -> str:
         path = self.folder / f"{name}.log"
@@ -140,10 +151,10 @@ class Stack:
         return subprocess.run(command, env=environment, capture_output=True, timeout=30, check=False).returncode == 0
 
     def _environment(self, name: str) -> dict[str, str]:
-        home = self.folder / name
+        home = self._volume(name)
         home.mkdir(exist_ok=True)
         own = {key: self._here(name, value) for key, value in SERVICES[name]["environment"].items()}
-        return inherited() | {"HOME": str(home), "COLUMNS": "200"} | own | self.extra
+        return inherited() | {"HOME": str(home), "COLUMNS": "200"} | own | self.extra.get(name, {})
 
     def _here(self, name: str, text: str) -> str:
         """Puts this machine's addresses and folders in the place of the containers'."""
@@ -153,18 +164,20 @@ class Stack:
                 text = text.replace(f"{host}:{port}", f"{host.replace(server, '127.0.0.1')}:{self.ports[server]}")
             text = text.replace(f"--port={port}", f"--port={self.ports[server]}")
         text = text.replace("0.0.0.0", "127.0.0.1").replace("/run/secrets", str(self.secrets))
-        volume = "worker" if name == "bootstrap" else name
-        return re.sub(r"(?<![\w.])/data\b", str(self.folder / volume), text)
+        return re.sub(r"(?<![\w.])/data\b", str(self._volume(name)), text)
+
+    def _volume(self, name: str) -> Path:
+        """What the container has as `/data`."""
+        return self.folder / ("worker" if name == "bootstrap" else name)
 
 
 @contextmanager
-def stack(extra: dict[str, str]) -> Iterator[Stack]:
-    """The whole topology, up within the block."""
+def stack() -> Iterator[Stack]:
+    """The whole topology, which ends with the block."""
     folder = Path(tempfile.mkdtemp(prefix="rl-training-stack-"))  # pytest's own is closed to other users
     folder.chmod(0o755)
-    services = Stack(folder, extra)
+    services = Stack(folder)
     try:
-        services.up()
         yield services
     finally:
         services.down()
@@ -189,10 +202,7 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """SIGKILL to a program and to everything that it has started."""
-    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-    for member in family:
-        with suppress(psutil.NoSuchProcess):
-            member.kill()
-    process.wait()
+def family_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """A process and all that it has started, directly or not."""
+    first = psutil.Process(process.pid)
+    return [first, *first.children(recursive=True)]
