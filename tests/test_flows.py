@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from flow_records import TINY, artifacts, events, task_states
-from prefect.cli.deploy._models import PrefectYamlModel
-from prefect.flows import load_flow_from_entrypoint
 
 from flows.resume import resume_flow
 from flows.train import train_flow
@@ -220,15 +217,3 @@ def test_flow_modules_import_neither_torch_nor_mlflow_nor_gymnasium() -> None:
     command = [sys.executable, "-c", code]
     modules = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()
     assert [name for name in ("torch", "mlflow", "gymnasium") if name in modules] == []
-
-
-def test_prefect_yaml_holds_what_prefect_knows_and_its_entrypoints_are_the_flows() -> None:
-    text = yaml.safe_load((REPOSITORY / "prefect.yaml").read_text())
-    model = PrefectYamlModel.model_validate(text)
-    known = set(type(model.deployments[0]).model_fields)
-    assert all(set(deployment) <= known for deployment in text["deployments"])  # others are dropped without a word
-    flows = [load_flow_from_entrypoint(deployment.entrypoint or "") for deployment in model.deployments]
-    names = [f"{flow.name}/{deployment.name}" for flow, deployment in zip(flows, model.deployments, strict=True)]
-    assert names == ["train-flow/default", "resume-flow/default"]
-    for flow, deployment in zip(flows, model.deployments, strict=True):
-        assert set(deployment.parameters) <= set(flow.parameters.properties)

@@ -1,0 +1,147 @@
+"""`prefect.yaml`: what is shipped, against Prefect's own model, and which faults of a file `deploy` refuses."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prefect.cli.deploy._models import ConcurrencyLimitSpec, DeploymentConfig, PrefectYamlModel
+from pydantic import ValidationError
+
+from flows.project import HEARTBEAT, KEYS, LIMIT_KEYS, default_file, read_project
+from rl_training.config.shipped import shipped_names
+from rl_training.errors import UserError
+
+FILE = Path(__file__).resolve().parents[1] / "prefect.yaml"
+NOW = datetime(2026, 3, 27, 12, 0, tzinfo=UTC)
+BY_HAND, BY_CLOCK = {"limit": 1, "collision_strategy": "ENQUEUE"}, {"limit": 1, "collision_strategy": "CANCEL_NEW"}
+
+
+@pytest.fixture(scope="module")
+def shipped() -> dict[str, Any]:
+    return yaml.safe_load(FILE.read_text())
+
+
+def test_the_keys_are_those_that_prefect_knows(shipped: dict[str, Any]) -> None:
+    assert set(DeploymentConfig.model_fields) == KEYS
+    assert set(ConcurrencyLimitSpec.model_fields) == LIMIT_KEYS
+    model = PrefectYamlModel.model_validate(shipped)
+    assert len(model.deployments) == len(shipped["deployments"])
+    assert model.pull == []  # which is not the same as none: then a worker would look for the folder of this machine
+    shipped["deployments"][-1].setdefault("schedules", [{"cron": "0 3 * * *"}])[0]["catchup"] = False
+    with pytest.raises(ValidationError, match="catchup"):  # so the model does find a stray key
+        PrefectYamlModel.model_validate(shipped)
+    del shipped["deployments"][-1]["schedules"][0]["catchup"]
+
+
+def test_each_shipped_config_has_its_deployment_and_each_flow_its_default(shipped: dict[str, Any]) -> None:
+    deployments = {deployment.name: deployment for deployment in read_project(FILE, NOW)}
+    named = {f"train-flow/{name.replace('/', '-').replace('_', '-')}": name for name in shipped_names()}
+    parameters = {
+        f"train-flow/{entry['name']}": entry["parameters"]["config"]
+        for entry in shipped["deployments"]
+        if entry["entrypoint"] == "flows.train.train_flow" and entry["name"] != "default"
+    }
+    assert parameters == named
+    defaults = {f"{flow}-flow/default" for flow in ("train", "resume", "evaluate", "promote", "retrain")}
+    assert set(deployments) == {*named, *defaults}
+
+
+def test_each_deployment_runs_once_at_a_time_and_is_watched(shipped: dict[str, Any]) -> None:
+    for entry in shipped["deployments"]:
+        assert entry["concurrency_limit"] == (BY_CLOCK if "retrain" in entry["entrypoint"] else BY_HAND)
+        assert entry["work_pool"]["name"] == "rl-training"
+        assert entry["work_pool"]["job_variables"]["env"][HEARTBEAT] == "30"
+        assert entry["tags"] == ["rl-training"]
+        assert entry["description"]
+        for schedule in entry.get("schedules", []):
+            assert schedule["timezone"]
+            assert schedule["slug"]
+            assert "active" not in schedule  # a pause made in the UI lasts
+
+
+def test_the_file_of_the_working_directory_goes_before_the_one_of_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert default_file() == FILE
+    (tmp_path / "prefect.yaml").touch()
+    assert default_file() == tmp_path / "prefect.yaml"
+
+
+GOOD: dict[str, Any] = {
+    "name": "mine",
+    "entrypoint": "flows.train.train_flow",
+    "parameters": {"config": "ppo/cartpole", "overrides": {"seed": 3}},
+    "work_pool": {"name": "pool"},
+    "concurrency_limit": 2,
+    "schedules": [{"cron": "0 3 * * *", "timezone": "UTC", "slug": "nightly"}],
+}
+
+
+def written(folder: Path, *entries: Any) -> Path:
+    file = folder / "prefect.yaml"
+    file.write_text(yaml.safe_dump({"deployments": list(entries)}))
+    return file
+
+
+def test_a_file_of_ones_own(tmp_path: Path) -> None:
+    (mine,) = read_project(written(tmp_path, GOOD), NOW)
+    assert (mine.name, mine.pool, mine.limit) == ("train-flow/mine", "pool", 2)
+    assert mine.lines()[1].startswith("    nightly (UTC): Sat 2026-03-28 03:00 UTC")
+    elsewhere = {**GOOD, "parameters": {"config": "/of/the/worker.yaml"}}
+    (mine,) = read_project(written(tmp_path, elsewhere), NOW)
+    assert mine.lines()[-1] == (
+        "    warning: config /of/the/worker.yaml is not on this machine; a worker must be able to read it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"shedules": []}, "unknown key shedules; did you mean schedules"),
+        ({"name": None}, "name: is required"),
+        ({"work_pool": {}}, "work_pool.name: is required"),
+        ({"entrypoint": "flows.train.no_flow"}, "is no flow here"),
+        ({"entrypoint": "no_such_module.flow"}, "is no flow here"),
+        ({"parameters": {"cofnig": 1}}, "train-flow takes no cofnig; it takes config, overrides"),
+        ({"parameters": {"config": "ppo/cartpol"}}, "did you mean ppo/cartpole"),
+        ({"parameters": {"config": "ppo/cartpole", "overrides": {"sed": 1}}}, "did you mean seed"),
+        ({"concurrency_limit": {"limit": 1, "strategy": "ENQUEUE"}}, "concurrency_limit: unknown key strategy"),
+        ({"concurrency_limit": {"limit": 1, "collision_strategy": "WAIT"}}, "expected one of"),
+        ({"concurrency_limit": 0}, "expected a whole number above 0"),
+        ({"schedules": [{"cron": "0 0 31 2 *"}]}, "never fires"),
+        ({"schedules": ["0 3 * * *"]}, "expected mappings"),
+        ({"schedules": [{"cron": "0 3 * * *", "parameters": {"overrides": {"sed": 1}}}]}, "did you mean seed"),
+        ({"tags": ["rl-training"]}, 'PREFECT_FLOWS_HEARTBEAT_FREQUENCY to "30", got none'),
+    ],
+)
+def test_each_fault_is_refused_by_name(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message) as caught:
+        read_project(written(tmp_path, {**GOOD, **changes}), NOW)
+    assert all(line.startswith(f"{tmp_path}/prefect.yaml: deployment ") for line in str(caught.value).splitlines())
+
+
+def test_all_faults_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+    bad = [
+        {**GOOD, "name": "a", "concurrency_limit": 0},
+        {**GOOD, "name": "b", "schedule": {"cron": "1"}},
+        "c",
+        GOOD,
+        GOOD,
+    ]
+    with pytest.raises(UserError) as caught:
+        read_project(written(tmp_path, *bad), NOW)
+    said = [line.removeprefix(f"{tmp_path}/prefect.yaml: ") for line in str(caught.value).splitlines()]
+    assert [line.split(":")[0] for line in said] == [
+        "deployment a", "deployment b", "deployment 3", "two deployments are named train-flow/mine",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "- a", "deployments: {}", "deployments: [", "\0"])
+def test_what_is_no_project_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "prefect.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError, match=r"prefect\.yaml: [^\n]*$"):
+        read_project(file, NOW)
