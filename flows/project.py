@@ -52,9 +52,9 @@ class Deployment:
 
 def default_file() -> Path:
     """Returns the `prefect.yaml` of the working directory, or else the one that came with the package."""
-    here, package = Path(FILE), Path(__file__).resolve().parent
-    shipped = package / FILE if (package / FILE).is_file() else package.parent / FILE
-    return here.absolute() if here.is_file() else shipped
+    here, beside = Path(FILE), Path(__file__).resolve().parent.parent
+    inside = beside / "rl_training" / "deployments" / FILE  # of an installed package; in the repository at its root
+    return here.absolute() if here.is_file() else inside if inside.is_file() else beside / FILE
 
 
 def read_project(file: Path, now: datetime) -> list[Deployment]:

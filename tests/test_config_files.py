@@ -126,11 +126,14 @@ def test_the_example_of_the_reference_page_works():
     assert config_from_text(example, source="page").learning_rate == 0.001
 
 
-def test_configurations_are_in_the_wheel():
+def test_configurations_and_deployments_are_in_the_wheel():
     setup = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     assert "rl_training.configs" in setup["packages"]
     assert setup["package-dir"]["rl_training.configs"] == "configs"
     assert setup["package-data"]["rl_training.configs"] == ["*/*.yaml"]
+    assert "rl_training.deployments" in setup["packages"]
+    assert setup["package-dir"]["rl_training.deployments"] == "."
+    assert setup["package-data"]["rl_training.deployments"] == ["prefect.yaml"]
 
 
 def test_home_is_one_absolute_place(monkeypatch, tmp_path):
