@@ -73,7 +73,7 @@ def run_train_flow(
 
         parameters = _plain(config), _plain(overrides)
         read_settings(*parameters)  # a mistake in them is said before a server is started
-        return _run(lambda: train_flow(*parameters), callbacks)
+        return FlowSummary(_run(lambda: train_flow(*parameters), callbacks))
 
 
 def run_resume_flow(
@@ -90,7 +90,7 @@ def run_resume_flow(
     with before_import(), _quiet_prefect():
         from flows.resume import resume_flow
 
-        return _run(lambda: resume_flow(str(source), _plain(overrides), fine_tune), callbacks)
+        return FlowSummary(_run(lambda: resume_flow(str(source), _plain(overrides), fine_tune), callbacks))
 
 
 def run_retrain_flow(
@@ -116,7 +116,43 @@ def run_retrain_flow(
 
         parameters = _plain(config), _plain(overrides)
         read_settings(*parameters)
-        return _run(lambda: retrain_flow(*parameters, start, min_hours), callbacks)
+        return FlowSummary(_run(lambda: retrain_flow(*parameters, start, min_hours), callbacks))
+
+
+def run_evaluate_flow(
+    source: str | Path, overrides: Overrides = (), *, episodes: int | None = None, roll_back: bool = False
+) -> dict[str, Any]:
+    """Runs evaluate-flow in this process, and returns its result.
+
+    Args:
+        source: As a rule `models:/NAME@champion`.
+        overrides: Settings of `promotion.*`, `evaluation.*` and `env_kwargs.*` that differ.
+        episodes: How many, in place of `promotion.episodes`.
+        roll_back: Whether a champion that has dropped is rolled back.
+
+    Raises:
+        UserError: The source, the settings or a server can't be used.
+        EnvironmentFault: An environment broke its contract.
+        KeyboardInterrupt: A signal came.
+    """
+    with before_import(), _quiet_prefect():
+        from flows.evaluate import evaluate_flow
+
+        return _run(lambda: evaluate_flow(str(source), episodes, roll_back, _plain(overrides)))
+
+
+def run_promote_flow(candidate: str | Path, overrides: Overrides = (), *, force: str | None = None) -> dict[str, Any]:
+    """Runs promote-flow in this process, and returns its result; see `run_evaluate_flow`.
+
+    Args:
+        candidate: A run, a checkpoint's directory, or a registered version.
+        overrides: Settings of `promotion.*` and `evaluation.*` that differ.
+        force: A reason to make it champion whatever the gate finds.
+    """
+    with before_import(), _quiet_prefect():
+        from flows.promote import promote_flow
+
+        return _run(lambda: promote_flow(str(candidate), _plain(overrides), force))
 
 
 def _plain(value: Any) -> Any:
@@ -126,7 +162,7 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, str | Path) else list(value)
 
 
-def _run(call: Callable[[], dict[str, Any]], callbacks: Sequence[Callback]) -> FlowSummary:
+def _run(call: Callable[[], dict[str, Any]], callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
     # Prefect turns SIGTERM into an exception of its own, and hands the signal on to whom it would have come before.
     with interrupted_by_signals() as interruptions, embedded_server(_import_what_runs_need):
         from prefect.exceptions import TerminationSignal
@@ -143,7 +179,7 @@ def _run(call: Callable[[], dict[str, Any]], callbacks: Sequence[Callback]) -> F
                     raise (KeyboardInterrupt if type(stopped) is KeyboardInterrupt else Terminated) from stopped
                 interruptions.end()
                 summary = summarize_stopped(caller.opened[-1])
-            return FlowSummary(summary)
+            return summary
 
 
 def _import_what_runs_need() -> None:

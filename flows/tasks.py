@@ -1,4 +1,4 @@
-"""The tasks that the flows chain: guard, validate, fetch, train, evaluate, promote, report.
+"""The tasks that the flows chain: guard, validate, fetch, train, evaluate, promote, report; monitor and roll back.
 
 Each is a few lines around what the library offers; none is served from a cache, since none is a pure function. What a
 retry can't change (settings, a refused environment, a NaN) is never retried.
@@ -6,7 +6,6 @@ retry can't change (settings, a refused environment, a NaN) is never retried.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -16,11 +15,14 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
 from prefect.tasks import Task
 
 from flows.opened import OpenRun
+from flows.publish import link_run, publish_monitoring, publish_promotion, publish_rollback
 from flows.report import report_text
 from flows.supervise import FlowReporter, supervise
+from rl_training.config.overrides import Overrides
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import (
     CheckpointNotWritten,
@@ -32,6 +34,7 @@ from rl_training.errors import (
 )
 
 if TYPE_CHECKING:
+    from rl_training.api.promotion import PromotionResult
     from rl_training.api.retraining import Start
 
 
@@ -110,6 +113,7 @@ def train(run: OpenRun) -> dict[str, Any]:
     trainer = run.next_trainer()
     total = trainer.config.total_timesteps
     report_progress = FlowReporter(run.progress, total_timesteps=total, run_uid=trainer.run.run_uid)
+    link_run(run.session.ui)
 
     def meanwhile() -> None:
         require_ours(run.run_dir)
@@ -135,14 +139,11 @@ def train(run: OpenRun) -> dict[str, Any]:
 @task(name="evaluate", cache_policy=NO_CACHE, retries=1, retry_delay_seconds=1, retry_condition_fn=may_pass_in_training)
 def evaluate(run: OpenRun, checkpoint: str) -> dict[str, Any]:
     """Plays the held-out episodes with a checkpoint's policy and records them with the run."""
-    from rl_training.api.training import HELD_OUT
-    from rl_training.runtime.workflows import evaluate_checkpoint, resolve_local_checkpoint
+    from rl_training.api.judging import judge
+    from rl_training.runtime.workflows import resolve_local_checkpoint
 
     opened = resolve_local_checkpoint(checkpoint)
-    evaluation = evaluate_checkpoint(opened, config=run.config)
-    run.session.log(opened.num_timesteps, evaluation.metrics("heldout"), event="heldout")
-    run.session.log_artifact(HELD_OUT, json.dumps(evaluation.to_dict(), allow_nan=False))
-    return evaluation.to_dict()
+    return judge(opened, run.config, run.run_dir, run.session.callback).to_dict()
 
 
 @task(name="promote", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=may_pass)
@@ -153,15 +154,57 @@ def promote(run: OpenRun, checkpoint: str) -> dict[str, Any]:
 
     run_id = run.session.run_id
     assert run_id is not None  # a flow's run is tracked before it trains
-    result = decide(resolve_local_checkpoint(checkpoint), run.config, run_id=run_id)
+    return _decided(decide(resolve_local_checkpoint(checkpoint), run.config, run_id=run_id))
+
+
+@task(
+    name="promote-candidate",
+    cache_policy=NO_CACHE,
+    retries=2,
+    retry_delay_seconds=[2, 10],
+    retry_condition_fn=may_pass,
+)
+def promote_candidate(candidate: str, overrides: Overrides, force: str | None) -> dict[str, Any]:
+    """Registers whatever is offered and lets the gate decide; see `rl_training.api.promotion.promote_candidate`."""
+    from rl_training.api.promotion import promote_candidate as decide
+
+    return _decided(decide(candidate, overrides, force=force))
+
+
+def _decided(result: PromotionResult) -> dict[str, Any]:
     get_run_logger().info("%s: %s", result.verdict.kind, "; ".join(result.verdict.reasons))
-    return {
-        "verdict": result.verdict.kind,
-        "reasons": list(result.verdict.reasons),
-        "model": result.model,
-        "version": result.version,
-        "alias": result.alias,
-    }
+    publish_promotion(result)
+    return result.to_dict()
+
+
+@task(name="monitor", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=may_pass)
+def monitor(source: str, overrides: Overrides, episodes: int | None) -> dict[str, Any]:
+    """Plays fresh episodes and compares them with the promotion; see `rl_training.api.monitoring.monitor`.
+
+    The evaluation is the flow run's own: each try of it plays the same episodes, and none where they are on record.
+    """
+    from rl_training.api.monitoring import monitor as play
+
+    evaluation_id = None if flow_run.id is None else str(flow_run.id)
+    result = play(source, overrides, episodes=episodes, evaluation_id=evaluation_id)
+    get_run_logger().info("%s", "; ".join(result.drop.reasons))
+    publish_monitoring(result)
+    return result.to_dict()
+
+
+@task(name="roll-back", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=may_pass)
+def roll_back_champion(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """Makes the champion before the one that has dropped champion again.
+
+    Raises:
+        UserError: There is none, or another version is champion by now.
+    """
+    from rl_training.api.promotion import roll_back
+
+    reason = f"evaluation {evaluation['number']}: {'; '.join(evaluation['reasons'])}"
+    result = roll_back(evaluation["model"], reason=reason, version=evaluation["version"]).to_dict()
+    publish_rollback(result)
+    return result
 
 
 @task(name="report", cache_policy=NO_CACHE, retries=1, retry_delay_seconds=1)

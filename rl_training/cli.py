@@ -7,23 +7,23 @@ before there was anything to go on from.
 
 from __future__ import annotations
 
-import signal
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn, TextIO
+from typing import Annotated, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter, validators
 
-from rl_training import __version__, cli_models, cli_server
-from rl_training.cli_output import Summary, log_to_stderr, result_stream, write_result
+from rl_training import __version__, cli_flows, cli_models, cli_server
+from rl_training.cli_options import Config, FineTune, Json, Set, Source
+from rl_training.cli_output import log_to_stderr, result_stream, write_result
+from rl_training.cli_running import EXIT_FAILED, StoppedEarly, finish, source_stays
 from rl_training.errors import RLTrainingError, UserError, foreign_cause
 from rl_training.runtime.stopping import EXIT_STOPPED, EXIT_TERMINATED, Terminated, interrupted_by_signals
 
-EXIT_FAILED, EXIT_USER_ERROR, EXIT_INTERRUPTED = 1, 2, 130
+EXIT_USER_ERROR, EXIT_INTERRUPTED = 2, 130
 
 DEEP_VALIDATION = {"episodes": 20, "max_steps": 100_000}
 
@@ -34,19 +34,10 @@ app = App(
     default_parameter=Parameter(negative=(), show_default=False),
     suppress_keyboard_interrupt=False,  # what is left of an interrupted command is ours to say
 )
-flow = App(name="flow", help="The same as a Prefect flow, with promotion and a report.")
-app.command(flow)
 for command in (cli_models.promote, cli_models.rollback, cli_server.deploy, cli_server.doctor, cli_server.worker):
     app.command(command)
+app.command(cli_flows.flow)
 
-Config = Annotated[str, Parameter(help="A YAML file, or the name of a shipped config such as ppo/cartpole.")]
-Source = Annotated[
-    str, Parameter(help="Directory of a run or checkpoint, MLflow run id, runs:/ID or models:/NAME@ALIAS.")
-]
-Set = Annotated[
-    tuple[str, ...],
-    Parameter(name="--set", metavar="KEY=VALUE", help="Override a setting by its dotted key; repeatable."),
-]
 EnvId = Annotated[str | None, Parameter(help="A Gymnasium id, with its plug-in module: module:Env-v0.")]
 Algo = Annotated[str, Parameter(help="The algorithm that shall train on it, where an id is given.")]
 Episodes = Annotated[
@@ -60,20 +51,9 @@ Seed = Annotated[
     ),
 ]
 RunDir = Annotated[Path, Parameter(help="The run's directory.")]
-Json = Annotated[bool, Parameter(name="--json", help="Print the result as one line of JSON.")]
 NoTrack = Annotated[bool, Parameter(help="Keep the run out of MLflow; its directory has everything.")]
 Offline = Annotated[bool, Parameter(help="Start although MLflow is away; send later with sync.")]
 Deep = Annotated[bool, Parameter(help="Play 20 episodes of up to 100,000 steps each.")]
-FineTune = Annotated[
-    bool,
-    Parameter(help="Begin a new run with the checkpoint's weights alone; all settings but the network's may change."),
-]
-StartFrom = Annotated[
-    Literal["champion", "scratch"], Parameter(help="The champion's weights, where there is a champion, or scratch.")
-]
-MinHours = Annotated[
-    float, Parameter(validator=validators.Number(gte=0), help="Age of the champion before which nothing is due.")
-]
 NewRun = Annotated[bool, Parameter(help="Make a new MLflow run where the old one was deleted.")]
 
 
@@ -90,7 +70,7 @@ def train(
         from rl_training.cli_progress import make_progress
 
         summary = run_training(settings, [make_progress()], track=not no_track, offline=offline)
-        return _finish(summary, out, json, offline=offline)
+        return finish(summary, out, json, offline=offline)
 
 
 @app.command
@@ -104,14 +84,14 @@ def resume(
     json: Json = False,
 ) -> int:
     """Train on from a run's newest good checkpoint, or from the checkpoint given."""
-    with _source_stays(source), result_stream() as out:
+    with source_stays(source), result_stream() as out:
         from rl_training.api.training import resume_training
         from rl_training.cli_progress import make_progress
 
         summary = resume_training(
             source, set_, [make_progress()], fine_tune=fine_tune, track=not no_track, offline=offline
         )
-        return _finish(summary, out, json, offline=offline)
+        return finish(summary, out, json, offline=offline)
 
 
 @app.command
@@ -187,62 +167,6 @@ def sync(run_dir: RunDir, *, new_run: NewRun = False, json: Json = False) -> int
         return EXIT_FAILED if report.unsent or report.message else 0
 
 
-@flow.command(name="train")
-def flow_train(*, config: Config, set_: Set = (), json: Json = False) -> int:
-    """Run train-flow: validate, train, evaluate, promote, report."""
-    with result_stream() as out:
-        from flows.run import run_train_flow
-        from rl_training.cli_progress import make_progress
-
-        return _finish(run_train_flow(config, set_, [make_progress()]), out, json)
-
-
-@flow.command(name="resume")
-def flow_resume(source: Source, *, fine_tune: FineTune = False, set_: Set = (), json: Json = False) -> int:
-    """Run resume-flow: train on from a checkpoint, then evaluate, promote, report."""
-    with _source_stays(source), result_stream() as out:
-        from flows.run import run_resume_flow
-        from rl_training.cli_progress import make_progress
-
-        return _finish(run_resume_flow(source, set_, [make_progress()], fine_tune=fine_tune), out, json)
-
-
-@flow.command(name="retrain")
-def flow_retrain(
-    *, config: Config, set_: Set = (), start: StartFrom = "champion", min_hours: MinHours = 0.0, json: Json = False
-) -> int:
-    """Run retrain-flow: as train-flow, with a seed of its own, from the champion's weights, where that is due."""
-    with result_stream() as out:
-        from flows.run import run_retrain_flow
-        from rl_training.cli_progress import make_progress
-
-        summary = run_retrain_flow(config, set_, [make_progress()], start=start, min_hours=min_hours)
-        return _finish(summary, out, json)
-
-
-class _StoppedEarly(Exception):
-    """A signal stopped a command that goes on from a source before it had begun to."""
-
-
-@contextmanager
-def _source_stays(source: str) -> Iterator[None]:
-    """Says of a signal in the block, before training goes on, that the same command goes on later."""
-    try:
-        yield
-    except KeyboardInterrupt as interruption:
-        raise _StoppedEarly(f"stopped before training went on; {source} is as it was") from interruption
-
-
-def _finish(summary: Summary, out: TextIO, as_json: bool, *, offline: bool = False) -> int:
-    # What the run came to is known, and this process's exit code with it.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)
-    write_result(out, summary.to_dict(), summary.lines(), as_json=as_json)
-    if summary.stop_reason == "signal":
-        return EXIT_STOPPED
-    return EXIT_FAILED if summary.unsent and not offline else 0
-
-
 def run(arguments: Sequence[str]) -> int:
     """Runs one command, as the last thing that this process does: it heeds no signals once the result is known.
 
@@ -264,7 +188,7 @@ def run(arguments: Sequence[str]) -> int:
         if (cause := foreign_cause(error)) is not None:  # in an environment or callback: its author wants to see where
             traceback.print_exception(cause)
         return _fail(error, EXIT_FAILED)
-    except _StoppedEarly as error:
+    except StoppedEarly as error:
         return _fail(error, EXIT_STOPPED)
     except KeyboardInterrupt as interruption:
         return EXIT_TERMINATED if isinstance(interruption, Terminated) else EXIT_INTERRUPTED

@@ -9,26 +9,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from rl_training.cli_options import Candidate, Force, Json, Rules
 from rl_training.cli_output import result_stream, write_result
 
-Candidate = Annotated[
-    str,
-    Parameter(
-        help="A run by MLflow's id, runs:/ID or directory (its best checkpoint); a checkpoint's directory; or "
-        "models:/NAME/VERSION.",
-    ),
-]
-Rules = Annotated[
-    tuple[str, ...],
-    Parameter(name="--set", metavar="KEY=VALUE", help="Override a setting of promotion or evaluation; repeatable."),
-]
-Force = Annotated[
-    str | None,
-    Parameter(metavar="REASON", help="Make it champion whatever the gate finds; the reason stays on record."),
-]
 Model = Annotated[str, Parameter(help="The registered model's name.")]
 Reason = Annotated[str, Parameter(metavar="TEXT", help="Why; it stays on the version that is rolled back.")]
-Json = Annotated[bool, Parameter(name="--json", help="Print the result as one line of JSON.")]
 
 
 def promote(source: Candidate, *, set_: Rules = (), force: Force = None, json: Json = False) -> int:

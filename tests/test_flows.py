@@ -22,7 +22,9 @@ pytestmark = pytest.mark.usefixtures("flow_home")
 @pytest.fixture(scope="module")
 def trained() -> tuple[Any, dict[str, Any]]:
     """One whole run of train-flow: its final state and its summary."""
-    state = train_flow(TINY, {"seed": 3}, return_state=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RL_TRAINING_MLFLOW_UI", "http://127.0.0.1:5999")
+        state = train_flow(TINY, {"seed": 3}, return_state=True)
     return state, state.result()
 
 
@@ -61,8 +63,15 @@ def test_evaluations_show_as_table_rows_and_events_while_progress_and_report_are
     report = artifacts(flow_run_id, "markdown")["training-report"]
     assert "mean return 10.00 (95 % interval 10.00 to 10.00) over 20 held-out episodes" in report
     assert "PROMOTE: registered model plain, version 1, now champion" in report
-    assert summary["run_id"] in report
+    assert f"| MLflow run | [`{summary['run_id']}`]({summary['ui_command']}) |" in report
+    page = artifacts(flow_run_id, "markdown")["mlflow-run"]
+    assert page == f"[MLflow run]({summary['ui_command']})"
+    assert summary["ui_command"].startswith("http://127.0.0.1:5999/#/experiments/")
     assert summary["run_dir"] in report
+    assert "PROMOTE: plain, version 1" in artifacts(flow_run_id, "markdown")["promotion-verdict"]
+    assert len(json.loads(artifacts(flow_run_id, "table")["promotion-episodes"])) == 20
+    (promoted,) = events("rl.champion.promoted", "rl-training.model.plain", expected=1)
+    assert promoted == summary["promotion"]
 
 
 def test_the_mlflow_run_is_finished_with_held_out_metrics_and_a_champion(
@@ -213,7 +222,8 @@ def test_a_job_trains_once_at_a_time() -> None:
 
 
 def test_flow_modules_import_neither_torch_nor_mlflow_nor_gymnasium() -> None:
-    code = "import sys, flows.train, flows.resume, flows.run; print(*sorted(sys.modules))"
+    flows = ", ".join(f"flows.{name}" for name in ("train", "resume", "retrain", "evaluate", "promote", "run"))
+    code = f"import sys, {flows}; print(*sorted(sys.modules))"
     command = [sys.executable, "-c", code]
     modules = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()
     assert [name for name in ("torch", "mlflow", "gymnasium") if name in modules] == []

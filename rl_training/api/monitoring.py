@@ -247,9 +247,10 @@ def _play(
 
 
 def _metrics(there: RecordedEvaluation, evaluation: EvaluationResult, drop: DropVerdict) -> dict[str, float]:
-    compared = {name: drop.numbers[name] for name in ("upper", "promoted_lower", "floor") if name in drop.numbers}
-    numbers = {**compared, "dropped": float(drop.dropped), "version": float(there.record["version"])}
-    return {**evaluation.metrics("monitoring"), **{f"monitoring/{name}": value for name, value in numbers.items()}}
+    compared = ("upper", "promoted_lower", "floor")
+    numbers = {name: value for name, value in drop.numbers.items() if name in compared}
+    numbers |= {"dropped": float(drop.dropped), "version": float(there.record["version"])}
+    return evaluation.metrics("monitoring") | {f"monitoring/{name}": value for name, value in numbers.items()}
 
 
 def _result(

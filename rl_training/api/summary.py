@@ -24,6 +24,8 @@ def summary_lines(summary: Mapping[str, Any], *, resume: str = "resume") -> list
     if summary["evaluation"] is not None:
         lines.append(evaluation_line(summary["evaluation"]))
     if (promotion := summary.get("promotion")) is not None:
+        from rl_training.tracking.decision import promotion_line
+
         lines += [promotion_line(promotion), *(f"  {reason}" for reason in promotion["reasons"])]
     lines += [f"run directory: {summary['run_dir']}", f"checkpoint: {summary['checkpoint']}"]
     if summary.get("best_checkpoint", summary["checkpoint"]) != summary["checkpoint"]:
@@ -46,12 +48,6 @@ def evaluation_line(evaluation: Mapping[str, Any]) -> str:
 def evaluation_numbers(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the numbers that sum an evaluation (as JSON) up, without its single episodes."""
     return {name: value for name, value in evaluation.items() if not isinstance(value, list)}
-
-
-def promotion_line(promotion: Mapping[str, Any]) -> str:
-    """Returns what the gate decided."""
-    alias = f", now {promotion['alias']}" if promotion["alias"] else ""
-    return f"{promotion['verdict']}: registered model {promotion['model']}, version {promotion['version']}{alias}"
 
 
 def _end(summary: Mapping[str, Any]) -> str:

@@ -44,6 +44,8 @@ class PromotionResult:
     decision_id: str
     run_id: str
     """The MLflow run that the candidate comes from, which has the record."""
+    moved: bool = False
+    """Whether it was made champion now; False where it was champion before, and where it is not."""
 
     @property
     def record(self) -> str:
@@ -60,6 +62,7 @@ class PromotionResult:
             "model": self.model,
             "version": self.version,
             "alias": self.alias,
+            "moved": self.moved,
             "previous_version": self.previous_version,
             "candidate": _summed_up(self.candidate),
             "champion": None if self.champion is None else _summed_up(self.champion),
@@ -70,13 +73,18 @@ class PromotionResult:
 
     def lines(self) -> list[str]:
         """Returns it for people."""
-        before = "none" if self.previous_version is None else f"version {self.previous_version}"
-        return [
-            promotion_line(self.to_dict()),
-            *(f"  {reason}" for reason in self.verdict.reasons),
-            f"champion when it was decided: {before}",
-            f"record: {self.record}",
-        ]
+        return promotion_lines(self.to_dict())
+
+
+def promotion_lines(promotion: Mapping[str, Any]) -> list[str]:
+    """Returns a decision, of a result as JSON, for people."""
+    before = "none" if promotion["previous_version"] is None else f"version {promotion['previous_version']}"
+    return [
+        promotion_line(promotion),
+        *(f"  {reason}" for reason in promotion["reasons"]),
+        f"champion when it was decided: {before}",
+        f"record: {promotion['record']}",
+    ]
 
 
 def promotion_line(promotion: Mapping[str, Any]) -> str:
@@ -98,7 +106,9 @@ def decision_id(about: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
 
 
-def result_of(record: Mapping[str, Any], run_id: str, version: str, alias: str | None) -> PromotionResult:
+def result_of(
+    record: Mapping[str, Any], run_id: str, version: str, alias: str | None, *, moved: bool = False
+) -> PromotionResult:
     """Returns the result of a decision.
 
     Args:
@@ -106,6 +116,7 @@ def result_of(record: Mapping[str, Any], run_id: str, version: str, alias: str |
         run_id: The run that has the record.
         version: The candidate's version now.
         alias: What that version is now.
+        moved: Whether it was made champion now.
     """
     verdict, champion = record["verdict"], record["champion"]
     return PromotionResult(
@@ -119,6 +130,7 @@ def result_of(record: Mapping[str, Any], run_id: str, version: str, alias: str |
         previous_version=champion["version"] if champion else None,
         decision_id=record["decision_id"],
         run_id=run_id,
+        moved=moved,
     )
 
 

@@ -11,7 +11,14 @@ from rl_training.errors import TrackingError
 from rl_training.runtime.fine_tuning import CarriedOver
 from rl_training.runtime.inexact import INEXACT
 from rl_training.tracking.naming import MAX_TAG, legal_name, shorten
-from rl_training.tracking.store import get_or_create_experiment, no_resend, ui_hint
+from rl_training.tracking.store import (
+    connect,
+    get_or_create_experiment,
+    no_resend,
+    resolve_tracking_uri,
+    ui_address,
+    ui_hint,
+)
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -79,6 +86,15 @@ def experiment_of(client: MlflowClient, run_id: str) -> str | None:
             return None
         raise
     return str(info.experiment_id) if info.lifecycle_stage == "active" else None
+
+
+def run_page(run_id: str) -> str | None:
+    """Returns the address of a run's page; None where no server is known that shows it, or the run was deleted."""
+    uri = resolve_tracking_uri()
+    if ui_address(uri) is None:
+        return None
+    experiment_id = experiment_of(connect(uri), run_id)
+    return None if experiment_id is None else ui_hint(uri, experiment_id, run_id)
 
 
 def _create(client: MlflowClient, experiment_id: str, description: Mapping[str, Any]) -> str:

@@ -139,7 +139,7 @@ class _Promotion:
             if record["forced"] is None and record["verdict"]["kind"] != "PROMOTE":
                 return self._result(version, record, self._challenge(version, record, is_champion))
             if self._make_champion(version, record, champion, lock):
-                return self._result(version, record, CHAMPION)
+                return self._result(version, record, CHAMPION, moved=not is_champion)
             logger.warning("the champion of %s changed while it was decided; deciding again", self.model)
         raise TrackingError(f"the champion of {self.model} changed {TRIES} times while it was decided; try again")
 
@@ -245,5 +245,7 @@ class _Promotion:
         self.client.set_registered_model_alias(self.model, CHALLENGER, version.version)
         return replace_champion(self.client, self.model, champion, str(version.version), lock)
 
-    def _result(self, version: ModelVersion, record: dict[str, Any], alias: str | None) -> PromotionResult:
-        return result_of(record, self.run_id, str(version.version), alias)
+    def _result(
+        self, version: ModelVersion, record: dict[str, Any], alias: str | None, *, moved: bool = False
+    ) -> PromotionResult:
+        return result_of(record, self.run_id, str(version.version), alias, moved=moved)

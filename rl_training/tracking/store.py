@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from filelock import FileLock
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
+UI_VARIABLE = "RL_TRAINING_MLFLOW_UI"
+"""Where people open MLflow's pages, where that is another address than the one that programs use."""
 SQLITE = "sqlite:///"
 
 _GAVE_UP = re.compile(r"Max retries exceeded with url: .*\(Caused by \w+\((.*)\)\)")
@@ -106,10 +108,22 @@ def sqlite_path(uri: str) -> Path | None:
     return Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
 
 
+def ui_address(uri: str) -> str | None:
+    """Returns where people open MLflow's pages, without credentials; None where no server is known that shows them."""
+    address = os.environ.get(UI_VARIABLE) or (uri if is_server(uri) else "")
+    return without_credentials(address).rstrip("/") or None
+
+
+def version_page(uri: str, model: str, version: str) -> str | None:
+    """Returns the address of a registered version's page; None where no server is known that shows it."""
+    address = ui_address(uri)
+    return None if address is None else f"{address}/#/models/{quote(model, safe='')}/versions/{version}"
+
+
 def ui_hint(uri: str, experiment_id: str, run_id: str) -> str:
     """Returns where a run can be seen: the page's address, or the command that opens the UI."""
-    if is_server(uri):
-        return f"{without_credentials(uri).rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}"
+    if (address := ui_address(uri)) is not None:
+        return f"{address}/#/experiments/{experiment_id}/runs/{run_id}"
     return f"{program('mlflow')} ui --backend-store-uri {shlex.quote(without_credentials(uri))}"
 
 

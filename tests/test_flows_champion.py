@@ -1,0 +1,135 @@
+"""promote-flow and evaluate-flow: who becomes champion, when one has dropped, and what Prefect shows of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from flow_records import artifacts, events, task_states
+from mlflow_store import BAD, GOOD, run_with_policy
+from prefect.exceptions import ParameterTypeError
+
+from flows.evaluate import evaluate_flow
+from flows.promote import promote_flow
+
+pytestmark = pytest.mark.usefixtures("flow_home")
+
+MODEL = {"promotion": {"model": "carts", "episodes": 20}}
+CHAMPION = "models:/carts@champion"
+UI = "http://127.0.0.1:5999"
+
+
+@pytest.fixture(scope="module")
+def story(flow_home: Path) -> Any:
+    """A bad policy becomes the first champion, a good one follows, and then the world gets worse for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RL_TRAINING_MLFLOW_UI", f"{UI}/")
+        (bad, bad_run), (good, good_run) = run_with_policy(BAD, seed=1), run_with_policy(GOOD, seed=2)
+        first = promote_flow(bad_run, MODEL, return_state=True)
+        better = promote_flow(str(good.path), MODEL, return_state=True)
+        again = promote_flow(good_run, MODEL)
+        well = evaluate_flow(CHAMPION, return_state=True)
+        worse = {"evaluation.max_episode_steps": 30}
+        dropped = evaluate_flow(CHAMPION, roll_back=True, overrides=worse, return_state=True)
+    return SimpleNamespace(**locals())
+
+
+def flow_run_of(state: Any) -> str:
+    return str(state.state_details.flow_run_id)
+
+
+def test_promote_flow_decides_and_shows_both_tables(story: Any, flow_client: Any) -> None:
+    first, better = story.first.result(), story.better.result()
+    assert (first["verdict"], first["version"], first["alias"], first["champion"]) == ("PROMOTE", "1", "champion", None)
+    assert (better["verdict"], better["version"], better["previous_version"]) == ("PROMOTE", "2", "1")
+    assert better["candidate"]["return_mean"] == 500.0 > 20.0 > better["champion"]["return_mean"]
+    assert task_states(flow_run_of(story.better), expected=1) == [("promote-candidate", "Completed", 1)]
+    assert json.loads(json.dumps(better, allow_nan=False)) == better
+    rows = json.loads(artifacts(flow_run_of(story.better), "table")["promotion-episodes"])
+    record = flow_client.download_artifacts(story.good_run, f"promotions/{better['decision_id']}.json")
+    evaluation = json.loads(Path(record).read_text())["champion"]["evaluation"]
+    assert [row["seed"] for row in rows] == evaluation["seeds"]
+    assert [row["champion return"] for row in rows] == evaluation["returns"]
+    assert [row["candidate return"] for row in rows] == [500.0] * 20
+    (row, *_) = json.loads(artifacts(flow_run_of(story.first), "table")["promotion-episodes"])
+    assert list(row) == ["seed", "candidate return", "candidate length"]
+
+
+def test_the_verdict_in_markdown_has_reasons_numbers_and_links(story: Any, flow_client: Any) -> None:
+    better = story.better.result()
+    lines = artifacts(flow_run_of(story.better), "markdown")["promotion-verdict"].splitlines()
+    assert lines[:3] == [
+        "# PROMOTE: carts, version 2",
+        "",
+        "PROMOTE: registered model carts, version 2, now champion",
+    ]
+    assert f"- {better['reasons'][-1]}" in lines
+    assert "|  | candidate, version 2 | champion, version 1 |" in lines
+    (mean,) = [line for line in lines if line.startswith("| mean return ")]
+    assert mean == f"| mean return | 500.00 | {better['champion']['return_mean']:,.2f} |"
+    experiment = flow_client.get_run(story.good_run).info.experiment_id
+    page = f"{UI}/#/experiments/{experiment}/runs/{story.good_run}"
+    assert f"| MLflow run | [`{story.good_run}`]({page}) |" in lines
+    assert f"| registered version | [carts, version 2]({UI}/#/models/carts/versions/2) |" in lines
+
+
+def test_evaluate_flow_plays_the_champion_and_finds_it_as_good_as_it_was(story: Any, flow_client: Any) -> None:
+    well = story.well.result()
+    assert (well["version"], well["number"], well["is_champion"]) == ("2", 1, True)
+    assert (well["dropped"], well["rolled_back"]) == (False, None)
+    assert well["evaluation_id"] == flow_run_of(story.well)
+    assert task_states(flow_run_of(story.well), expected=1) == [("monitor", "Completed", 1)]
+    rows = json.loads(artifacts(flow_run_of(story.well), "table")["evaluation-episodes"])
+    assert [row["return"] for row in rows] == [500.0] * 20
+    report = artifacts(flow_run_of(story.well), "markdown")["evaluation-report"]
+    assert report.startswith("# carts, version 2: no drop\n\nmean return 500.00")
+    page = artifacts(flow_run_of(story.well), "markdown")["mlflow-run"]
+    assert f"{UI}/#/experiments/" in page
+    assert page.endswith(f"/runs/{well['run_id']})")
+    assert flow_client.get_run(well["run_id"]).data.tags["registered_model"] == "carts"
+
+
+def test_a_champion_that_has_dropped_is_rolled_back_where_that_is_asked_for(story: Any, flow_client: Any) -> None:
+    dropped = story.dropped.result()
+    assert (dropped["dropped"], dropped["is_champion"], dropped["version"]) == (True, True, "2")
+    rolled_back = dropped["rolled_back"]
+    assert (rolled_back["version"], rolled_back["previous_version"]) == ("1", "2")
+    assert rolled_back["reason"].startswith("evaluation 2: the mean return is 30, at most 30 with 95 % confidence")
+    assert str(flow_client.get_model_version_by_alias("carts", "champion").version) == "1"
+    names = [name for name, _, _ in task_states(flow_run_of(story.dropped), expected=2)]
+    assert names == ["monitor", "roll-back"]
+    texts = artifacts(flow_run_of(story.dropped), "markdown")
+    assert texts["evaluation-report"].startswith("# carts, version 2: DROPPED\n")
+    assert texts["rollback-report"].startswith("# carts: rolled back to version 1\n")
+
+
+def test_each_change_of_the_champion_is_one_event(story: Any) -> None:
+    (dropped,) = events("rl.champion.dropped", "rl-training.model.carts", expected=1)
+    assert dropped == {name: value for name, value in story.dropped.result().items() if name != "rolled_back"}
+    promoted = events("rl.champion.promoted", "rl-training.model.carts", expected=2)
+    assert [(event["version"], event["previous_version"]) for event in promoted] == [("1", None), ("2", "1")]
+    assert promoted[1] == story.better.result()
+    assert (story.again["alias"], story.again["moved"]) == ("champion", False)
+
+
+def test_what_makes_no_sense_fails_at_once_and_is_not_tried_again(story: Any, flow_client: Any) -> None:
+    versions = len(flow_client.search_model_versions("name = 'carts'"))
+    with pytest.raises(ParameterTypeError, match="episodes"):
+        evaluate_flow(CHAMPION, episodes=0)
+    faults = [
+        (evaluate_flow, {"source": CHAMPION, "episodes": 3}, "promotion.episodes: got 3", 1),
+        (evaluate_flow, {"source": CHAMPION, "overrides": ["learning_rate=1"]}, "evaluating takes promotion.*", 1),
+        (evaluate_flow, {"source": str(story.good.path), "roll_back": True}, "only a champion can be rolled back", 0),
+        (promote_flow, {"candidate": story.good_run, "overrides": {"promotion": {"flor": 1}}}, "promotion.flor", 1),
+        (promote_flow, {"candidate": story.good_run, "overrides": MODEL, "force": " "}, "needs a reason", 1),
+        (promote_flow, {"candidate": "nowhere"}, "'nowhere' is no checkpoint", 1),
+    ]
+    for flow, parameters, says, tasks in faults:
+        state = flow(**parameters, return_state=True)
+        assert state.is_failed()
+        assert says in str(state.message)
+        assert [runs for _, _, runs in task_states(flow_run_of(state), expected=tasks)] == [1] * tasks
+    assert len(flow_client.search_model_versions("name = 'carts'")) == versions
