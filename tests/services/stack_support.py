@@ -27,7 +27,7 @@ from services_support import REPOSITORY, Services, inherited
 COMPOSE: dict[str, Any] = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
 PORTS = {"postgres": 5432, "mlflow": 5000, "prefect": 4200}
-START_SECONDS = 300.0
+START_SECONDS = 600.0
 
 
 class Stack:
