@@ -8,6 +8,7 @@ from prefect import flow
 from pydantic import Field
 
 from flows.blocks import hand_down_blocks
+from flows.skipping import made_up_for, skipped
 from flows.stored import over_stored
 from flows.tasks import monitor, roll_back_champion
 
@@ -22,7 +23,8 @@ def evaluate_flow(
     """Plays fresh episodes; those of a registered version are logged to its model's monitoring run.
 
     A champion that plays worse than when it was promoted, beyond doubt, raises the event `rl.champion.dropped`, and is
-    rolled back where that is asked for. A flow run that is tried again plays nothing that is on record.
+    rolled back where that is asked for. A flow run that is tried again plays nothing that is on record, and a scheduled
+    one that another one has made up for does nothing (Completed, under the name Skipped).
 
     Args:
         source: As a rule `models:/NAME@champion`; else another version, an MLflow run, or a directory.
@@ -42,6 +44,8 @@ def evaluate_flow(
     """
     from rl_training.api.monitoring import require_registered
 
+    if (reason := made_up_for()) is not None:
+        return skipped(reason)
     hand_down_blocks()
     if roll_back:
         require_registered(source)
