@@ -6,7 +6,6 @@ import threading
 import time
 from pathlib import Path
 
-import gymnasium as gym
 import mlflow
 import numpy as np
 import pytest
@@ -23,7 +22,6 @@ from rl_training.tracking import promotion
 from rl_training.tracking.decision import fresh_seeds
 from rl_training.tracking.promotion import promote
 from rl_training.tracking.promotion_lock import Lease, promotion_lock
-from rl_training.tracking.pyfunc import signature_of
 from rl_training.tracking.registry import champion_of, model_name
 from rl_training.tracking.rollback import roll_back
 
@@ -391,12 +389,3 @@ def test_a_resumed_run_offers_its_new_policy_as_a_new_version(client):
     result = offer(newer, run_id)
     assert (result.version, result.alias, champion(client)) == ("2", "champion", "2")
     assert tags(client, "2")["checkpoint"] == "step_000000000200"
-
-
-def test_signatures_of_spaces():
-    box, discrete = gym.spaces.Box(-1, 1, (3, 2)), gym.spaces.Discrete(4)
-    signature = signature_of(gym.spaces.Dict({"image": gym.spaces.Box(0, 255, (8, 8), np.uint8), "vector": box}), box)
-    assert str(signature.inputs) == "['image': Tensor('uint8', (-1, 8, 8)), 'vector': Tensor('float32', (-1, 3, 2))]"
-    assert str(signature.outputs) == "[Tensor('float32', (-1, 3, 2))]"
-    assert str(signature_of(discrete, gym.spaces.MultiBinary(5)).inputs) == "[Tensor('int64', (-1,))]"
-    assert signature_of(gym.spaces.Tuple((box, discrete)), discrete) is None
