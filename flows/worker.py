@@ -146,7 +146,7 @@ async def _let_save(pool: str, name: str) -> None:
 
 async def _cancel_and_wait(client: PrefectClient, pool: str, name: str) -> None:
     asked = set()
-    while runs := await _unfinished(client, pool, name):
+    while runs := await unfinished_runs(client, pool, name):
         for run in runs:
             # What is about to start can't be told to stop before it has.
             if run.state_type == StateType.RUNNING and run.id not in asked:
@@ -157,7 +157,8 @@ async def _cancel_and_wait(client: PrefectClient, pool: str, name: str) -> None:
         await asyncio.sleep(0.5)
 
 
-async def _unfinished(client: PrefectClient, pool: str, name: str) -> list[FlowRun]:
+async def unfinished_runs(client: PrefectClient, pool: str, name: str) -> list[FlowRun]:
+    """Returns the flow runs of a work pool that a worker has taken and that have not ended."""
     unfinished = FlowRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING", "PENDING", "CANCELLING"]}}})
     ours = WorkPoolFilter.model_validate({"name": {"any_": [pool]}})
     runs = await client.read_flow_runs(flow_run_filter=unfinished, work_pool_filter=ours)
