@@ -50,8 +50,8 @@ def retrain_flow(
         min_hours: Hours since the champion's version was registered before which nothing is due.
 
     Returns:
-        The summary (see `flows.chain.summarize`) with `seed`, `start` (`models:/NAME/VERSION`, or `scratch`) and
-        `skipped`: None, or the reason, which is all that there is then.
+        The summary (see `flows.chain.summarize`) with `seed`, `start` (`models:/NAME/VERSION`, or `scratch`), the
+        `reason` for that, and `skipped`: None, or why nothing was due, which is all that there is then.
 
     Raises:
         CheckpointError: The champion's weights don't fit the settings.
@@ -71,7 +71,7 @@ def retrain_flow(
             validate(settings)
             begins = plan["source"] or SCRATCH
             summary = train_and_judge(settings, _start(settings, plan["source"]), {"retrain.start": begins})
-            return {**summary, "seed": settings.seed, "start": begins, "skipped": None}
+            return {**summary, "seed": settings.seed, "start": begins, "reason": plan["reason"], "skipped": None}
     except AlreadyTraining as busy:
         return skipped(str(busy))
 

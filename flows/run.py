@@ -47,7 +47,10 @@ class FlowSummary:
 
         if self.values.get("skipped"):
             return [f"skipped: {self.values['skipped']}"]
-        return summary_lines(self.values, resume="flow resume")
+        lines = summary_lines(self.values, resume="flow resume")
+        if "start" in self.values:
+            lines.insert(1, f"{self.values['reason']}; seed {self.values['seed']}")
+        return lines
 
 
 def run_train_flow(

@@ -23,6 +23,7 @@ from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
+from flows.publish import link_run
 from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.runtime.stopping import StopFlag
 
@@ -110,11 +111,13 @@ class FlowProgress(Callback):
 class FlowReporter:
     """Writes what `FlowProgress` has noted to Prefect: a progress bar, a table of evaluations, an event for each.
 
-    A server that is away costs these records and nothing else: training goes on, and the log says so once.
+    Before them comes a link to the run's page in MLflow, where it has one. A server that is away costs these records
+    and nothing else: training goes on, and the log says so once.
     """
 
-    def __init__(self, progress: FlowProgress, *, total_timesteps: int, run_uid: str) -> None:
+    def __init__(self, progress: FlowProgress, *, total_timesteps: int, run_uid: str, page: str | None = None) -> None:
         self._progress = progress
+        self._page = page
         self._total = total_timesteps
         self._resource = {"prefect.resource.id": f"rl-training.run.{run_uid}", "prefect.resource.role": "run"}
         self._rows: list[dict[str, Any]] = []
@@ -126,7 +129,9 @@ class FlowReporter:
 
     def __call__(self) -> None:
         """Reports what is new since the last call."""
+        page, self._page = self._page, None
         try:
+            link_run(page)
             self._report_progress()
             self._report_evaluations()
         except Exception as error:

@@ -19,7 +19,7 @@ from prefect.runtime import flow_run
 from prefect.tasks import Task
 
 from flows.opened import OpenRun
-from flows.publish import link_run, publish_monitoring, publish_promotion, publish_rollback
+from flows.publish import publish_monitoring, publish_promotion, publish_rollback
 from flows.report import report_text
 from flows.supervise import FlowReporter, supervise
 from rl_training.config.overrides import Overrides
@@ -112,8 +112,9 @@ def train(run: OpenRun) -> dict[str, Any]:
     start = run.newest_step()
     trainer = run.next_trainer()
     total = trainer.config.total_timesteps
-    report_progress = FlowReporter(run.progress, total_timesteps=total, run_uid=trainer.run.run_uid)
-    link_run(run.session.ui)
+    report_progress = FlowReporter(
+        run.progress, total_timesteps=total, run_uid=trainer.run.run_uid, page=run.session.ui
+    )
 
     def meanwhile() -> None:
         require_ours(run.run_dir)

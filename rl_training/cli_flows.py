@@ -68,9 +68,13 @@ def evaluate(
     with result_stream() as out:
         from flows.run import run_evaluate_flow
         from rl_training.api.monitoring import monitoring_lines
+        from rl_training.api.promotion import RollbackResult
 
         result = run_evaluate_flow(source, set_, episodes=episodes, roll_back=roll_back)
-        write_result(out, result, monitoring_lines(result), as_json=json)
+        lines = monitoring_lines(result)
+        if result["rolled_back"] is not None:
+            lines += RollbackResult(**result["rolled_back"]).lines()
+        write_result(out, result, lines, as_json=json)
         return 0
 
 

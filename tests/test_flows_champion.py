@@ -14,6 +14,7 @@ from prefect.exceptions import ParameterTypeError
 
 from flows.evaluate import evaluate_flow
 from flows.promote import promote_flow
+from rl_training.cli import run
 
 pytestmark = pytest.mark.usefixtures("flow_home")
 
@@ -121,7 +122,7 @@ def test_what_makes_no_sense_fails_at_once_and_is_not_tried_again(story: Any, fl
         evaluate_flow(CHAMPION, episodes=0)
     faults = [
         (evaluate_flow, {"source": CHAMPION, "episodes": 3}, "promotion.episodes: got 3", 1),
-        (evaluate_flow, {"source": CHAMPION, "overrides": ["learning_rate=1"]}, "evaluating takes promotion.*", 1),
+        (evaluate_flow, {"source": CHAMPION, "overrides": ["learning_rate=1"]}, "an evaluation may set promotion.*", 1),
         (evaluate_flow, {"source": str(story.good.path), "roll_back": True}, "only a champion can be rolled back", 0),
         (promote_flow, {"candidate": story.good_run, "overrides": {"promotion": {"flor": 1}}}, "promotion.flor", 1),
         (promote_flow, {"candidate": story.good_run, "overrides": MODEL, "force": " "}, "needs a reason", 1),
@@ -133,3 +134,17 @@ def test_what_makes_no_sense_fails_at_once_and_is_not_tried_again(story: Any, fl
         assert says in str(state.message)
         assert [runs for _, _, runs in task_states(flow_run_of(state), expected=tasks)] == [1] * tasks
     assert len(flow_client.search_model_versions("name = 'carts'")) == versions
+
+
+def test_the_command_line_prints_the_results(story: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    """Version 1 is champion again: nine steps an episode are all that it comes to, and ever came to."""
+    assert run(["flow", "evaluate", CHAMPION, "--episodes", "20", "--json"]) == 0
+    evaluated = json.loads(capfd.readouterr().out.splitlines()[-1])
+    assert (evaluated["version"], evaluated["dropped"], evaluated["number"]) == ("1", False, 3)
+    assert (
+        run(["flow", "promote", story.bad_run, "--set", "promotion.model=carts", "--set", "promotion.episodes=20"]) == 0
+    )
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0] == "PROMOTE: registered model carts, version 1, now champion"
+    assert lines[-1].startswith(f"record: runs:/{story.bad_run}/promotions/")
+    assert run(["flow", "promote", "nowhere"]) == 2

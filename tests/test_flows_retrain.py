@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,8 +13,10 @@ from flow_records import TINY, task_states
 from prefect.exceptions import ParameterTypeError
 
 from flows.retrain import retrain_flow
+from flows.run import FlowSummary
 from rl_training.api import retraining
 from rl_training.api.retraining import plan_retraining
+from rl_training.cli import run
 from rl_training.errors import CheckpointError
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.runtime.job_lock import job_lock
@@ -46,6 +49,8 @@ def test_the_first_retraining_starts_from_scratch_with_a_seed_of_its_own(
 ) -> None:
     state, summary = first
     assert (summary["skipped"], summary["start"], summary["num_timesteps"]) == (None, "scratch", 1_000)
+    assert summary["reason"] == "nightly has no champion yet: this retraining starts from scratch"
+    assert FlowSummary(summary).lines()[1] == f"{summary['reason']}; seed {summary['seed']}"
     assert summary["seed"] == derived_seed(5, f"flow run {flow_run_of(state)}")
     assert (summary["promotion"]["model"], summary["promotion"]["alias"]) == ("nightly", "champion")
     run = flow_client.get_run(summary["run_id"])
@@ -142,6 +147,19 @@ def test_a_typo_in_the_settings_trains_nothing(flow_home: Path) -> None:
     assert "did you mean learning_rate?" in state.message
     assert set((flow_home / "runs").glob("*")) == runs
     assert task_states(flow_run_of(state), expected=0) == []
+
+
+def test_the_command_line_says_why_it_skipped(
+    first: tuple[Any, dict[str, Any]], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "nightly.yaml"
+    config.write_text(json.dumps(NIGHTLY))
+    command = ["flow", "retrain", "--config", str(config), "--min-hours", "24"]
+    assert run([*command, "--json"]) == 0
+    assert "is due when it is 24 hours old" in json.loads(capfd.readouterr().out.splitlines()[-1])["skipped"]
+    assert run(command) == 0
+    assert capfd.readouterr().out.startswith("skipped: version 1 of nightly, the champion, is 0.0 hours old")
+    assert run([*command[:-1], "-1"]) == 2
 
 
 # The plan alone, with champions of any age.

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.api.summary import evaluation_line, evaluation_numbers
-from rl_training.config.overrides import Overrides, require_sections
+from rl_training.config.checking import require_sections
+from rl_training.config.overrides import Overrides, read_overrides
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import UserError
 from rl_training.experiment.loading import config_from_mapping, config_of_checkpoint
@@ -141,7 +142,7 @@ def monitor(
         UserError: There is no such source.
         StopTraining: `stop` was set.
     """
-    require_sections(overrides, CHANGEABLE, "evaluating")
+    require_sections(read_overrides(overrides), CHANGEABLE, "an evaluation")
     evaluation_id = evaluation_id or uuid.uuid4().hex
     parsed = None if Path(source).exists() else parse_source(str(source))
     if not isinstance(parsed, ModelSource):

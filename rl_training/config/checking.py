@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -41,6 +41,23 @@ def examine(document: MapNode, config_type: type[ConfigT]) -> tuple[ConfigT | No
         if not faults:
             return config, []
     return None, faults + _combinations_besides(faults, document, values, config_type)
+
+
+def require_sections(overrides: MapNode, allowed: Sequence[str], who: str) -> None:
+    """Refuses overrides of other settings than those of some sections.
+
+    Args:
+        overrides: As one document.
+        allowed: The sections, by their top-level keys.
+        who: Takes no others, for the message.
+
+    Raises:
+        ConfigError: A line for each other key.
+    """
+    message = f"is the run's own; {who} may set {' and '.join(f'{key}.*' for key in allowed)}"
+    faults = [Fault(node.place, (key,), message) for key, node in overrides.entries.items() if key not in allowed]
+    if faults:
+        raise refusal(faults)
 
 
 def refusal(faults: Iterable[Fault]) -> ConfigError:

@@ -47,22 +47,6 @@ def laid_over(stored: Overrides, given: Overrides) -> MapNode:
     return merge(read_overrides(stored), read_overrides(given))
 
 
-def require_sections(overrides: Overrides, allowed: Sequence[str], what: str) -> None:
-    """Refuses overrides of other settings than those of some sections.
-
-    Args:
-        overrides: They.
-        allowed: Top-level keys.
-        what: Who refuses the others, for the message.
-
-    Raises:
-        ConfigError: Names the first other key.
-    """
-    for key, node in read_overrides(overrides).entries.items():
-        if key not in allowed:
-            raise ConfigError(f"{node.place}: {key}: {what} takes {', '.join(f'{name}.*' for name in allowed)} alone")
-
-
 def merge(base: MapNode, over: MapNode) -> MapNode:
     """Returns `base` with the values of `over` in place of its own; sections are merged key by key."""
     entries = dict(base.entries)

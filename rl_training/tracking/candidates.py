@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl_training.config.checking import refusal
+from rl_training.config.checking import require_sections
 from rl_training.config.document import MapNode
 from rl_training.config.overrides import Overrides, read_overrides
 from rl_training.config.programs import program
 from rl_training.config.reader import from_json
 from rl_training.config.settings import TrainConfig
-from rl_training.config.typed import Fault
 from rl_training.errors import UserError
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.runtime.checkpoint import CHECKPOINTS, Checkpoint, best_path, find_checkpoint, open_checkpoint
@@ -130,11 +129,9 @@ def _rank(best: tuple[Path, float]) -> tuple[float, str]:
 def _settings(checkpoint: Checkpoint, overrides: Overrides, *, model: str | None = None) -> TrainConfig:
     """Returns the checkpoint's settings with overrides, and `model` as the registered model unless they name one."""
     config = config_of_checkpoint(checkpoint, overrides)
-    over = read_overrides(overrides).entries
-    message = f"is the run's own; a promotion may set {' and '.join(f'{key}.*' for key in CHANGEABLE)}"
-    if faults := [Fault(node.place, (key,), message) for key, node in over.items() if key not in CHANGEABLE]:
-        raise refusal(faults)
-    rules = from_json(over["promotion"]) if "promotion" in over else None
+    over = read_overrides(overrides)
+    require_sections(over, CHANGEABLE, "a promotion")
+    rules = from_json(over.entries["promotion"]) if "promotion" in over.entries else None
     if model is None or (isinstance(rules, MapNode) and "model" in rules.entries):
         return config
     return config.model_copy(update={"promotion": config.promotion.model_copy(update={"model": model})})

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from services_support import TINY, Services, eventually, mlflow_run, processes_of
 
+from rl_training.seeding import derived_seed
+
 pytestmark = pytest.mark.services
 
 
@@ -39,6 +41,41 @@ def test_resume_flow_trains_on_from_the_mlflow_run(
     assert run.info.run_id != source
     assert run.info.status == "FINISHED"
     assert [point.step for point in services_client.get_metric_history(run.info.run_id, "eval/return_mean")] == [2_500]
+
+
+def test_a_retraining_starts_from_the_champion_which_is_evaluated_and_challenged_by_deployments_too(
+    services: Services, trained: dict[str, Any], services_client: Any
+) -> None:
+    champion = services_client.get_model_version_by_alias("plain", "champion")
+    retrained = services.run("retrain-flow/default", overrides={**TINY, "total_timesteps": 500})
+    assert retrained["state"]["name"] == "Completed"
+    run = mlflow_run(services_client, retrained)
+    assert run.info.status == "FINISHED"
+    assert run.data.tags["retrain.start"] == f"models:/plain/{champion.version}"
+    assert run.data.tags["forked_from.run_id"] == champion.run_id
+    assert run.data.params["seed"] == str(derived_seed(0, f"flow run {retrained['id']}"))
+
+    young = services.run("retrain-flow/default", overrides=TINY, min_hours=24)
+    assert (young["state"]["type"], young["state"]["name"]) == ("COMPLETED", "Skipped")
+    assert "is due when it is 24 hours old" in young["state"]["message"]
+
+    evaluated = services.run("evaluate-flow/default", source="models:/plain@champion", episodes=20, roll_back=True)
+    assert evaluated["state"]["name"] == "Completed"
+    experiment = services_client.get_experiment_by_name("monitoring").experiment_id
+    (monitoring,) = services_client.search_runs([experiment], "tags.registered_model = 'plain'")
+    assert monitoring.data.metrics["monitoring/return_mean"] == 10.0
+    assert monitoring.data.metrics["monitoring/dropped"] == 0.0
+
+    offered = services.run("promote-flow/default", candidate=run.info.run_id, overrides={"promotion": {"floor": 11.0}})
+    assert offered["state"]["name"] == "Completed"
+    wanted = {"artifacts": {"flow_run_id": {"any_": [offered["id"]]}, "key": {"any_": ["promotion-verdict"]}}}
+    (verdict,) = services.post("/artifacts/filter", wanted)
+    assert verdict["data"].startswith("# REJECT: plain, version ")
+    assert "does not reach the floor of 11" in verdict["data"]
+    assert services_client.get_model_version_by_alias("plain", "champion").version == champion.version
+    promoted = {"filter": {"event": {"name": ["rl.champion.promoted"]}, "order": "ASC"}}
+    told = [event["payload"] for event in services.post("/events/filter", promoted)["events"]]
+    assert next(event["run_id"] for event in told if event["model"] == "plain") == champion.run_id
 
 
 def test_a_typo_fails_the_flow_run_and_trains_nothing(services: Services, trained: dict[str, Any]) -> None:
