@@ -42,6 +42,8 @@ class PromotionResult:
     previous_version: str | None
     """The version that was champion when it was decided."""
     decision_id: str
+    time: str
+    """When it was decided, UTC, ISO 8601: earlier, where the same had been asked before."""
     run_id: str
     """The MLflow run that the candidate comes from, which has the record."""
     moved: bool = False
@@ -67,6 +69,7 @@ class PromotionResult:
             "candidate": _summed_up(self.candidate),
             "champion": None if self.champion is None else _summed_up(self.champion),
             "decision_id": self.decision_id,
+            "time": self.time,
             "run_id": self.run_id,
             "record": self.record,
         }
@@ -78,11 +81,11 @@ class PromotionResult:
 
 def promotion_lines(promotion: Mapping[str, Any]) -> list[str]:
     """Returns a decision, of a result as JSON, for people."""
-    before = "none" if promotion["previous_version"] is None else f"version {promotion['previous_version']}"
+    before = "nobody" if promotion["previous_version"] is None else f"version {promotion['previous_version']}"
     return [
         promotion_line(promotion),
         *(f"  {reason}" for reason in promotion["reasons"]),
-        f"champion when it was decided: {before}",
+        f"decided: {promotion['time']}, when the champion was {before}",
         f"record: {promotion['record']}",
     ]
 
@@ -129,6 +132,7 @@ def result_of(
         champion=EvaluationResult.from_dict(champion["evaluation"]) if champion else None,
         previous_version=champion["version"] if champion else None,
         decision_id=record["decision_id"],
+        time=record["time"],
         run_id=run_id,
         moved=moved,
     )
