@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -87,8 +88,20 @@ def test_readmes_python_uses_what_is_offered():
 
 
 def test_readmes_config_is_valid():
-    (text,) = blocks(README, "yaml")
+    text, _ = blocks(README, "yaml")
     assert config_from_mapping(yaml.safe_load(text.replace("1e-3", "0.001"))).total_timesteps == 100_000
+
+
+def test_readmes_deployment_fits_into_the_project(tmp_path):
+    from flows.project import read_project
+
+    _, entry = blocks(README, "yaml")
+    file = tmp_path / "prefect.yaml"
+    file.write_text((ROOT / "prefect.yaml").read_text(encoding="utf-8") + "\n" + entry, encoding="utf-8")
+    added = read_project(file, datetime(2026, 6, 1, tzinfo=UTC))[-1]
+    assert added.name == "retrain-flow/pendulum"
+    assert f"{added.schedules[0].times[0]:%d %H:%M %Z}" == "01 02:30 CEST"
+    assert added.warnings == ()
 
 
 def test_folders_in_the_layout_are_there():
