@@ -98,12 +98,11 @@ class Stack:
         command = [self._here(name, part) for part in SERVICES[name]["command"]]
         if "PGPASSWORD_FILE" in SERVICES[name]["environment"]:  # the entrypoint of the servers' image
             command = [str(REPOSITORY / "docker" / "with_password.sh"), *command]
-        cwd = REPOSITORY if name == "bootstrap" else self.folder  # where the image has prefect.yaml
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 ["env", "--default-signal=INT", *command],
                 env=self._environment(name),
-                cwd=cwd,
+                cwd=self.folder,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
