@@ -107,7 +107,7 @@ def _check_limits(client: SyncPrefectClient, deployments: list[DeploymentRespons
         if limit is None or not limit.active:
             sound = False
             text = f"deployment {flows[deployment.id]} (id {deployment.id}) has no concurrency limit"
-            yield Finding("limits", "problem", text, DEPLOY)
+            yield Finding("limits", "problem", text, "give it a concurrency_limit in prefect.yaml, and deploy again")
             continue
         if not limit.active_slots:
             continue

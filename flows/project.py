@@ -105,9 +105,11 @@ def _deployment(entry: Any, now: datetime) -> Deployment:
         schedules.append(run_times(schedule, now))
         parameters.append({**parameters[0], **(schedule.get("parameters") or {})})
     warnings = [text for given in parameters for text in _check_parameters(flow, given)]
-    return Deployment(
-        f"{flow.name}/{entry['name']}", str(pool), _limit(entry), tuple(schedules), tuple(dict.fromkeys(warnings))
-    )
+    limit = _limit(entry)
+    if limit is None:
+        warnings.append("it has no concurrency_limit: a second flow run fails while the first one trains")
+    name = f"{flow.name}/{entry['name']}"
+    return Deployment(name, str(pool), limit, tuple(schedules), tuple(dict.fromkeys(warnings)))
 
 
 def _flow(entrypoint: str) -> Any:

@@ -17,7 +17,7 @@ def skipped(reason: str) -> dict[str, Any]:
 
 
 def made_up_for() -> str | None:
-    """Returns why nothing is left to do for this flow run of a schedule: another one has begun since it was due.
+    """Returns why nothing is left to do for this flow run of a schedule: one like it has begun since it was due.
 
     Where no worker was there for a night, the server keeps all that it had scheduled. Its limit cancels what comes
     while the first of them runs; this one is for what a worker takes up afterwards.
@@ -40,7 +40,7 @@ def made_up_for() -> str | None:
             ),
             deployment_filter=DeploymentFilter.model_validate({"id": {"any_": [deployment.id]}}),
         )
-    done = [run for run in begun if run.state_name != SKIPPED]
+    done = [run for run in begun if run.state_name != SKIPPED and run.parameters == ours.parameters]
     if not done:
         return None
     return f"this run was due at {due:%Y-%m-%d %H:%M %Z}, and {done[0].name} has begun since: it has made up for it"
