@@ -40,7 +40,13 @@ def made_up_for() -> str | None:
             ),
             deployment_filter=DeploymentFilter.model_validate({"id": {"any_": [deployment.id]}}),
         )
-    done = [run for run in begun if run.state_name != SKIPPED and run.parameters == ours.parameters]
+    done = [
+        run
+        for run in begun
+        if run.run_count > 0  # one that was cancelled while it waited has a start time too
+        and run.state_name != SKIPPED
+        and run.parameters == ours.parameters
+    ]
     if not done:
         return None
     return f"this run was due at {due:%Y-%m-%d %H:%M %Z}, and {done[0].name} has begun since: it has made up for it"

@@ -13,6 +13,7 @@ import signal
 import time
 from contextlib import suppress
 from typing import Any
+from uuid import UUID
 
 import httpx
 import psutil  # type: ignore[import-untyped]
@@ -44,7 +45,10 @@ class SavingWorker(ProcessWorker):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.takes_runs = True
+        self.last_taken: frozenset[UUID] = frozenset()
+        """What the last poll took; it may not have this worker's label yet."""
+        self._takes_runs = True
+        self._polling = asyncio.Lock()
         self._is_away = False
 
     @classmethod
@@ -54,15 +58,22 @@ class SavingWorker(ProcessWorker):
 
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
         """Takes what is due."""
-        if not self.takes_runs:
-            return []
-        try:
-            taken = await super().get_and_submit_flow_runs()
-        except httpx.HTTPError as error:
-            self._bear(error)
-            return []
-        self._is_away = False
-        return taken
+        async with self._polling:
+            if not self._takes_runs:
+                return []
+            try:
+                taken = await super().get_and_submit_flow_runs()
+            except httpx.HTTPError as error:
+                self._bear(error)
+                return []
+            self.last_taken, self._is_away = frozenset(run.id for run in taken), False
+            return taken
+
+    async def take_no_more(self) -> None:
+        """Returns when no further flow run is taken."""
+        self._takes_runs = False
+        async with self._polling:  # a poll that is under way may still take some
+            return
 
     async def sync_with_backend(self) -> None:
         """Sends the worker's heartbeat."""
@@ -122,20 +133,20 @@ async def _serve(pool: str, name: str | None, limit: int | None) -> None:
     waiting = asyncio.create_task(told.wait())
     await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
     if waiting.done():
-        worker.takes_runs = False
-        await _let_save(pool, worker.name)
+        await worker.take_no_more()
+        await _let_save(pool, worker.name, worker.last_taken)
     waiting.cancel()
     serving.cancel()
     with suppress(asyncio.CancelledError):
         await serving
 
 
-async def _let_save(pool: str, name: str) -> None:
+async def _let_save(pool: str, name: str, last_taken: frozenset[UUID]) -> None:
     """Cancels the flow runs of this worker, and returns when they and what they have started have ended."""
     family = psutil.Process().children(recursive=True)
     try:
         async with asyncio.timeout(SAVE_SECONDS), get_client() as client:
-            await _cancel_and_wait(client, pool, name)
+            await _cancel_and_wait(client, pool, name, last_taken)
     except (httpx.HTTPError, TimeoutError) as error:
         logger.warning("the flow runs can't be cancelled (%s); their processes are told to stop", error or "no answer")
         await _stop_processes()
@@ -144,9 +155,9 @@ async def _let_save(pool: str, name: str) -> None:
         await asyncio.sleep(0.2)
 
 
-async def _cancel_and_wait(client: PrefectClient, pool: str, name: str) -> None:
+async def _cancel_and_wait(client: PrefectClient, pool: str, name: str, last_taken: frozenset[UUID]) -> None:
     asked = set()
-    while runs := await unfinished_runs(client, pool, name):
+    while runs := await unfinished_runs(client, pool, name, last_taken):
         for run in runs:
             # What is about to start can't be told to stop before it has.
             if run.state_type == StateType.RUNNING and run.id not in asked:
@@ -157,12 +168,14 @@ async def _cancel_and_wait(client: PrefectClient, pool: str, name: str) -> None:
         await asyncio.sleep(0.5)
 
 
-async def unfinished_runs(client: PrefectClient, pool: str, name: str) -> list[FlowRun]:
+async def unfinished_runs(
+    client: PrefectClient, pool: str, name: str, last_taken: frozenset[UUID] = frozenset()
+) -> list[FlowRun]:
     """Returns the flow runs of a work pool that a worker has taken and that have not ended."""
     unfinished = FlowRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING", "PENDING", "CANCELLING"]}}})
-    ours = WorkPoolFilter.model_validate({"name": {"any_": [pool]}})
-    runs = await client.read_flow_runs(flow_run_filter=unfinished, work_pool_filter=ours)
-    return [run for run in runs if run.labels.get(LABEL) == name]
+    of_pool = WorkPoolFilter.model_validate({"name": {"any_": [pool]}})
+    runs = await client.read_flow_runs(flow_run_filter=unfinished, work_pool_filter=of_pool)
+    return [run for run in runs if run.labels.get(LABEL, name if run.id in last_taken else None) == name]
 
 
 async def _stop_processes() -> None:
