@@ -4,6 +4,7 @@ import hashlib
 import json
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import mlflow
@@ -291,6 +292,19 @@ def test_of_two_at_once_the_better_is_champion(client, order):
     good = results[order.index(GOOD)]
     assert champion(client) == good.version
     assert good.verdict.kind == "PROMOTE"
+
+
+def test_what_is_on_record_of_20_pairs_at_once():
+    """Of `benchmarks/promotion_pairs.py`, whose small version is among the services tests."""
+    record = json.loads((Path(__file__).parents[1] / "benchmarks/results/promotion-pairs.json").read_text())
+    for kind in ("server", "sqlite"):
+        result = record[kind]
+        assert (result["pairs"], result["better_is_champion"], result["moments_without_champion"]) == (20, 20, 0)
+        assert Counter(pair["first"] for pair in result["played"]) == {"worse": 10, "better": 10}
+        assert [pair["champion"] for pair in result["played"]] == ["better"] * 20
+        assert min(pair["overlap_seconds"] for pair in result["played"]) > 0
+        against = Counter((pair["better"]["against"], pair["worse"]["against"]) for pair in result["played"])
+        assert set(against) == {("base", "better"), ("worse", "base")}  # both orders came to pass
 
 
 def test_only_one_holds_the_lease_and_the_registry_stays_clean(client):
