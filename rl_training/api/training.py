@@ -15,6 +15,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any, NoReturn
 
+from rl_training.api.judging import judge
 from rl_training.api.summary import evaluation_numbers, summary_lines
 from rl_training.config.paths import home
 from rl_training.config.reader import compact_config
@@ -25,23 +26,18 @@ from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_to_resume
 from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.callbacks import Callback, StopReason
-from rl_training.runtime.checkpoint import list_checkpoints
+from rl_training.runtime.checkpoint import list_checkpoints, open_checkpoint
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.fine_tuning import WeightsOf
 from rl_training.runtime.job_lock import job_lock
 from rl_training.runtime.run_utils import device_line, resolve_device
 from rl_training.runtime.stopping import DEAF_SECONDS, EXIT_STOPPED, EXIT_TERMINATED, StopTraining, stop_on_signals
 from rl_training.runtime.trainer import Trainer, TrainResult
-from rl_training.runtime.workflows import evaluate_checkpoint
-from rl_training.tracking import run_files
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.session import TrackingSession, start_tracking
 from rl_training.tracking.sources import download_checkpoint
 
 logger = logging.getLogger(__name__)
-
-HELD_OUT = "evaluation.json"
-"""The held-out evaluation with all its episodes, among the run's artifacts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +224,7 @@ def announce(trainer: Trainer, session: TrackingSession | None) -> None:
 
 
 def judge_final_policy(trainer: Trainer, result: TrainResult, log: MetricLog) -> EvaluationResult | None:
-    """Plays the held-out episodes with the final checkpoint and records them with the run.
+    """Judges the final checkpoint; see `judge`.
 
     Args:
         trainer: What trained; its stop flag is polled between steps.
@@ -241,12 +237,9 @@ def judge_final_policy(trainer: Trainer, result: TrainResult, log: MetricLog) ->
     if trainer.stop.requested or result.checkpoint is None:
         return None
     try:
-        evaluation = evaluate_checkpoint(result.checkpoint, config=trainer.config, stop=trainer.stop)
+        return judge(open_checkpoint(result.checkpoint), trainer.config, result.run_dir, log, trainer.stop)
     except StopTraining:
         return None
-    log.log(result.num_timesteps, evaluation.metrics("heldout"), "heldout")
-    run_files.write_json(result.run_dir / run_files.ARTIFACTS / HELD_OUT, evaluation.to_dict())
-    return evaluation
 
 
 def summarize(
