@@ -41,12 +41,14 @@ def evaluated(run_dir, step, return_mean):
 
 
 def models(client, address):
-    """Returns (name, mean return at its step) of each model of a run, the best first."""
+    """Returns (checkpoint, mean return at its step) of each model of a run, the best first."""
     found = client.search_logged_models(
         [address.experiment_id], f"source_run_id = '{address.run_id}'", order_by=BY_RETURN
     )
     assert all(model.status == "READY" for model in found)
-    return [(model.name, [(metric.step, metric.value) for metric in model.metrics or ()]) for model in found]
+    return [
+        (model.tags["checkpoint"], [(metric.step, metric.value) for metric in model.metrics or ()]) for model in found
+    ]
 
 
 def outputs(client, address):
@@ -82,8 +84,11 @@ def test_checkpoints_are_ranked_by_their_evaluation(client, run_dir):
         ("eval/return_std", 100, 1.0),
         ("eval/return_std", 200, 1.0),
     }
-    found = client.search_logged_models([address.experiment_id], "metrics.`eval/return_mean` > 400")
-    assert [model.name for model in found] == ["step_000000000200"]
+    (best,) = client.search_logged_models([address.experiment_id], "metrics.`eval/return_mean` > 400")
+    assert best.name == "step 200 of CartPole-v1-ppo-seed0"
+    (dataset,) = client.get_run(address.run_id).inputs.dataset_inputs
+    shown = [(metric.dataset_name, metric.dataset_digest) for metric in best.metrics]
+    assert shown == [(dataset.dataset.name, dataset.dataset.digest)]
 
 
 def test_a_model_loads_and_acts(client, run_dir):
@@ -95,7 +100,7 @@ def test_a_model_loads_and_acts(client, run_dir):
     finally:
         mlflow.set_tracking_uri(None)
     observations = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
-    expected = load_policy(run_dir / "checkpoints" / best.name).act(observations)
+    expected = load_policy(run_dir / "checkpoints" / best.tags["checkpoint"]).act(observations)
     assert set(expected) == {0, 1}
     assert list(model.predict(observations)) == expected
     folder = Path(client.get_logged_model(best.model_id).artifact_location.removeprefix("file://"))

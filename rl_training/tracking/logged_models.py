@@ -1,16 +1,19 @@
 """A checkpoint as a logged model of MLflow's, so that its Models tab ranks a run's checkpoints by their evaluation.
 
-One model a checkpoint, with its policy in it, named as the checkpoint and found by that name and its run. Whoever comes
-again, after a lost reply, a restart, or from another machine, finds what there is and adds what is missing.
+One model a checkpoint, with its policy in it, found by its run and the checkpoint's name in a tag. Whoever comes again,
+after a lost reply, a restart, or from another machine, finds what there is and adds what is missing.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import shutil
 import tempfile
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +41,9 @@ POLICY_SHA256 = "policy_sha256"
 REGISTERED = "mlflow.modelVersions"
 """Tags of a model: its policy, and MLflow's own, which names the registered versions that are made of it."""
 
+_ILLEGAL = re.compile(r"[/:.%\"']")
+"""What MLflow refuses in a model's name."""
+
 
 def queue_model(run_dir: Path, staged: Path) -> None:
     """Keeps what a model needs of a checkpoint that was sent, since training may prune it at any time.
@@ -60,7 +66,9 @@ def queued_models(run_dir: Path) -> list[Path]:
     return sorted((run_dir / QUEUE).glob("step_*"))
 
 
-def send_model(client: MlflowClient, run_id: str, queued: Path, evaluation: Point | None) -> None:
+def send_model(
+    client: MlflowClient, run_id: str, queued: Path, evaluation: Point | None, dataset: Mapping[str, str]
+) -> None:
     """Makes the model of a queued checkpoint, or adds what is missing of it, and takes it from the queue.
 
     Args:
@@ -68,6 +76,7 @@ def send_model(client: MlflowClient, run_id: str, queued: Path, evaluation: Poin
         run_id: The checkpoint's run.
         queued: One of `queued_models`.
         evaluation: The run's point of `RANKED_BY` at the checkpoint's step, where there is one.
+        dataset: What it was evaluated on: the run's environment, as its description has it.
     """
     with tempfile.TemporaryDirectory() as folder:
         built = Path(folder) / "model"
@@ -75,7 +84,7 @@ def send_model(client: MlflowClient, run_id: str, queued: Path, evaluation: Poin
         if checkpoint is not None:
             model = logged_model(client, run_id, checkpoint, built)
             if evaluation is not None and _taken_after(checkpoint, evaluation):
-                _rank(client, run_id, model, evaluation)
+                _rank(client, run_id, model, evaluation, dataset)
     shutil.rmtree(queued)
     with suppress(OSError):  # others are queued
         queued.parent.rmdir()
@@ -130,12 +139,17 @@ def _taken_after(checkpoint: Checkpoint, evaluation: Point) -> bool:
     return evaluation.timestamp // 1000 <= datetime.fromisoformat(checkpoint.manifest.created).timestamp()
 
 
-def _rank(client: MlflowClient, run_id: str, model: LoggedModel, evaluation: Point) -> None:
+def _rank(client: MlflowClient, run_id: str, model: LoggedModel, evaluation: Point, dataset: Mapping[str, str]) -> None:
     """Puts an evaluation on a model: the run's own point, with its own time, so that the run has it once."""
     from mlflow.entities import Metric
 
-    key, value, timestamp, step = evaluation.key, evaluation.value, evaluation.timestamp, evaluation.step
-    client.log_batch(run_id, metrics=[Metric(key, value, timestamp, step, model_id=model.model_id)])
+    metric = Metric(
+        **asdict(evaluation),
+        model_id=model.model_id,
+        dataset_name=dataset["name"],
+        dataset_digest=dataset["digest"],
+    )
+    client.log_batch(run_id, metrics=[metric])
 
 
 def _find(client: MlflowClient, run: Run, checkpoint: Checkpoint) -> LoggedModel | None:
@@ -145,7 +159,7 @@ def _find(client: MlflowClient, run: Run, checkpoint: Checkpoint) -> LoggedModel
     replaced; it stays where it is registered.
     """
     name = checkpoint_name(checkpoint.num_timesteps)
-    wanted = f"source_run_id = '{run.info.run_id}' AND name = '{name}'"
+    wanted = f"source_run_id = '{run.info.run_id}' AND tags.{CHECKPOINT_TAG} = '{name}'"
     found = client.search_logged_models([run.info.experiment_id], wanted)
     same = [model for model in found if model.tags.get(POLICY_SHA256) == checkpoint.policy_sha256]
     kept = min(same, key=lambda model: (model.creation_timestamp, model.model_id), default=None)
@@ -158,9 +172,9 @@ def _find(client: MlflowClient, run: Run, checkpoint: Checkpoint) -> LoggedModel
 def _create(client: MlflowClient, run: Run, checkpoint: Checkpoint) -> LoggedModel:
     from mlflow.exceptions import MlflowException
 
-    name = checkpoint_name(checkpoint.num_timesteps)
+    name = _ILLEGAL.sub("-", f"step {checkpoint.num_timesteps:,} of {run.info.run_name}")
     tags = {
-        CHECKPOINT_TAG: name,
+        CHECKPOINT_TAG: checkpoint_name(checkpoint.num_timesteps),
         POLICY_SHA256: checkpoint.policy_sha256,
         "run_uid": checkpoint.run_uid,
         "num_timesteps": str(checkpoint.num_timesteps),

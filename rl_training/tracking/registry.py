@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError
-from rl_training.runtime.checkpoint import Checkpoint, open_checkpoint
+from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name, open_checkpoint
 from rl_training.runtime.workflows import load_policy
 from rl_training.tracking.logged_models import logged_model, name_version
 from rl_training.tracking.pyfunc import check_model, save_model
@@ -95,7 +95,7 @@ def _register(
         logged = logged_model(client, run_id, checkpoint, path)
     tags = {
         CANDIDATE_KEY: key,
-        CHECKPOINT_TAG: logged.name,
+        CHECKPOINT_TAG: checkpoint_name(checkpoint.num_timesteps),
         "run_uid": checkpoint.run_uid,
         "policy_sha256": checkpoint.policy_sha256,
         "num_timesteps": str(checkpoint.num_timesteps),

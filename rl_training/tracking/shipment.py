@@ -226,6 +226,7 @@ class Shipment:
         for queued in queued_models(self.run_dir):
             self._require_newest()
             step = int(queued.name.removeprefix("step_"))
-            send_model(self.client, self.address.run_id, queued, self._evaluations.get(step))
+            evaluation, dataset = self._evaluations.get(step), self.description["dataset"]
+            send_model(self.client, self.address.run_id, queued, evaluation, dataset)
             return True
         return False

@@ -84,7 +84,9 @@ def test_every_illness_passes_and_nothing_is_lost_or_doubled(server: Server, pro
         assert len(client.list_artifacts(run_id, f"checkpoints/{checkpoint}")) == 4
     experiment = client.get_run(run_id).info.experiment_id
     models = client.search_logged_models([experiment], order_by=[{"field_name": "metrics.eval/return_mean"}])
-    assert [(model.name, str(model.status)) for model in models] == [(name, "READY") for name in checkpoints]
+    assert [(model.tags["checkpoint"], str(model.status)) for model in models] == [
+        (name, "READY") for name in checkpoints
+    ]
     assert [model.metrics[0].value for model in models] == [10_000 * i + 1 for i in range(len(MODES))]
     assert client.get_run(run_id).info.status == "FINISHED"
     assert client.get_run(run_id).data.tags["attempt"] == "1"
