@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from services_support import Services, answers, end, eventually, start
+from services_support import ENV_SECRET, Services, answers, end, eventually, start
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +34,7 @@ def services(tmp_path_factory: pytest.TempPathFactory, store_template: Path) -> 
             "DO_NOT_TRACK": "1",
             "RL_TRAINING_HOME": str(home),
             "COLUMNS": "200",
-            "CASE_TOKEN": "let me in",
+            "CASE_TOKEN": ENV_SECRET,
         },
     )
     server = start(services, "server", "server", "start", "--host", "127.0.0.1", "--port", str(port))

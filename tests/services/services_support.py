@@ -22,6 +22,9 @@ import psutil
 REPOSITORY = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 
+ENV_SECRET = "CASE-SECRET-ENV-0001"
+"""What the workers have as the environment variable CASE_TOKEN."""
+
 TINY = {
     "env_id": "case_envs:Plain-v0",
     "total_timesteps": 2_000,
