@@ -22,6 +22,9 @@ import psutil
 REPOSITORY = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 
+COMMAND_SECONDS = 900.0
+"""What a command may take on a machine that is busy with other things."""
+
 ENV_SECRET = "CASE-SECRET-ENV-0001"
 """What the workers have as the environment variable CASE_TOKEN."""
 
@@ -51,14 +54,20 @@ class Services:
         """Runs a `prefect` command as a user does."""
         command = [str(BIN / "prefect"), *arguments]
         return subprocess.run(
-            command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=180, check=False
+            command, env=self.environment, cwd=cwd, capture_output=True, text=True, timeout=COMMAND_SECONDS, check=False
         )
 
     def rl_training(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Runs an `rl-training` command as a user does."""
         command = [str(BIN / "rl-training"), *arguments]
         return subprocess.run(
-            command, env=self.environment, cwd=self.home, capture_output=True, text=True, timeout=180, check=False
+            command,
+            env=self.environment,
+            cwd=self.home,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
         )
 
     def begin(self, deployment: str, **parameters: Any) -> str:
@@ -66,9 +75,7 @@ class Services:
         options = [text for name, value in parameters.items() for text in ("--param", f"{name}={json.dumps(value)}")]
         created = self.prefect("deployment", "run", deployment, *options, cwd=self.home)
         assert created.returncode == 0, created.stdout + created.stderr
-        found = re.search(r"UUID: ([0-9a-f-]{36})", created.stdout)
-        assert found, created.stdout
-        return found[1]
+        return flow_run_id(created.stdout)
 
     def state(self, flow_run_id: str) -> str:
         return str(self.get(f"/flow_runs/{flow_run_id}")["state"]["name"])
@@ -78,7 +85,7 @@ class Services:
         options = [text for name, value in parameters.items() for text in ("--param", f"{name}={json.dumps(value)}")]
         watched = ["--watch", "--watch-interval", "1"]
         done = self.prefect("deployment", "run", deployment, *options, *watched, cwd=self.home)
-        flow_run = self.newest_flow_run()
+        flow_run: dict[str, Any] = self.get(f"/flow_runs/{flow_run_id(done.stdout)}")
         assert (done.returncode == 0) == (flow_run["state"]["type"] == "COMPLETED"), done.stdout + done.stderr
         return flow_run
 
@@ -110,6 +117,13 @@ class Services:
 
     def run_directories(self) -> set[Path]:
         return set((self.home / "runs").glob("*"))
+
+
+def flow_run_id(said: str) -> str:
+    """The flow run that `prefect deployment run` says it has made."""
+    found = re.search(r"UUID: ([0-9a-f-]{36})", said)
+    assert found, said
+    return found[1]
 
 
 def start(services: Services, name: str, *arguments: str) -> subprocess.Popen[bytes]:
