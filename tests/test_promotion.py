@@ -2,9 +2,6 @@
 
 import hashlib
 import json
-import threading
-import time
-from collections import Counter
 from pathlib import Path
 
 import mlflow
@@ -22,7 +19,6 @@ from rl_training.seeding import env_seeds, episode_seeds
 from rl_training.tracking import promotion
 from rl_training.tracking.decision import fresh_seeds
 from rl_training.tracking.promotion import promote
-from rl_training.tracking.promotion_lock import Lease, promotion_lock
 from rl_training.tracking.registry import champion_of, model_name
 from rl_training.tracking.rollback import roll_back
 
@@ -272,101 +268,6 @@ def test_a_run_that_mlflow_does_not_know_is_an_error(client):
     checkpoint, _ = run_with_policy(GOOD)
     with pytest.raises(UserError, match=r"Run with id=0+ not found"):
         offer(checkpoint, "0" * 32)
-
-
-@pytest.mark.parametrize("order", [(WEAK, GOOD), (GOOD, WEAK)])
-def test_of_two_at_once_the_better_is_champion(client, order):
-    base, base_run = run_with_policy(BAD, seed=1)
-    offer(base, base_run)
-    candidates = [run_with_policy(gains, seed=2 + i) for i, gains in enumerate(order)]
-    results = {}
-
-    def run(i):
-        results[i] = offer(*candidates[i])
-
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    good = results[order.index(GOOD)]
-    assert champion(client) == good.version
-    assert good.verdict.kind == "PROMOTE"
-
-
-def test_what_is_on_record_of_20_pairs_at_once():
-    """Of `benchmarks/promotion_pairs.py`, whose small version is among the services tests."""
-    record = json.loads((Path(__file__).parents[1] / "benchmarks/results/promotion-pairs.json").read_text())
-    for kind in ("server", "sqlite"):
-        result = record[kind]
-        assert (result["pairs"], result["better_is_champion"], result["moments_without_champion"]) == (20, 20, 0)
-        assert Counter(pair["first"] for pair in result["played"]) == {"worse": 10, "better": 10}
-        assert [pair["champion"] for pair in result["played"]] == ["better"] * 20
-        assert min(pair["overlap_seconds"] for pair in result["played"]) > 0
-        against = Counter((pair["better"]["against"], pair["worse"]["against"]) for pair in result["played"])
-        assert set(against) == {("base", "better"), ("worse", "base")}  # both orders came to pass
-
-
-def test_only_one_holds_the_lease_and_the_registry_stays_clean(client):
-    held, most, order = 0, 0, []
-
-    def hold(name):
-        nonlocal held, most
-        with Lease(client, MODEL, seconds=20.0).held(wait=60.0):
-            held += 1
-            most = max(most, held)
-            time.sleep(0.05)
-            order.append(name)
-            held -= 1
-
-    threads = [threading.Thread(target=hold, args=(i,)) for i in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert most == 1
-    assert sorted(order) == [0, 1, 2]
-    assert [model.name for model in client.search_registered_models()] == [f"promotion-lock.{MODEL}.3"]
-
-
-def test_a_lease_that_is_not_renewed_is_taken_over_and_its_holder_notices(client):
-    gone = Lease(client, MODEL, seconds=0.5)
-    assert gone._make(1)  # and its process is gone: nobody renews it
-    gone.check()
-    with Lease(client, MODEL, seconds=0.5).held(wait=20.0) as lease:
-        lease.check()
-        with pytest.raises(TrackingError, match="another one took over"):
-            gone.check()
-
-
-def test_a_lease_in_use_is_waited_for_no_longer_than_asked(client):
-    with (
-        Lease(client, MODEL, seconds=60.0).held(wait=1.0),
-        pytest.raises(TrackingError, match="did not end within 1 s"),
-        Lease(client, MODEL, seconds=60.0).held(wait=1.0),
-    ):
-        pass
-
-
-def test_who_comes_late_with_an_old_number_gets_nothing(client):
-    late = Lease(client, MODEL)
-    for _ in range(2):
-        with Lease(client, MODEL).held(wait=5.0):
-            pass
-    assert not late._make(1)  # number 1 is free again, and 2 is there
-    assert [model.name for model in client.search_registered_models()] == [f"promotion-lock.{MODEL}.2"]
-
-
-def test_a_file_lock_serves_an_sqlite_store(client):
-    uri = embedded_tracking_uri()
-    with (
-        promotion_lock(client, uri, MODEL),
-        pytest.raises(TrackingError, match="another promotion of 'CartPole-v1' did not end within 0 s"),
-        promotion_lock(client, uri, MODEL, wait=0.2),
-    ):
-        pass
-    with promotion_lock(client, uri, MODEL), promotion_lock(client, uri, "another"):
-        pass
 
 
 def test_fresh_seeds_belong_to_one_decision_and_were_never_used(client):
