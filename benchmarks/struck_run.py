@@ -18,6 +18,8 @@ from rl_training.runtime.checkpoint_files import STAGING
 STOPPED, USER_ERROR = 75, 2
 EXIT_SECONDS, CHECKPOINT_SECONDS = 25.0, 10.0
 """From a SIGTERM: the process is gone within the one, its checkpoint on disk within the other."""
+NOT_BEGUN = "stopped before training went on"
+"""Said by a resume that a signal has stopped while it was still starting."""
 
 
 @dataclass
@@ -111,7 +113,8 @@ class StruckRun:
             self.faults.append(
                 f"{what}: {record['seconds_to_exit']} s to its end, {record['seconds_to_checkpoint']} s to save"
             )
-        if code == STOPPED and (record["checkpoint_step"] or 0) < newest_step(self.run_dir):
+        went_on = NOT_BEGUN not in process.stderr()  # else what was trained beyond is of one that was killed before
+        if code == STOPPED and went_on and (record["checkpoint_step"] or 0) < newest_step(self.run_dir):
             self.faults.append(f"{what}: saved at {record['checkpoint_step']}, trained to {newest_step(self.run_dir)}")
 
     def _ended_by_itself(self, process: Process) -> bool:

@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,21 @@ def test_a_run_that_is_killed_and_stopped_is_the_run_that_was_not(whole: Path, t
     killed, stopped = result["strikes"]
     assert killed["checkpoint_step"] >= 1_024
     assert stopped["checkpoint_step"] >= stopped["recorded_step"] >= 3_500
+
+
+@pytest.mark.parametrize(
+    ("said", "faults"), [("run directory: r", 1), ("error: stopped before training went on; r", 0)]
+)
+def test_what_a_killed_process_trained_beyond_its_checkpoint_is_no_fault_of_the_next(
+    said: str, faults: int, tmp_path: Path
+) -> None:
+    run = struck_run(tmp_path)
+    run.run_dir.mkdir()
+    (run.run_dir / "metrics.jsonl").write_text('{"step": 1536}\n')
+    record = {"signal": TERM, "phase": "imports", "exit_code": 75, "checkpoint_step": 1_024}
+    record |= {"seconds_to_exit": 0.1, "seconds_to_checkpoint": 0.0}
+    run._judge(record, False, SimpleNamespace(stderr=lambda: said))  # type: ignore[arg-type]
+    assert len(run.faults) == faults
     assert 0 <= stopped["seconds_to_checkpoint"] <= stopped["seconds_to_exit"] < 25
     assert {strike["phase"] for strike in result["strikes"]} <= {"collection", "update", "evaluation", "saving"}
     assert differences(whole, run.run_dir) == []
