@@ -59,6 +59,9 @@ def test_a_run_that_is_killed_and_stopped_is_the_run_that_was_not(whole: Path, t
     killed, stopped = result["strikes"]
     assert killed["checkpoint_step"] >= 1_024
     assert stopped["checkpoint_step"] >= stopped["recorded_step"] >= 3_500
+    assert 0 <= stopped["seconds_to_checkpoint"] <= stopped["seconds_to_exit"] < 25
+    assert {strike["phase"] for strike in result["strikes"]} <= {"collection", "update", "evaluation", "saving"}
+    assert differences(whole, run.run_dir) == []
 
 
 @pytest.mark.parametrize(
@@ -74,9 +77,6 @@ def test_what_a_killed_process_trained_beyond_its_checkpoint_is_no_fault_of_the_
     record |= {"seconds_to_exit": 0.1, "seconds_to_checkpoint": 0.0}
     run._judge(record, False, SimpleNamespace(stderr=lambda: said))  # type: ignore[arg-type]
     assert len(run.faults) == faults
-    assert 0 <= stopped["seconds_to_checkpoint"] <= stopped["seconds_to_exit"] < 25
-    assert {strike["phase"] for strike in result["strikes"]} <= {"collection", "update", "evaluation", "saving"}
-    assert differences(whole, run.run_dir) == []
 
 
 def test_strikes_are_drawn_from_the_seed_and_spread_over_the_run() -> None:
