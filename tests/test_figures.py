@@ -1,12 +1,15 @@
 """The pictures of a run: what they show, when they are drawn, and that they stand in nobody's way."""
 
 import logging
+import re
 
+import pytest
 from mlflow_store import ship_all, tracked_run
 
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.tracking import run_files
 from rl_training.tracking.figures import CURVE, HISTOGRAM, Figures, evaluation_histogram
+from rl_training.tracking.metric_log import MetricLog
 
 EVALUATION = EvaluationResult((1, 2, 3, 4, 5), (0.0, 10.0, 10.0, 10.0, 20.0), (1, 1, 1, 1, 1))
 
@@ -49,6 +52,78 @@ def test_a_picture_is_drawn_when_there_is_something_new(tmp_path):
     figures.draw(now=True)
     assert (artifacts / CURVE).read_bytes() != first[CURVE]
     assert not (artifacts / HISTOGRAM).exists()
+
+
+def note_of(client, run_id):
+    return client.get_run(run_id).data.tags["mlflow.note.content"]
+
+
+def pictures_of(client, run_id):
+    """Returns the pictures that the description on the run's page shows, each of which must be an artifact."""
+    there = {entry.path for entry in client.list_artifacts(run_id)}
+    shown = re.findall(rf"!\[(.*?)\]\(get-artifact\?path=(.*?)&run_uuid={run_id}\)", note_of(client, run_id))
+    assert all(name == path and path in there for name, path in shown)
+    return [name for name, _ in shown]
+
+
+def test_the_description_shows_the_pictures_that_are_there(client):
+    run_dir = tracked_run(seed=3)
+    run_id = ship_all(run_dir).address.run_id
+    first, command, files = note_of(client, run_id).split("\n\n")
+    assert first == "**ppo** on **CartPole-v1**, seed 3, 100,000 steps."
+    assert f"in the run directory `{run_dir}`" in command
+
+    log = MetricLog(run_dir)
+    log.log(10, {"eval/return_mean": 9.0}, "eval")
+    log.close()
+    ship_all(run_dir)
+    assert pictures_of(client, run_id) == [CURVE]
+
+    run_files.write_json(run_dir / "artifacts" / run_files.HELD_OUT, EVALUATION.to_dict())
+    run_files.write_bytes(run_dir / "artifacts" / run_files.EPISODE, b"GIF89a")
+    ship_all(run_dir)
+    assert pictures_of(client, run_id) == [CURVE, HISTOGRAM, "evaluation_episode.gif"]
+    paragraphs = note_of(client, run_id).split("\n\n")
+    assert (paragraphs[0], paragraphs[-2:]) == (first, [command, files])
+
+    ship_all(run_dir)  # as after a resume
+    assert pictures_of(client, run_id) == [CURVE, HISTOGRAM, "evaluation_episode.gif"]
+
+
+def test_a_description_that_somebody_has_rewritten_stays(client):
+    run_dir = tracked_run()
+    run_id = ship_all(run_dir).address.run_id
+    client.set_tag(run_id, "mlflow.note.content", "The one with the odd reward.")
+    run_files.write_json(run_dir / "artifacts" / run_files.HELD_OUT, EVALUATION.to_dict())
+    ship_all(run_dir)
+    assert HISTOGRAM in {entry.path for entry in client.list_artifacts(run_id)}
+    assert note_of(client, run_id) == "The one with the odd reward."
+
+
+def test_a_lost_message_leaves_no_picture_out(client, monkeypatch):
+    run_dir = tracked_run()
+    ship_all(run_dir)
+    run_files.write_json(run_dir / "artifacts" / run_files.HELD_OUT, EVALUATION.to_dict())
+    with monkeypatch.context() as patch:
+        patch.setattr("rl_training.tracking.shipment.set_note", lambda *args: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            ship_all(run_dir)
+    run_id = ship_all(run_dir).address.run_id
+    assert pictures_of(client, run_id) == [HISTOGRAM]
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ([".venv/bin/rl-training", "train", "--config", "ppo/cartpole"], "rl-training train"),
+        (["rl-training", "flow", "train", "--json"], "rl-training flow train"),
+        (["rl-training", "resume", "/runs/x", "--set", "seed=1"], "rl-training resume"),
+        (["my/script.py"], "script.py"),
+    ],
+)
+def test_the_source_is_the_program(command, shown, home, monkeypatch):
+    monkeypatch.setattr("sys.argv", command)
+    assert run_files.read_json(tracked_run() / run_files.TRACKING)["tags"]["mlflow.source.name"] == shown
 
 
 def test_a_picture_that_can_not_be_drawn_keeps_nothing_from_being_sent(client, caplog):

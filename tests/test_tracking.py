@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import psutil
@@ -30,6 +32,7 @@ from mlflow_store import (
 from rl_training.errors import TrackingError, UserError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_of_checkpoint
+from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.ppo_trainer import make_ppo_trainer
 from rl_training.tracking import run_files
 from rl_training.tracking.description import describe_run
@@ -240,6 +243,18 @@ def test_promotion_and_download_through_a_server(server, home):
     assert own.policy_sha256 == checkpoint.policy_sha256
     names = [model.name for model in client.search_registered_models()]
     assert sorted(names) == ["CartPole-v1", "promotion-lock.CartPole-v1.2"]
+
+
+def test_the_pages_of_a_server_show_the_pictures_of_a_run(server, home):
+    run_dir = tracked_run()
+    evaluation = EvaluationResult((1, 2), (9.0, 10.0), (9, 10)).to_dict()
+    run_files.write_json(run_dir / run_files.ARTIFACTS / run_files.HELD_OUT, evaluation)
+    run_id = ship_all(run_dir, uri=server.uri).address.run_id
+    note = connect(server.uri).get_run(run_id).data.tags["mlflow.note.content"]
+    (address,) = re.findall(r"!\[evaluation_histogram.png\]\((.*?)\)", note)
+    with urllib.request.urlopen(f"{server.uri}/{address}", timeout=60) as answer:
+        assert answer.headers["Content-Type"] == "image/png"
+        assert answer.read() == (run_dir / "artifacts" / "evaluation_histogram.png").read_bytes()
 
 
 def test_replay_shards_go_to_a_server_once_and_come_back(server, home):

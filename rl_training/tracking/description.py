@@ -6,9 +6,11 @@ import getpass
 import hashlib
 import json
 import os
+import shlex
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,9 @@ from rl_training.errors import TrackingError
 from rl_training.runtime.run_utils import serialize_train_config
 from rl_training.tracking import run_files
 from rl_training.tracking.naming import flatten
+
+NOTE = "mlflow.note.content"
+"""MLflow's tag that holds the description on a run's page."""
 
 
 def describe_run(run_dir: Path, config: TrainConfig, tags: Mapping[str, str], from_step: int = 0) -> dict[str, Any]:
@@ -75,8 +80,8 @@ def _tags(run_dir: Path, config: TrainConfig, metadata: Mapping[str, Any]) -> di
         "run_dir": str(run_dir),
         "mlflow.user": getpass.getuser(),
         "mlflow.source.type": "LOCAL",
-        "mlflow.source.name": " ".join(metadata["command"]),
-        "mlflow.note.content": _note(run_dir, config),
+        "mlflow.source.name": _program(metadata["command"]),
+        NOTE: _note(run_dir, config, metadata["command"]),
     }
     tags |= {f"version.{name}": version for name, version in metadata["versions"].items()}
     if (git := metadata["git"]) is not None:
@@ -85,14 +90,33 @@ def _tags(run_dir: Path, config: TrainConfig, metadata: Mapping[str, Any]) -> di
     return tags
 
 
-def _note(run_dir: Path, config: TrainConfig) -> str:
-    """Returns the description on the run's page, Markdown."""
+def _program(command: Sequence[str]) -> str:
+    """Returns the command without options and paths: of one that has a slash, MLflow shows what is behind the last."""
+    name, *words = command
+    return " ".join([Path(name).name, *takewhile(lambda word: word[:1] != "-" and "/" not in word, words)])
+
+
+def _note(run_dir: Path, config: TrainConfig, command: Sequence[str]) -> str:
+    """Returns the description on the run's page, Markdown; each attempt at the run has the same first paragraph."""
     return (
         f"**{config.algo}** on **{config.env_id}**, seed {config.seed}, {config.total_timesteps:,} steps.\n\n"
-        f"Run directory: `{run_dir}`\n\n"
-        f"The settings are in `config.yaml`, the checkpoints under `checkpoints/`, and the learning curve in "
-        f"`learning_curve.png`, all among the artifacts. A stopped run goes on with `rl-training resume {run_dir}`."
+        f"Begun by `{shlex.join([Path(command[0]).name, *command[1:]])}`, in the run directory `{run_dir}`.\n\n"
+        f"The settings are in `config.yaml` among the artifacts, and the checkpoints under `checkpoints/`. "
+        f"A stopped run goes on with `rl-training resume {run_dir}`."
     )
+
+
+def illustrated(note: str, run_id: str, pictures: Iterable[str]) -> str:
+    """Returns a run's description with pictures behind its first paragraph.
+
+    Args:
+        note: The description, from `describe_run`.
+        run_id: The run's id in MLflow, whose pages find pictures by it.
+        pictures: Their names among the artifacts.
+    """
+    first, rest = note.split("\n\n", 1)
+    shown = (f"![{name}](get-artifact?path={name}&run_uuid={run_id})" for name in pictures)
+    return "\n\n".join([first, *shown, rest])
 
 
 def _dataset(settings: Mapping[str, Any]) -> dict[str, str]:

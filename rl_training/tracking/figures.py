@@ -64,10 +64,10 @@ class Figures:
             self._save(evaluation_histogram(evaluation, self._title), HISTOGRAM)
 
     def _save(self, figure: Figure, name: str) -> None:
-        """Writes a PNG of about 50 kB beside its place and renames it."""
+        """Writes a PNG of about 30 kB beside its place and renames it."""
         self._artifacts.mkdir(parents=True, exist_ok=True)
         beside = self._artifacts / f".{name}.tmp"
-        figure.savefig(beside, format="png", dpi=110)
+        figure.savefig(beside, format="png", dpi=100)
         beside.replace(self._artifacts / name)
 
 
@@ -80,7 +80,7 @@ def evaluation_histogram(evaluation: Mapping[str, Any], title: str) -> Figure:
     """
     from matplotlib.figure import Figure  # without pyplot: no window system and no global state are touched
 
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes: Any = figure.add_subplot()
     axes.hist(evaluation["returns"], bins=BINS, color="tab:blue", alpha=0.6, label=f"{evaluation['episodes']} episodes")
     if evaluation["ci_low"] is not None:

@@ -36,7 +36,7 @@ class LearningCurve:
 
         self.changed = False
 
-        figure = Figure(figsize=(8, 4.5), layout="constrained")
+        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
         axes: Any = figure.add_subplot()
         if self._rollout:
             steps, means = zip(*self._rollout, strict=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rl_training.errors import TrackingError
 from rl_training.runtime.fine_tuning import CarriedOver
 from rl_training.runtime.inexact import INEXACT
+from rl_training.tracking.description import NOTE
 from rl_training.tracking.naming import MAX_TAG, legal_name, shorten
 from rl_training.tracking.store import (
     connect,
@@ -136,17 +137,25 @@ def find_run(client: MlflowClient, run_uid: str) -> str | None:
     return str(runs[0].info.run_id) if runs else None
 
 
-def describe(client: MlflowClient, run: Run, description: Mapping[str, Any]) -> None:
+def describe(client: MlflowClient, run: Run, description: Mapping[str, Any], note: str) -> None:
     """Puts parameters, tags, and the environment as a dataset on the run; doing it again changes nothing.
 
     Parameters are write-once in MLflow: one that differs from what the run holds (the run directory, where a run goes
     on elsewhere) stays as it is there, and a tag says what it is now.
+
+    Args:
+        client: MLflow's client.
+        run: The run.
+        description: The content of `tracking.json`.
+        note: The description's text, with pictures.
     """
     from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
 
     there = run.data.params
     params = description["params"]
-    tags = dict(description["tags"])
+    tags = {**description["tags"], NOTE: note}
+    if _is_rewritten(run, note):
+        del tags[NOTE]
     changed = {key: value for key, value in params.items() if there.get(key, value) != value}
     if changed:
         tags["params_changed"] = json.dumps(changed)
@@ -160,6 +169,17 @@ def describe(client: MlflowClient, run: Run, description: Mapping[str, Any]) -> 
     client.log_inputs(run.info.run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
     if description["forked_from"] is not None:
         _link_fork(client, run.info.run_id, description)
+
+
+def set_note(client: MlflowClient, run_id: str, note: str) -> None:
+    """Sets the description on the run's page, unless somebody has rewritten it."""
+    if not _is_rewritten(client.get_run(run_id), note):
+        client.set_tag(run_id, NOTE, shorten(note, MAX_TAG))
+
+
+def _is_rewritten(run: Run, note: str) -> bool:
+    first, _, _ = note.partition("\n\n")
+    return not run.data.tags.get(NOTE, note).startswith(first)
 
 
 def _link_fork(client: MlflowClient, run_id: str, description: Mapping[str, Any]) -> None:

@@ -17,7 +17,8 @@ from rl_training.runtime.run_utils import METADATA, read_metadata
 from rl_training.tracking import run_files
 from rl_training.tracking.attempts import attempt_of, begin_attempt, require_newest
 from rl_training.tracking.cursor import Cursor, count_unsent, load_cursor
-from rl_training.tracking.figures import Figures
+from rl_training.tracking.description import NOTE, illustrated
+from rl_training.tracking.figures import CURVE, HISTOGRAM, Figures
 from rl_training.tracking.follow import Follower, Point
 from rl_training.tracking.logged_models import RANKED_BY, known_evaluations, queued_models, send_model
 from rl_training.tracking.metric_log import DIFFERENCE
@@ -29,6 +30,7 @@ from rl_training.tracking.mlflow_run import (
     latest_steps,
     mark_inexact,
     reopen,
+    set_note,
     set_status,
 )
 from rl_training.tracking.naming import MAX_TAG, shorten
@@ -46,6 +48,10 @@ if TYPE_CHECKING:
 
 BATCH = 1_000
 """Points in one request, about: MLflow's own limit."""
+
+
+PICTURES = (CURVE, HISTOGRAM, run_files.EPISODE)
+"""Artifacts that the description on the run's page shows, in this order."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +137,7 @@ class Shipment:
             begin_attempt(self.client, run, self.attempt, going_on=status is None)
             if status is None:  # the run goes on, whatever an earlier end left on it
                 reopen(self.client, run)
-            describe(self.client, run, self.description)
+            describe(self.client, run, self.description, self._note())
             if not self.cursor.offsets:  # the run may have begun in another directory, on another machine
                 self._there = latest_steps(self.client, run)
                 self._evaluations = known_evaluations(self.client, run)
@@ -217,10 +223,17 @@ class Shipment:
             send_artifact(self.client, self.address.run_id, self.run_dir, name)
             if name == METADATA:
                 mark_inexact(self.client, self.address.run_id, read_metadata(self.run_dir))
+            if name in PICTURES and name not in self.cursor.artifacts:
+                set_note(self.client, self.address.run_id, self._note(name))
             self.cursor.artifacts[name] = mark
             self.cursor.save(self.run_dir)
             return True
         return False
+
+    def _note(self, new: str = "") -> str:
+        """Returns the description on the run's page, with the pictures that are there."""
+        pictures = [name for name in PICTURES if name in self.cursor.artifacts or name == new]
+        return illustrated(self.description["tags"][NOTE], self.address.run_id, pictures)
 
     def _ship_model(self) -> bool:
         for queued in queued_models(self.run_dir):
