@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from flows.project import HEARTBEAT, KEYS, LIMIT_KEYS, default_file, read_project
 from rl_training.config.shipped import shipped_names
 from rl_training.errors import UserError
+from rl_training.experiment.loading import load_config
 
 FILE = Path(__file__).resolve().parents[1] / "prefect.yaml"
 NOW = datetime(2026, 3, 27, 12, 0, tzinfo=UTC)
@@ -46,6 +47,14 @@ def test_each_shipped_config_has_its_deployment_and_each_flow_its_default(shippe
     assert parameters == named
     defaults = {f"{flow}-flow/default" for flow in ("train", "resume", "evaluate", "promote", "retrain")}
     assert set(deployments) == {*named, *defaults}
+
+
+def test_what_is_evaluated_each_day_is_what_is_retrained_each_night(shipped: dict[str, Any]) -> None:
+    by_flow = {entry["entrypoint"].rpartition(".")[2]: entry["parameters"] for entry in shipped["deployments"]
+               if "schedules" in entry}  # fmt: skip
+    assert set(by_flow) == {"evaluate_flow", "retrain_flow"}
+    model = load_config(by_flow["retrain_flow"]["config"]).promotion.model
+    assert by_flow["evaluate_flow"]["source"] == f"models:/{model}@champion"
 
 
 def test_each_deployment_runs_once_at_a_time_and_is_watched(shipped: dict[str, Any]) -> None:
