@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check services-test secrets extras-test soak bench-learning bench-gate bench-resume bench-overhead bench-saving clean
+.PHONY: help setup train test check services-test secrets extras-test soak bench-learning bench-gate bench-resume bench-overhead bench-saving screenshots clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -26,6 +26,7 @@ help:
 	@echo "  make bench-learning   train several seeds of each task (or SEEDS seeds of CONFIG) and judge the final policies"
 	@echo "  make bench-overhead   measure what the flow and tracking cost"
 	@echo "  make bench-saving     measure how long training stands still for a checkpoint of a replay buffer of 1 GB"
+	@echo "  make screenshots      picture MLflow's and Prefect's pages for the documentation (wants chromium on the PATH)"
 	@echo "  make clean            remove .venv and caches; never runs or their records"
 
 setup: $(READY)
@@ -81,6 +82,10 @@ bench-overhead: $(READY)
 
 bench-saving: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/saving.py
+
+screenshots: $(READY)
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[screenshots]'
+	@$(BIN)/python docs/screenshots.py $(if $(RUNS),--home $(RUNS))
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
