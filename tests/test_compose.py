@@ -121,7 +121,9 @@ def test_mlflow_upgrades_first_proxies_artifacts_runs_no_jobs_and_knows_its_name
     assert "--allowed-hosts=mlflow:5000,localhost:*,127.0.0.1:*" in command
     assert environment["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
     assert environment["MLFLOW_DISABLE_TELEMETRY"] == "true"
-    assert SERVICES["prefect"]["environment"]["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
+    prefect = SERVICES["prefect"]["environment"]
+    assert prefect["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
+    assert "*" not in prefect["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"]
 
 
 def test_health_is_what_a_client_gets():

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -53,11 +54,11 @@ WITH_SIMULATORS = {
     "env_id": "case_envs:SpawnsChildSlowWhile-v0",
     "num_envs": 4,
     "vectorization": "async",
-    "rollout_steps": 5,
-    "batch_size": 20,
-    "total_timesteps": 4_000,
-    "checkpoint": {"every": 2_000},
-    "evaluation": {"every": 4_000, "episodes": 1, "final_episodes": 1},
+    "rollout_steps": 25,
+    "batch_size": 100,
+    "total_timesteps": 3_000,
+    "checkpoint": {"every": 3_000},
+    "evaluation": {"every": 3_000, "episodes": 1, "final_episodes": 1},
     "promotion": {"enabled": False},
     "experiment": "deployed",
 }
@@ -177,6 +178,25 @@ def test_the_services_are_as_the_file_says(services: Stack, user: Services) -> N
     sockets = [each for member in everything for each in connections(member) if each.status == psutil.CONN_LISTEN]
     assert {each.laddr.port for each in sockets} >= set(services.ports.values())
     assert {each.laddr.ip for each in sockets} == {"127.0.0.1"}
+
+
+def test_other_pages_in_a_browser_get_nothing(services: Stack, user: Services) -> None:
+    for server, path, own, foreign in (
+        ("prefect", "/api/flows/count", user.api_url.removesuffix("/api"), None),
+        ("mlflow", "/api/2.0/mlflow/experiments/search", services.mlflow_uri, 403),
+    ):
+        url, body = f"http://127.0.0.1:{services.ports[server]}{path}", b'{"max_results": 1}'
+        for origin, refusal in ((own, None), ("https://elsewhere.example", foreign)):
+            headers = {"Content-Type": "application/json", "Origin": origin}
+            try:
+                with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30) as answer:
+                    code, readable = None, answer.headers["Access-Control-Allow-Origin"]
+            except urllib.error.HTTPError as error:
+                code, readable = error.code, None
+            assert code == refusal, server
+            assert readable in (None, own), server
+    with urllib.request.urlopen(user.api_url.removesuffix("/api") + "/ui-settings", timeout=30) as answer:
+        assert json.loads(answer.read())["api_url"] == user.api_url
 
 
 def connections(process: psutil.Process) -> Any:
@@ -325,7 +345,7 @@ def test_a_cancel_ends_simulators_and_the_run_goes_on_from_its_logged_artifact(
     assert [member for member in late if member.status() != psutil.STATUS_ZOMBIE] == []
     assert eventually(lambda: run.mlflow().info.status == "KILLED", 20)
     cancelled_at, files = newest(run_dir), sizes(run_dir)
-    assert 0 < cancelled_at < 4_000
+    assert 0 < cancelled_at < 3_000
     time.sleep(1.0)
     assert sizes(run_dir) == files
 
