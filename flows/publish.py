@@ -28,8 +28,13 @@ CHAMPION_DROPPED = "rl.champion.dropped"
 """The event of a champion that plays worse than when it was promoted; its payload is the evaluation."""
 
 
-def publish_promotion(result: PromotionResult) -> None:
-    """Shows a decision: the verdict in Markdown, a table of both players' episodes, an event for a new champion."""
+def publish_promotion(result: PromotionResult, *, link: bool) -> None:
+    """Shows a decision: the verdict in Markdown, a table of both players' episodes, an event for a new champion.
+
+    Args:
+        result: The decision.
+        link: Whether to link the candidate's run too, where nothing else in the flow run does.
+    """
     promotion = result.to_dict()
     if result.moved:
         with _tolerated():
@@ -43,6 +48,8 @@ def publish_promotion(result: PromotionResult) -> None:
         what = f"{result.verdict.kind}: {result.model}, version {result.version}"
         create_markdown_artifact(promotion_text(promotion, page, version), key="promotion-verdict", description=what)
         create_table_artifact(_both_tables(result), key="promotion-episodes", description=what)
+        if link:
+            link_run(page)
 
 
 def publish_monitoring(result: MonitoringResult) -> None:

@@ -155,7 +155,7 @@ def promote(run: OpenRun, checkpoint: str) -> dict[str, Any]:
 
     run_id = run.session.run_id
     assert run_id is not None  # a flow's run is tracked before it trains
-    return _decided(decide(resolve_local_checkpoint(checkpoint), run.config, run_id=run_id))
+    return _decided(decide(resolve_local_checkpoint(checkpoint), run.config, run_id=run_id), link=False)
 
 
 @task(
@@ -169,12 +169,12 @@ def promote_candidate(candidate: str, overrides: Overrides, force: str | None) -
     """Registers whatever is offered and lets the gate decide; see `rl_training.api.promotion.promote_candidate`."""
     from rl_training.api.promotion import promote_candidate as decide
 
-    return _decided(decide(candidate, overrides, force=force))
+    return _decided(decide(candidate, overrides, force=force), link=True)
 
 
-def _decided(result: PromotionResult) -> dict[str, Any]:
+def _decided(result: PromotionResult, *, link: bool) -> dict[str, Any]:
     get_run_logger().info("%s: %s", result.verdict.kind, "; ".join(result.verdict.reasons))
-    publish_promotion(result)
+    publish_promotion(result, link=link)
     return result.to_dict()
 
 

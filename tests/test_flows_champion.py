@@ -61,7 +61,8 @@ def test_promote_flow_decides_and_shows_both_tables(story: Any, flow_client: Any
 
 def test_the_verdict_in_markdown_has_reasons_numbers_and_links(story: Any, flow_client: Any) -> None:
     better = story.better.result()
-    lines = artifacts(flow_run_of(story.better), "markdown")["promotion-verdict"].splitlines()
+    texts = artifacts(flow_run_of(story.better), "markdown")
+    lines = texts["promotion-verdict"].splitlines()
     assert lines[:3] == [
         "# PROMOTE: carts, version 2",
         "",
@@ -74,6 +75,7 @@ def test_the_verdict_in_markdown_has_reasons_numbers_and_links(story: Any, flow_
     experiment = flow_client.get_run(story.good_run).info.experiment_id
     page = f"{UI}/#/experiments/{experiment}/runs/{story.good_run}"
     assert f"| MLflow run | [`{story.good_run}`]({page}) |" in lines
+    assert texts["mlflow-run"] == f"[MLflow run]({page})"
     assert f"| registered version | [carts, version 2]({UI}/#/models/carts/versions/2) |" in lines
 
 
