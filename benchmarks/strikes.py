@@ -129,6 +129,8 @@ class Process:
 
     def __init__(self, command: list[str], run_dir: Path, home: Path, environment: dict[str, str]) -> None:
         self.run_dir = run_dir
+        self.found_step = newest_step(run_dir)
+        """The newest step on record when it began."""
         self._stacks, site = home / "stacks", home / "site"
         for directory in (self._stacks, site):
             directory.mkdir(exist_ok=True)

@@ -18,8 +18,6 @@ from rl_training.runtime.checkpoint_files import STAGING
 STOPPED, USER_ERROR = 75, 2
 EXIT_SECONDS, CHECKPOINT_SECONDS = 25.0, 10.0
 """From a SIGTERM: the process is gone within the one, its checkpoint on disk within the other."""
-NOT_BEGUN = "stopped before training went on"
-"""Said by a resume that a signal has stopped while it was still starting."""
 
 
 @dataclass
@@ -113,9 +111,10 @@ class StruckRun:
             self.faults.append(
                 f"{what}: {record['seconds_to_exit']} s to its end, {record['seconds_to_checkpoint']} s to save"
             )
-        went_on = NOT_BEGUN not in process.stderr()  # else what was trained beyond is of one that was killed before
-        if code == STOPPED and went_on and (record["checkpoint_step"] or 0) < newest_step(self.run_dir):
-            self.faults.append(f"{what}: saved at {record['checkpoint_step']}, trained to {newest_step(self.run_dir)}")
+        trained = newest_step(self.run_dir)
+        # What was there already is of a process that was killed, and this one need not have come as far again.
+        if code == STOPPED and trained > process.found_step and (record["checkpoint_step"] or 0) < trained:
+            self.faults.append(f"{what}: saved at {record['checkpoint_step']}, trained to {trained}")
 
     def _ended_by_itself(self, process: Process) -> bool:
         """Takes in an end that no strike has brought; returns whether the run was complete."""

@@ -64,18 +64,16 @@ def test_a_run_that_is_killed_and_stopped_is_the_run_that_was_not(whole: Path, t
     assert differences(whole, run.run_dir) == []
 
 
-@pytest.mark.parametrize(
-    ("said", "faults"), [("run directory: r", 1), ("error: stopped before training went on; r", 0)]
-)
+@pytest.mark.parametrize(("found_step", "faults"), [(1_280, 1), (1_536, 0)])
 def test_what_a_killed_process_trained_beyond_its_checkpoint_is_no_fault_of_the_next(
-    said: str, faults: int, tmp_path: Path
+    found_step: int, faults: int, tmp_path: Path
 ) -> None:
     run = struck_run(tmp_path)
     run.run_dir.mkdir()
     (run.run_dir / "metrics.jsonl").write_text('{"step": 1536}\n')
-    record = {"signal": TERM, "phase": "imports", "exit_code": 75, "checkpoint_step": 1_024}
+    record = {"signal": TERM, "phase": "update", "exit_code": 75, "checkpoint_step": 1_408}
     record |= {"seconds_to_exit": 0.1, "seconds_to_checkpoint": 0.0}
-    run._judge(record, False, SimpleNamespace(stderr=lambda: said))  # type: ignore[arg-type]
+    run._judge(record, True, SimpleNamespace(found_step=found_step))  # type: ignore[arg-type]
     assert len(run.faults) == faults
 
 
