@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -142,6 +143,18 @@ def test_an_evaluation_that_is_asked_for_again_is_finished_and_not_made_twice(
     assert [result.number for result in again] == [1, 1]
     (point,) = client.get_metric_history(again[0].run_id, "monitoring/return_mean")
     assert (point.step, point.value) == (1, 500.0)
+
+
+def test_evaluations_at_once_share_the_run_and_have_a_number_each(client: Any) -> None:
+    champion(BAD)
+    results: list[Any] = []
+    threads = [Thread(target=lambda: results.append(monitor(f"models:/{MODEL}@champion"))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(result.number for result in results) == [1, 2, 3]
+    assert len({result.run_id for result in results}) == 1
 
 
 def test_a_policy_that_plays_worse_than_when_it_was_promoted_has_dropped(client: Any) -> None:
