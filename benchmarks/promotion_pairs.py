@@ -44,7 +44,8 @@ NOTICE = 0.3
 LOOK = 0.02
 """Seconds between two looks at who is champion."""
 
-Store = Literal["server", "sqlite"]
+Kind = Literal["server", "sqlite"]
+KINDS: tuple[Kind, ...] = ("server", "sqlite")
 
 
 class Contender:
@@ -114,7 +115,7 @@ def rules(model: str) -> list[str]:
 
 
 @contextmanager
-def store(kind: Store, folder: Path) -> Iterator[str]:
+def store(kind: Kind, folder: Path) -> Iterator[str]:
     """Yields the URI of a fresh store, and points this process at it."""
     folder.mkdir()
     os.environ[HOME_VARIABLE] = str(folder)
@@ -133,21 +134,24 @@ def store(kind: Store, folder: Path) -> Iterator[str]:
         del os.environ[URI_VARIABLE]
 
 
-def measure(kind: Store, folder: Path, pairs: int) -> dict[str, Any]:
-    """Returns how the pairs on one kind of store came out."""
-    with store(kind, folder) as uri:
-        base, worse, better = (
-            run_with_policy(gains, uri=uri, seed=seed)[1] for seed, gains in enumerate((BAD, WEAK, GOOD))
-        )
-        variables = {**environment(folder), URI_VARIABLE: uri}
-        contenders = {"worse": Contender(worse, variables), "better": Contender(better, variables)}
-        try:
-            for contender in contenders.values():
-                contender.answer()  # ready
-            played = [play(uri, f"pair-{i:02d}", base, contenders, ("worse", "better")[i % 2]) for i in range(pairs)]
-        finally:
-            for contender in contenders.values():
-                contender.end()
+def compete(uri: str, home: Path, pairs: int) -> dict[str, Any]:
+    """Returns how the pairs on a store came out.
+
+    Args:
+        uri: The store.
+        home: `RL_TRAINING_HOME` of both processes.
+        pairs: How many, each with a registered model of its own.
+    """
+    base, worse, better = (run_with_policy(gains, uri=uri, seed=i)[1] for i, gains in enumerate((BAD, WEAK, GOOD)))
+    variables = {**environment(home), URI_VARIABLE: uri}
+    contenders = {"worse": Contender(worse, variables), "better": Contender(better, variables)}
+    try:
+        for contender in contenders.values():
+            contender.answer()  # ready
+        played = [play(uri, f"pair-{i:02d}", base, contenders, ("worse", "better")[i % 2]) for i in range(pairs)]
+    finally:
+        for contender in contenders.values():
+            contender.end()
     return {
         "pairs": pairs,
         "better_is_champion": sum(pair["champion"] == "better" for pair in played),
@@ -185,6 +189,12 @@ def play(uri: str, model: str, base: str, contenders: dict[str, Contender], firs
     }
 
 
+def measure(kind: Kind, folder: Path, pairs: int) -> dict[str, Any]:
+    """Returns how the pairs on one kind of store came out."""
+    with store(kind, folder) as uri:
+        return compete(uri, folder, pairs)
+
+
 def holds(result: dict[str, Any]) -> bool:
     """Whether the better one is champion each time, never nobody is, and both were at it at the same time."""
     all_of_them = result["better_is_champion"] == result["begun_before_the_other_ended"] == result["pairs"]
@@ -196,8 +206,7 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=PAIRS, help="on each kind of store")
     pairs = parser.parse_args().pairs
     with tempfile.TemporaryDirectory(prefix="pairs-") as folder:
-        kinds: tuple[Store, ...] = ("server", "sqlite")
-        results = {kind: measure(kind, Path(folder) / kind, pairs) for kind in kinds}
+        results = {kind: measure(kind, Path(folder) / kind, pairs) for kind in KINDS}
     for kind, result in results.items():
         print(f"{kind}: the better is champion in {result['better_is_champion']} of {pairs}")
     if pairs == PAIRS:
