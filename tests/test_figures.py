@@ -126,6 +126,13 @@ def test_the_source_is_the_program(command, shown, home, monkeypatch):
     assert run_files.read_json(tracked_run() / run_files.TRACKING)["tags"]["mlflow.source.name"] == shown
 
 
+def test_a_deployment_is_named_in_place_of_the_command_of_its_worker(home):
+    run_dir = tracked_run({"prefect.deployment": "train-flow/nightly"})
+    tags = run_files.read_json(run_dir / run_files.TRACKING)["tags"]
+    assert tags["mlflow.source.name"] == "train-flow nightly"
+    assert "Begun by `train-flow/nightly`, in" in tags["mlflow.note.content"]
+
+
 def test_a_picture_that_can_not_be_drawn_keeps_nothing_from_being_sent(client, caplog):
     run_dir = tracked_run()
     run_files.write_text(run_dir / "artifacts" / run_files.HELD_OUT, '{"returns": []}')

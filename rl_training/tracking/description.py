@@ -26,6 +26,9 @@ from rl_training.tracking.naming import flatten
 NOTE = "mlflow.note.content"
 """MLflow's tag that holds the description on a run's page."""
 
+DEPLOYMENT = "prefect.deployment"
+"""Tag of a run that a deployment of a flow has begun: `FLOW/DEPLOYMENT`."""
+
 
 def describe_run(run_dir: Path, config: TrainConfig, tags: Mapping[str, str], from_step: int = 0) -> dict[str, Any]:
     """Returns the content of `tracking.json`: all that the shipper must know, secrets left out.
@@ -33,7 +36,7 @@ def describe_run(run_dir: Path, config: TrainConfig, tags: Mapping[str, str], fr
     Args:
         run_dir: The run's directory, with its `metadata.json`.
         config: The resolved settings.
-        tags: The caller's own tags.
+        tags: The caller's own tags; `DEPLOYMENT` among them, and not the command, is what began the run.
         from_step: Where this process begins to train.
 
     Raises:
@@ -52,7 +55,7 @@ def describe_run(run_dir: Path, config: TrainConfig, tags: Mapping[str, str], fr
         "started": datetime.fromisoformat(metadata["started"]).timestamp(),
         "process": {"host": socket.gethostname(), "pid": os.getpid(), "created": psutil.Process().create_time()},
         "params": flatten(settings),
-        "tags": {**_tags(run_dir, config, metadata), **settings["tags"], **redact(tags)},
+        "tags": {**_tags(run_dir, config, metadata, tags.get(DEPLOYMENT)), **settings["tags"], **redact(tags)},
         "dataset": _dataset(settings),
         "forked_from": metadata["forked_from"],
     }
@@ -70,7 +73,7 @@ def trainer_is_alive(description: Mapping[str, Any]) -> bool:
     return bool(abs(created - process["created"]) < 1.0)
 
 
-def _tags(run_dir: Path, config: TrainConfig, metadata: Mapping[str, Any]) -> dict[str, str]:
+def _tags(run_dir: Path, config: TrainConfig, metadata: Mapping[str, Any], deployment: str | None) -> dict[str, str]:
     tags = {
         "run_uid": metadata["run_uid"],
         "algo": config.algo,
@@ -80,8 +83,8 @@ def _tags(run_dir: Path, config: TrainConfig, metadata: Mapping[str, Any]) -> di
         "run_dir": str(run_dir),
         "mlflow.user": getpass.getuser(),
         "mlflow.source.type": "LOCAL",
-        "mlflow.source.name": _program(metadata["command"]),
-        NOTE: _note(run_dir, config, metadata["command"]),
+        "mlflow.source.name": _source(deployment, metadata["command"]),
+        NOTE: _note(run_dir, config, deployment or shlex.join(metadata["command"])),
     }
     tags |= {f"version.{name}": version for name, version in metadata["versions"].items()}
     if (git := metadata["git"]) is not None:
@@ -90,17 +93,19 @@ def _tags(run_dir: Path, config: TrainConfig, metadata: Mapping[str, Any]) -> di
     return tags
 
 
-def _program(command: Sequence[str]) -> str:
-    """Returns the command without options and paths: of one that has a slash, MLflow shows what is behind the last."""
+def _source(deployment: str | None, command: Sequence[str]) -> str:
+    """Returns what began the run, without a slash, since MLflow shows what is behind the last: no options, no paths."""
+    if deployment is not None:
+        return deployment.replace("/", " ")
     name, *words = command
     return " ".join([Path(name).name, *takewhile(lambda word: word[:1] != "-" and "/" not in word, words)])
 
 
-def _note(run_dir: Path, config: TrainConfig, command: Sequence[str]) -> str:
+def _note(run_dir: Path, config: TrainConfig, begun_by: str) -> str:
     """Returns the description on the run's page, Markdown; each attempt at the run has the same first paragraph."""
     return (
         f"**{config.algo}** on **{config.env_id}**, seed {config.seed}, {config.total_timesteps:,} steps.\n\n"
-        f"Begun by `{shlex.join([Path(command[0]).name, *command[1:]])}`, in the run directory `{run_dir}`.\n\n"
+        f"Begun by `{begun_by}`, in the run directory `{run_dir}`.\n\n"
         f"The settings are in `config.yaml` among the artifacts, and the checkpoints under `checkpoints/`. "
         f"A stopped run goes on with `rl-training resume {run_dir}`."
     )
