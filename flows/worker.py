@@ -22,7 +22,7 @@ from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.logging import get_logger
 from prefect.settings import PREFECT_WORKER_HEARTBEAT_SECONDS
-from prefect.states import Cancelling
+from prefect.states import Cancelled, Cancelling
 from prefect.workers.process import ProcessWorker
 
 from flows.project import HEARTBEAT, HEARTBEAT_SECONDS
@@ -32,10 +32,13 @@ from rl_training.errors import UserError
 logger = get_logger("worker")
 
 POOL = "rl-training"
-SAVE_SECONDS = 60.0
-"""How long flow runs may take to end: to start, where they were about to, then the 30 seconds of a cancel."""
+SAVE_SECONDS = 75.0
+"""How long flow runs may take to end: to start, where they were about to, then a cancel, with 30 s to save."""
+STOP_SECONDS = 25.0
+"""How long processes may take to save that are told to stop without the server's help."""
 SHIP_SECONDS = 15.0
 """How long what they have left behind may take to bring the last of a run to MLflow."""
+CANCELLED = "Its worker was told to stop. A retry goes on from the newest checkpoint."
 LABEL = "prefect.worker.name"
 """Of a flow run: the worker that took it last."""
 
@@ -145,10 +148,17 @@ async def _let_save(pool: str, name: str, last_taken: frozenset[UUID]) -> None:
     """Cancels the flow runs of this worker, and returns when they and what they have started have ended."""
     family = psutil.Process().children(recursive=True)
     try:
-        async with asyncio.timeout(SAVE_SECONDS), get_client() as client:
-            await _cancel_and_wait(client, pool, name, last_taken)
-    except (httpx.HTTPError, TimeoutError) as error:
-        logger.warning("the flow runs can't be cancelled (%s); their processes are told to stop", error or "no answer")
+        async with get_client() as client:
+            try:
+                async with asyncio.timeout(SAVE_SECONDS):
+                    await _cancel_and_wait(client, pool, name, last_taken)
+            except TimeoutError:
+                await _stop_processes()
+                for run in await unfinished_runs(client, pool, name, last_taken):
+                    logger.warning("flow run %s took too long; it is ended as it is", run.name)
+                    await client.set_flow_run_state(run.id, Cancelled(message=CANCELLED), force=True)
+    except httpx.HTTPError as error:
+        logger.warning("the Prefect server is away (%s): the flow runs' processes are told to stop by us", error)
         await _stop_processes()
     deadline = time.monotonic() + SHIP_SECONDS
     while time.monotonic() < deadline and any(_lives(process) for process in family):
@@ -163,8 +173,7 @@ async def _cancel_and_wait(client: PrefectClient, pool: str, name: str, last_tak
             if run.state_type == StateType.RUNNING and run.id not in asked:
                 asked.add(run.id)
                 logger.info("flow run %s is told to save and end", run.name)
-                message = "Cancelled: its worker was told to stop. A retry goes on from the newest checkpoint."
-                await client.set_flow_run_state(run.id, Cancelling(message=message))
+                await client.set_flow_run_state(run.id, Cancelling(message=CANCELLED))
         await asyncio.sleep(0.5)
 
 
@@ -184,7 +193,7 @@ async def _stop_processes() -> None:
     for child in children:
         with suppress(psutil.NoSuchProcess):
             child.terminate()
-    deadline = time.monotonic() + SAVE_SECONDS / 2
+    deadline = time.monotonic() + STOP_SECONDS
     while time.monotonic() < deadline and any(_lives(child) for child in children):
         await asyncio.sleep(0.2)
 
