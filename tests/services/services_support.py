@@ -89,10 +89,6 @@ class Services:
         assert (done.returncode == 0) == (flow_run["state"]["type"] == "COMPLETED"), done.stdout + done.stderr
         return flow_run
 
-    def newest_flow_run(self) -> dict[str, Any]:
-        newest: dict[str, Any] = self.post("/flow_runs/filter", {"sort": "START_TIME_DESC", "limit": 1})[0]
-        return newest
-
     def get(self, path: str) -> Any:
         return self.ask(urllib.request.Request(self.api_url + path))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
@@ -79,13 +78,17 @@ def test_a_retraining_starts_from_the_champion_which_is_evaluated_and_challenged
 
 
 def test_a_typo_fails_the_flow_run_and_trains_nothing(services: Services, trained: dict[str, Any]) -> None:
-    before = services.run_directories()
+    before, runs = services.run_directories(), {"flows": {"name": {"any_": ["train-flow"]}}}
     failed = services.run("train-flow/default", overrides={"learing_rate": 1e-4, "evaluation": {"evry": 500}})
     assert failed["state"]["name"] == "Failed"
     assert "did you mean learning_rate?" in failed["state"]["message"]
     assert "evaluation.evry" in failed["state"]["message"]
     assert services.run_directories() == before
-    assert services.prefect("deployment", "run", "train-flow/default", "--param", "lerning=3").returncode == 1
+    there = services.post("/flow_runs/count", runs)
+    # What Prefect itself can tell makes no flow run.
+    for wrong in ("lerning=3", "overrides={'seed': 3}", 'overrides="{\\"seed\\": 3}"'):
+        assert services.prefect("deployment", "run", "train-flow/default", "--param", wrong).returncode == 1, wrong
+    assert services.post("/flow_runs/count", runs) == there
 
 
 def test_a_cancelled_flow_run_saves_and_ends_as_cancelled(
@@ -93,16 +96,12 @@ def test_a_cancelled_flow_run_saves_and_ends_as_cancelled(
 ) -> None:
     before = services.run_directories()
     overrides = {**TINY, "total_timesteps": 10_000_000, "checkpoint": {"every": 1_000}}
-    created = services.prefect(
-        "deployment", "run", "train-flow/default", "--param", f"overrides={json.dumps(overrides)}"
-    )
-    assert created.returncode == 0, created.stdout + created.stderr
+    flow_run = services.begin("train-flow/default", overrides=overrides)
     (run_dir,) = eventually(lambda: services.run_directories() - before, 60)
     assert eventually(lambda: list(run_dir.glob("checkpoints/step_*[1-9]*/manifest.json")), 60)
-    flow_run = services.newest_flow_run()
-    assert services.prefect("flow-run", "cancel", flow_run["id"]).returncode == 0
-    assert eventually(lambda: services.newest_flow_run()["state"]["name"] == "Cancelled", 60)
-    run = mlflow_run(services_client, flow_run)
+    assert services.prefect("flow-run", "cancel", flow_run).returncode == 0
+    assert eventually(lambda: services.state(flow_run) == "Cancelled", 60)
+    run = mlflow_run(services_client, {"id": flow_run})
     assert eventually(lambda: services_client.get_run(run.info.run_id).info.status == "KILLED", 30)
     newest = max(run_dir.glob("checkpoints/step_*"))
     assert eventually(lambda: not processes_of(run_dir), 15)
