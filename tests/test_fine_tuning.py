@@ -123,6 +123,17 @@ def test_another_environment_begins_without_the_old_ones_arguments() -> None:
     assert MANAGER.resume(source.run_dir, fine_tune=True, **own).config.env_kwargs == {"gravity": -5.0}
 
 
+def test_another_environment_is_not_offered_to_the_old_ones_champion() -> None:
+    promotion = {"model": "balance", "floor": 475.0, "worst_episode": 100.0, "episodes": 30}
+    source = MANAGER.setup(settings(env_id="CartPole-v1", promotion=promotion)).train()
+    same = MANAGER.resume(source.run_dir, fine_tune=True).config.promotion
+    assert (same.model, same.floor, same.worst_episode, same.episodes) == ("balance", 475.0, 100.0, 30)
+    other = MANAGER.resume(source.run_dir, fine_tune=True, env_id=PLAIN).config.promotion
+    assert (other.model, other.floor, other.worst_episode, other.episodes) == (None, None, None, 30)
+    given = MANAGER.resume(source.run_dir, fine_tune=True, env_id=PLAIN, promotion={"floor": 5.0}).config.promotion
+    assert (given.model, given.floor) == (None, 5.0)
+
+
 def test_what_the_weights_are_weights_of_may_not_change(own_home: Path) -> None:
     source = MANAGER.setup(settings()).train()
     for changed, said in [

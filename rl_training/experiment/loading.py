@@ -68,8 +68,8 @@ def config_to_resume(checkpoint: Checkpoint, overrides: Overrides = (), *, fine_
     Args:
         checkpoint: It.
         overrides: Values that go before the checkpoint's.
-        fine_tune: Whether the weights alone are carried over. Another environment begins without the old one's
-            `env_kwargs` then.
+        fine_tune: Whether the weights alone are carried over. Another environment begins without what belongs to the
+            old one then: `env_kwargs`, and the registered model's name and floors under `promotion`.
 
     Raises:
         CheckpointError: An override changes what must stay as it was.
@@ -82,7 +82,7 @@ def config_to_resume(checkpoint: Checkpoint, overrides: Overrides = (), *, fine_
     if isinstance(algo, Scalar) and algo.value != before.algo:  # the other settings are of another kind then
         check_differences([difference("algo", before.algo, algo.value)])
     if fine_tune and isinstance(env_id, Scalar) and env_id.value != before.env_id:
-        document = replace(document, entries={k: v for k, v in document.entries.items() if k != "env_kwargs"})
+        document = _without_its_task(document)
     try:
         after = _config(document, overrides)
     except ConfigError:
@@ -95,6 +95,16 @@ def config_to_resume(checkpoint: Checkpoint, overrides: Overrides = (), *, fine_
         raise
     check_differences(differences(before, after, fine_tuning=fine_tune))
     return after
+
+
+def _without_its_task(document: MapNode) -> MapNode:
+    """Leaves out what holds for one environment alone: another one's policy must not meet its champion or its floor."""
+    entries = {key: node for key, node in document.entries.items() if key != "env_kwargs"}
+    promotion = entries.get("promotion")
+    if isinstance(promotion, MapNode):
+        kept = {key: node for key, node in promotion.entries.items() if key not in ("model", "floor", "worst_episode")}
+        entries["promotion"] = replace(promotion, entries=kept)
+    return replace(document, entries=entries)
 
 
 def _config(document: MapNode, overrides: Overrides) -> TrainConfig:
