@@ -82,7 +82,7 @@ def test_a_rollback_without_a_champion_before_is_exit_code_2(command):
     command("promote", run_id, *RULES)
     code, out, err = command("rollback", MODEL, "--reason", "a test")
     assert (code, out) == (2, "")
-    assert f"error: version 1 of {MODEL} has no champion before it that is still there; another version becomes" in err
+    assert f"error: version 1 of {MODEL} has no champion before it that is still there and was not rolled back;" in err
     code, _, err = command("promote", run_id, *RULES, "--force", " ")
     assert (code, err.splitlines()[-1]) == (
         2,

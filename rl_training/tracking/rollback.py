@@ -100,8 +100,8 @@ def _roll_back(
     target = previous_champion_of(client, model, champion.version)
     if target is None:
         raise UserError(
-            f"version {champion.version} of {model} has no champion before it that is still there; another version "
-            f"becomes champion with `{program('rl-training')} promote {_version_of(model)}`"
+            f"version {champion.version} of {model} has no champion before it that is still there and was not rolled "
+            f"back; another version becomes champion with `{program('rl-training')} promote {_version_of(model)}`"
         )
     try:
         load_policy(policy_of_version(client, uri, target))
