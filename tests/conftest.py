@@ -20,8 +20,6 @@ for path in PATHS:
         sys.path.insert(0, path)
 # One thread, before torch is imported: sums differ between thread counts, and so would what a tiny task learns.
 os.environ["OMP_NUM_THREADS"] = "1"
-# A shell's background job ignores SIGINT and so would every process started here, which tests that send it wait for.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 # Messages name programs by their names where PATH leads to them.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -42,11 +40,19 @@ def rl_training_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
 
 @pytest.fixture(autouse=True)
 def _signals_are_heeded() -> Iterator[None]:
-    """The command line ignores signals once a result is known, since its process is to end; this one goes on."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    """The command line ignores signals once a result is known, since its process is to end; this one goes on.
+
+    A process that is started here would ignore them as well. So would it where this one is a shell's background job,
+    which ignores SIGINT, or where a fixture of a wider scope has run a command.
+    """
+    _heed_signals()
     yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    _heed_signals()
+
+
+def _heed_signals() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 # An MLflow store, made and migrated once a session and copied for each test. MLflow takes seconds to import, which

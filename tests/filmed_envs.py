@@ -39,7 +39,7 @@ class Dies(Filmed):
         os._exit(3)
 
 
-class TellsItsToken(Filmed):
+class NamesItsToken(Filmed):
     def render(self):
         raise RuntimeError(f"no display for {self.token}")
 
@@ -58,5 +58,5 @@ class Blind(Filmed):
     metadata = {"render_modes": ["human"]}  # noqa: RUF012
 
 
-for one in (Filmed, Hangs, Dies, TellsItsToken, NoPicture, Noise, Blind):
+for one in (Filmed, Hangs, Dies, NamesItsToken, NoPicture, Noise, Blind):
     gym.register(f"{one.__name__}-v0", one)

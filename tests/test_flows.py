@@ -189,9 +189,9 @@ def test_no_attempt_follows_one_that_made_no_progress(flow_client: Any) -> None:
 
 
 def test_a_flow_run_that_is_run_again_goes_on_in_its_run(flow_client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rl_training.runtime import workflows
+    from rl_training.api import judging
 
-    evaluate, calls = workflows.evaluate_checkpoint, []
+    evaluate, calls = judging.evaluate_checkpoint, []
 
     def fail_once(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
@@ -199,7 +199,7 @@ def test_a_flow_run_that_is_run_again_goes_on_in_its_run(flow_client: Any, monke
             raise ValueError("a mistake in code, which no task retry helps")
         return evaluate(*arguments, **options)
 
-    monkeypatch.setattr(workflows, "evaluate_checkpoint", fail_once)
+    monkeypatch.setattr(judging, "evaluate_checkpoint", fail_once)
     config = {**TINY, "experiment": "run_again", "promotion": {"enabled": False}}
     state = train_flow.with_options(retries=1)(config, return_state=True)
     assert state.is_completed()

@@ -23,8 +23,14 @@ def test_every_package_and_the_configs_are_shipped():
         for top in ("rl_training", "flows")
         for path in (ROOT / top).rglob("__init__.py")
     }
-    assert set(PYPROJECT["tool"]["setuptools"]["packages"]) == packages | {"rl_training.configs"}
-    assert PYPROJECT["tool"]["setuptools"]["package-dir"] == {"rl_training.configs": "configs"}
+    assert set(PYPROJECT["tool"]["setuptools"]["packages"]) == packages | {
+        "rl_training.configs",
+        "rl_training.deployments",
+    }
+    assert PYPROJECT["tool"]["setuptools"]["package-dir"] == {
+        "rl_training.configs": "configs",
+        "rl_training.deployments": ".",
+    }
     assert (ROOT / "configs" / "ppo" / "cartpole.yaml").is_file()
 
 

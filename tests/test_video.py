@@ -80,7 +80,7 @@ def test_an_episode_that_takes_long_is_shown_in_part(monkeypatch):
     [
         ("Hangs", "gave no answer within 1 s"),
         ("Dies", "its worker process ended with exit code 3"),
-        ("TellsItsToken", r"RuntimeError: no display for \*\*\*"),
+        ("NamesItsToken", r"RuntimeError: no display for \*\*\*"),
         ("NoPicture", r"render\(\) returned None; expected uint8 \[height, width, 3\]"),
     ],
 )
