@@ -253,8 +253,8 @@ def lasting_server() -> Iterator[tuple[str, SyncPrefectClient]]:
     Raises:
         UserError: None is set up, it does not answer, or it refuses what the block asks of it.
     """
+    from httpx import HTTPError
     from prefect.client.orchestration import get_client
-    from prefect.exceptions import PrefectHTTPStatusError
     from prefect.settings import PREFECT_API_URL
 
     url = PREFECT_API_URL.value()
@@ -268,8 +268,9 @@ def lasting_server() -> Iterator[tuple[str, SyncPrefectClient]]:
         _require_answer(url)
         with get_client(sync_client=True) as client:
             yield shown, client
-    except PrefectHTTPStatusError as error:
-        raise UserError(f"the Prefect server at {shown} refuses: {redact_text(str(error))}") from None
+    except HTTPError as error:
+        what = redact_text(str(error)) or type(error).__name__
+        raise UserError(f"the Prefect server at {shown} does not do what it is asked: {what}") from None
 
 
 def _require_answer(api_url: str) -> None:

@@ -32,6 +32,8 @@ from rl_training.errors import UserError
 logger = get_logger("worker")
 
 POOL = "rl-training"
+POLL_SECONDS = 5.0
+"""How long a poll that is under way may take, once the worker is told to stop."""
 SAVE_SECONDS = 75.0
 """How long flow runs may take to end: to start, where they were about to, then a cancel, with 30 s to save."""
 STOP_SECONDS = 25.0
@@ -61,9 +63,9 @@ class SavingWorker(ProcessWorker):
 
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
         """Takes what is due."""
+        if not self._takes_runs:
+            return []
         async with self._polling:
-            if not self._takes_runs:
-                return []
             try:
                 taken = await super().get_and_submit_flow_runs()
             except httpx.HTTPError as error:
@@ -73,10 +75,10 @@ class SavingWorker(ProcessWorker):
             return taken
 
     async def take_no_more(self) -> None:
-        """Returns when no further flow run is taken."""
+        """Returns when no further flow run is taken; a poll that is under way may still take some."""
         self._takes_runs = False
-        async with self._polling:  # a poll that is under way may still take some
-            return
+        with suppress(TimeoutError):  # of a server that does not answer it either
+            await asyncio.wait_for(self._polling.acquire(), POLL_SECONDS)
 
     async def sync_with_backend(self) -> None:
         """Sends the worker's heartbeat."""

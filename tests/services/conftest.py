@@ -43,7 +43,7 @@ def services(tmp_path_factory: pytest.TempPathFactory, store_template: Path) -> 
         assert eventually(lambda: answers(services.api_url), 240), (home / "server.log").read_text()
         for arguments in (
             ["work-pool", "create", "--type", "process", "rl-training"],
-            ["--no-prompt", "deploy", "--all"],
+            ["--no-prompt", "deploy", "--name", "*/default"],  # `deploy --all` is what `rl-training deploy` does
         ):
             done = services.prefect(*arguments)
             assert done.returncode == 0, done.stdout + done.stderr
