@@ -41,6 +41,11 @@ def gone(processes: list[psutil.Process], seconds: float) -> bool:
     return all(process.status() == psutil.STATUS_ZOMBIE for process in alive if process.is_running())
 
 
+def workers_of(envs: WorkerVectorEnv) -> list[psutil.Process]:
+    """Its processes alone: this process may have others, such as a server of other tests."""
+    return [psutil.Process(process.pid) for process in envs._processes]
+
+
 def descendants() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
@@ -62,7 +67,7 @@ def test_workers_outlive_sigint_and_sigterm_and_go_on() -> None:
     envs = WorkerVectorEnv(settings("case_envs:Plain-v0"))
     try:
         envs.reset(seed=0)
-        workers = psutil.Process().children()
+        workers = workers_of(envs)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGTERM):
             for worker in workers:
                 worker.send_signal(number)
@@ -105,7 +110,7 @@ def test_close_kills_a_worker_that_does_not_come_back(monkeypatch: pytest.Monkey
     monkeypatch.setattr(worker_vector, "CLOSE_SECONDS", 0.0)
     envs = WorkerVectorEnv(settings("case_envs:HangsInStep-v0"))
     envs.reset(seed=0)
-    workers = psutil.Process().children()
+    workers = workers_of(envs)
     envs._send(0, ("step", np.int64(0)))
     start = time.monotonic()
     envs.close()
@@ -168,7 +173,7 @@ def test_workers_hold_no_end_of_a_siblings_socket() -> None:
     envs = WorkerVectorEnv(settings("case_envs:Plain-v0"))
     try:
         envs.reset(seed=0)
-        for worker in psutil.Process().children():
+        for worker in workers_of(envs):
             links = [descriptor.readlink() for descriptor in Path(f"/proc/{worker.pid}/fd").iterdir()]
             assert len([link for link in links if str(link).startswith("socket:")]) == 1
     finally:
