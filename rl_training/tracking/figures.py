@@ -82,12 +82,12 @@ def evaluation_histogram(evaluation: Mapping[str, Any], title: str) -> Figure:
 
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes: Any = figure.add_subplot()
-    axes.hist(evaluation["returns"], bins=BINS, color="tab:blue", alpha=0.6, label=f"{evaluation['episodes']} episodes")
-    if evaluation["ci_low"] is not None:
-        axes.axvspan(
-            evaluation["ci_low"], evaluation["ci_high"], color="black", alpha=0.15, label="95 % interval of it"
-        )
-    axes.axvline(evaluation["return_mean"], color="black", label=f"mean {evaluation['return_mean']:.1f}")
+    returns, mean, low = evaluation["returns"], evaluation["return_mean"], evaluation["ci_low"]
+    bins = BINS if min(returns) < max(returns) else 1
+    axes.hist(returns, bins=bins, color="tab:blue", alpha=0.6, label=f"{len(returns)} episodes")
+    axes.axvline(mean, color="black", label=f"mean {mean:.1f}")
+    if low is not None:
+        axes.axvspan(low, evaluation["ci_high"], color="black", alpha=0.15, label="95 % interval of the mean")
     axes.set(title=f"{title}: held-out episodes", xlabel="episode return", ylabel="episodes")
     axes.grid(alpha=0.3)
     axes.legend(loc="best", fontsize="small")
