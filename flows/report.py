@@ -126,4 +126,5 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def _linked(text: str, page: str | None) -> str:
-    return text if page is None else f"[{text}]({page})"
+    """Returns text that leads to a page; without backquotes, which Prefect shows as such in a link."""
+    return text if page is None else f"[{text.strip('`')}]({page})"

@@ -63,7 +63,7 @@ def test_evaluations_show_as_table_rows_and_events_while_progress_and_report_are
     report = artifacts(flow_run_id, "markdown")["training-report"]
     assert "mean return 10.00 (95 % interval 10.00 to 10.00) over 20 held-out episodes" in report
     assert "PROMOTE: registered model plain, version 1, now champion" in report
-    assert f"| MLflow run | [`{summary['run_id']}`]({summary['ui_command']}) |" in report
+    assert f"| MLflow run | [{summary['run_id']}]({summary['ui_command']}) |" in report
     page = artifacts(flow_run_id, "markdown")["mlflow-run"]
     assert page == f"[MLflow run]({summary['ui_command']})"
     assert summary["ui_command"].startswith("http://127.0.0.1:5999/#/experiments/")

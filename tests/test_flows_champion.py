@@ -74,7 +74,7 @@ def test_the_verdict_in_markdown_has_reasons_numbers_and_links(story: Any, flow_
     assert mean == f"| mean return | 500.00 | {better['champion']['return_mean']:,.2f} |"
     experiment = flow_client.get_run(story.good_run).info.experiment_id
     page = f"{UI}/#/experiments/{experiment}/runs/{story.good_run}"
-    assert f"| MLflow run | [`{story.good_run}`]({page}) |" in lines
+    assert f"| MLflow run | [{story.good_run}]({page}) |" in lines
     assert texts["mlflow-run"] == f"[MLflow run]({page})"
     assert f"| registered version | [carts, version 2]({UI}/#/models/carts/versions/2) |" in lines
 

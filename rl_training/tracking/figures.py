@@ -85,6 +85,7 @@ def evaluation_histogram(evaluation: Mapping[str, Any], title: str) -> Figure:
     returns, mean, low = evaluation["returns"], evaluation["return_mean"], evaluation["ci_low"]
     bins = BINS if min(returns) < max(returns) else 1
     axes.hist(returns, bins=bins, color="tab:blue", alpha=0.6, label=f"{len(returns)} episodes")
+    axes.margins(x=0.05 if bins == BINS else 2.0)
     axes.axvline(mean, color="black", label=f"mean {mean:.1f}")
     if low is not None:
         axes.axvspan(low, evaluation["ci_high"], color="black", alpha=0.15, label="95 % interval of the mean")
