@@ -73,7 +73,7 @@ def test_the_verdict_in_markdown_has_reasons_numbers_and_links(story: Any, flow_
     (mean,) = [line for line in lines if line.startswith("| mean return ")]
     assert mean == f"| mean return | 500.00 | {better['champion']['return_mean']:,.2f} |"
     experiment = flow_client.get_run(story.good_run).info.experiment_id
-    page = f"{UI}/#/experiments/{experiment}/runs/{story.good_run}"
+    page = f"{UI}/#/experiments/{experiment}/runs/{story.good_run}?workflowType=machine_learning"
     assert f"| MLflow run | [{story.good_run}]({page}) |" in lines
     assert texts["mlflow-run"] == f"[MLflow run]({page})"
     assert f"| registered version | [carts, version 2]({UI}/#/models/carts/versions/2) |" in lines
@@ -91,7 +91,7 @@ def test_evaluate_flow_plays_the_champion_and_finds_it_as_good_as_it_was(story: 
     assert report.startswith("# carts, version 2: no drop\n\nmean return 500.00")
     page = artifacts(flow_run_of(story.well), "markdown")["mlflow-run"]
     assert f"{UI}/#/experiments/" in page
-    assert page.endswith(f"/runs/{well['run_id']})")
+    assert page.endswith(f"/runs/{well['run_id']}?workflowType=machine_learning)")
     assert flow_client.get_run(well["run_id"]).data.tags["registered_model"] == "carts"
 
 

@@ -336,7 +336,8 @@ def test_addresses(tmp_path, monkeypatch):
             resolve_tracking_uri(directory)
     assert without_credentials("http://u:p@h:1/x") == "http://h:1/x"
     assert without_credentials("postgresql+psycopg2://u:p@h/db") == "postgresql+psycopg2://h/db"
-    assert ui_hint("https://u:p@h:1/", "3", "abc") == "https://h:1/#/experiments/3/runs/abc"
+    page = "https://h:1/#/experiments/3/runs/abc?workflowType=machine_learning"
+    assert ui_hint("https://u:p@h:1/", "3", "abc") == page
 
 
 def test_what_is_written_of_a_run_holds_no_secret(home):

@@ -123,7 +123,8 @@ def version_page(uri: str, model: str, version: str) -> str | None:
 def ui_hint(uri: str, experiment_id: str, run_id: str) -> str:
     """Returns where a run can be seen: the page's address, or the command that opens the UI."""
     if (address := ui_address(uri)) is not None:
-        return f"{address}/#/experiments/{experiment_id}/runs/{run_id}"
+        # MLflow's pages are those for language models unless an address, or a click, asks for those for training.
+        return f"{address}/#/experiments/{experiment_id}/runs/{run_id}?workflowType=machine_learning"
     return f"{program('mlflow')} ui --backend-store-uri {shlex.quote(without_credentials(uri))}"
 
 
