@@ -30,6 +30,7 @@ from rl_training.tracking import run_files
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.registry import get_or_register
 from rl_training.tracking.shipment import Shipment
+from rl_training.tracking.sources import policy_of_version
 
 BY_RETURN = [{"field_name": "metrics.eval/return_mean", "ascending": False}]
 
@@ -190,6 +191,25 @@ def test_a_checkpoint_that_is_replaced_leaves_one_model(client, home):
     write_policy(run_dir, 100, GOOD)
     ship_all(run_dir)
     assert len(models(client, address)) == 2  # what is registered is not taken away
+
+
+def test_a_registered_model_stays_whose_version_is_not_named_on_it(client, home, monkeypatch):
+    run_dir = tracked_run(network=NETWORK)
+    checkpoint = write_policy(run_dir, 100, BAD)
+    address = ship_all(run_dir).address
+    config, uri = config_of_checkpoint(checkpoint), embedded_tracking_uri()
+    monkeypatch.setattr("rl_training.tracking.registry.name_version", lambda *_: None)  # killed right before
+    version, _ = get_or_register(client, uri, "kept", checkpoint, config, address.run_id)
+    (model,) = client.search_logged_models([address.experiment_id])
+    assert "mlflow.modelVersions" not in model.tags
+    write_policy(run_dir, 100, WEAK)
+    ship_all(run_dir)
+    write_policy(run_dir, 100, GOOD)
+    ship_all(run_dir)
+    left = {left.artifact_location for left in client.search_logged_models([address.experiment_id])}
+    assert len(left) == 2  # the registered one and the last
+    assert version.source in left
+    assert policy_of_version(client, uri, version).policy_sha256 == checkpoint.policy_sha256
 
 
 def test_an_evaluation_that_came_later_ranks_no_checkpoint(client, home, monkeypatch):

@@ -163,9 +163,14 @@ def _find(client: MlflowClient, run: Run, checkpoint: Checkpoint) -> LoggedModel
     found = client.search_logged_models([run.info.experiment_id], wanted)
     same = [model for model in found if model.tags.get(POLICY_SHA256) == checkpoint.policy_sha256]
     kept = min(same, key=lambda model: (model.creation_timestamp, model.model_id), default=None)
-    for model in found:
-        if (kept is None or model.model_id != kept.model_id) and REGISTERED not in model.tags:
-            client.delete_logged_model(model.model_id)
+    others = [model for model in found if model is not kept and REGISTERED not in model.tags]
+    if others:
+        # A registration that was killed may not have named its version on the model yet.
+        versions = client.search_model_versions(f"run_id = '{run.info.run_id}'")
+        sources = {version.source for version in versions}
+        for model in others:
+            if model.artifact_location not in sources:
+                client.delete_logged_model(model.model_id)
     return kept
 
 
