@@ -22,6 +22,8 @@ LOOKED_AT = 200
 """Deployments that are looked at, at most."""
 SLOT_STATES = ["RUNNING", "PENDING", "CANCELLING"]
 """Of the flow runs that hold a slot of their deployment's limit."""
+STRANGER = "http://example.org"
+ORIGINS = "PREFECT_SERVER_CORS_ALLOWED_ORIGINS"
 DEPLOY = "`rl-training deploy` sets it right"
 
 
@@ -73,7 +75,11 @@ def examine(*, fix: bool = False) -> Diagnosis:
 
 def _check_prefect(client: SyncPrefectClient) -> Iterator[Finding]:
     yield _check_versions(client)
-    yield clock_finding("the Prefect server", client.request("GET", "/admin/version").headers.get("Date"))
+    answer = client.request("GET", "/admin/version", headers={"Origin": STRANGER})
+    yield clock_finding("the Prefect server", answer.headers.get("Date"))
+    if "Access-Control-Allow-Origin" in answer.headers:
+        text = "a page of any site, open in a browser that reaches the server, may use it"
+        yield Finding("prefect", "note", text, f"start it with {ORIGINS} set to the addresses of its own pages")
     deployments = [
         deployment for deployment in client.read_deployments(limit=LOOKED_AT) if TAG in (deployment.tags or [])
     ]

@@ -24,7 +24,8 @@ def evaluate_flow(
 
     A champion that plays worse than when it was promoted, beyond doubt, raises the event `rl.champion.dropped`, and is
     rolled back where that is asked for. A flow run that is tried again plays nothing that is on record, and a scheduled
-    one that another one has made up for does nothing (Completed, under the name Skipped).
+    one does nothing where there is no champion, or where another one has made up for it (Completed, under the name
+    Skipped).
 
     Args:
         source: As a rule `models:/NAME@champion`; else another version, an MLflow run, or a directory.
@@ -40,6 +41,7 @@ def evaluate_flow(
     Raises:
         CheckpointError: The policy is damaged.
         ConfigError: A fault of the overrides; nothing was played or logged.
+        NoChampion: A person asks for a champion, and there is none.
         UserError: There is no such source, or nothing to roll back to.
     """
     from rl_training.api.monitoring import require_registered
@@ -50,6 +52,8 @@ def evaluate_flow(
     if roll_back:
         require_registered(source)
     result = monitor(source, over_stored(overrides), episodes)
+    if "skipped" in result:
+        return skipped(result["skipped"])
     rolled_back = None
     if roll_back and result["dropped"] and result["is_champion"]:
         rolled_back = roll_back_champion(result)

@@ -97,6 +97,8 @@ class EmbeddedServer:
         environment |= SERVER_SETTINGS
         environment["PREFECT_HOME"] = str(self.home)
         environment["PREFECT_API_URL"] = self.api_url
+        # By default any page that somebody opens in a browser here may use the API.
+        environment["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = f"{self.url},http://localhost:{self.port}"
         environment["PREFECT_UI_STATIC_DIRECTORY"] = str(self.home / "pages")
         child = Path(__file__).with_name("server_child.py")
         if self.log_file.exists() and self.log_file.stat().st_size > LOG_BYTES:

@@ -16,6 +16,18 @@ def skipped(reason: str) -> dict[str, Any]:
     return cast("dict[str, Any]", Completed(name=SKIPPED, message=reason, data={"skipped": reason}))
 
 
+def is_scheduled() -> bool:
+    """Returns whether a schedule has made this flow run, and no person."""
+    from uuid import UUID
+
+    from prefect.client.orchestration import get_client
+
+    if flow_run.id is None:
+        return False
+    with get_client(sync_client=True) as client:
+        return bool(client.read_flow_run(UUID(flow_run.id)).auto_scheduled)
+
+
 def made_up_for() -> str | None:
     """Returns why nothing is left to do for this flow run of a schedule: one like it has begun since it was due.
 

@@ -21,12 +21,14 @@ from prefect.tasks import Task
 from flows.opened import OpenRun
 from flows.publish import publish_monitoring, publish_promotion, publish_rollback
 from flows.report import report_text
+from flows.skipping import is_scheduled
 from flows.supervise import FlowReporter, supervise
 from rl_training.config.overrides import Overrides
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import (
     CheckpointNotWritten,
     EnvironmentFault,
+    NoChampion,
     NoProgress,
     RunFailed,
     TrackingError,
@@ -183,11 +185,19 @@ def monitor(source: str, overrides: Overrides, episodes: int | None) -> dict[str
     """Plays fresh episodes and compares them with the promotion; see `rl_training.api.monitoring.monitor`.
 
     The evaluation is the flow run's own: each try of it plays the same episodes, and none where they are on record.
+
+    Returns:
+        The result, or `skipped` alone: why a schedule has nothing to play.
     """
     from rl_training.api.monitoring import monitor as play
 
     evaluation_id = None if flow_run.id is None else str(flow_run.id)
-    result = play(source, overrides, episodes=episodes, evaluation_id=evaluation_id)
+    try:
+        result = play(source, overrides, episodes=episodes, evaluation_id=evaluation_id)
+    except NoChampion as none:
+        if not is_scheduled():
+            raise
+        return {"skipped": str(none)}
     get_run_logger().info("%s", "; ".join(result.drop.reasons))
     publish_monitoring(result)
     return result.to_dict()

@@ -61,6 +61,10 @@ class TrackingError(UserError):
     """The tracking server can't be reached, or refuses what it is given, before training has begun."""
 
 
+class NoChampion(UserError):
+    """A registered model's champion is asked for, and it has none (any more)."""
+
+
 class AlreadyTraining(UserError):
     """The job, or the run, is being trained by another process, which the message names."""
 

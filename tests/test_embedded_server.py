@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -77,6 +78,15 @@ def server_of(owner: subprocess.Popen[str]) -> psutil.Process:
     return server
 
 
+def may_read(server: psutil.Process, page: str) -> bool:
+    """Whether a browser would let a page of this address read the server's answers."""
+    (port,) = {connection.laddr.port for connection in server.net_connections("tcp") if connection.status == "LISTEN"}
+    origin = page.format(port=port)
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/api/health", headers={"Origin": origin})
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        return answer.headers.get("Access-Control-Allow-Origin") in (origin, "*")
+
+
 def flow_states(home: Path) -> list[str]:
     with sqlite3.connect(home / "prefect" / "prefect.db") as database:
         return [state for (state,) in database.execute("select state_type from flow_run order by created")]
@@ -93,6 +103,10 @@ def test_server_ends_when_its_owner_is_killed_and_the_next_start_says_how_the_fl
     before = len(flow_states(started_home))
     owner, living = (start_owner(started_home, seconds=120.0) for _ in range(2))
     server, _ = server_of(owner), server_of(living)
+    assert may_read(server, "http://127.0.0.1:{port}")
+    assert may_read(server, "http://localhost:{port}")
+    assert not may_read(server, "http://127.0.0.1")
+    assert not may_read(server, "http://example.org")
     try:
         owner.kill()
         owner.communicate(timeout=10)

@@ -15,6 +15,7 @@ from prefect.exceptions import ParameterTypeError
 from flows.evaluate import evaluate_flow
 from flows.promote import promote_flow
 from rl_training.cli import run
+from rl_training.config.paths import embedded_tracking_uri
 
 pytestmark = pytest.mark.usefixtures("flow_home")
 
@@ -136,6 +137,31 @@ def test_what_makes_no_sense_fails_at_once_and_is_not_tried_again(story: Any, fl
         assert says in str(state.message)
         assert [runs for _, _, runs in task_states(flow_run_of(state), expected=tasks)] == [1] * tasks
     assert len(flow_client.search_model_versions("name = 'carts'")) == versions
+
+
+def test_without_a_champion_only_a_schedule_has_nothing_to_do(
+    story: Any, flow_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flow_client.create_registered_model("never-promoted")
+    version = flow_client.get_model_version("carts", "1")
+    flow_client.create_model_version("never-promoted", version.source)
+    where = f"MLflow at {embedded_tracking_uri()}"
+    faults = {
+        "models:/cart@champion": f"{where} has no version of a registered model 'cart'",
+        "models:/never-promoted@champion": f"none of the 1 versions of 'never-promoted' in {where} is champion; "
+        "`rl-training promote models:/never-promoted/1` offers the newest",
+        "models:/carts@champoin": f"models:/carts@champoin: {where} has no such thing: ",
+        "models:/carts/77": f"models:/carts/77: {where} has no such thing: ",
+    }
+    by_hand = {source: evaluate_flow(source, return_state=True) for source in faults}
+    monkeypatch.setattr("flows.tasks.is_scheduled", lambda: True)
+    scheduled = {source: evaluate_flow(source, return_state=True) for source in faults}
+    for source, says in faults.items():
+        assert (by_hand[source].name, says in by_hand[source].message) == ("Failed", True), by_hand[source].message
+        assert task_states(flow_run_of(by_hand[source]), expected=1) == [("monitor", "Failed", 1)]
+        assert says in scheduled[source].message
+    assert [state.name for state in scheduled.values()] == ["Skipped", "Skipped", "Failed", "Failed"]
+    assert scheduled["models:/cart@champion"].result() == {"skipped": faults["models:/cart@champion"]}
 
 
 def test_the_command_line_prints_the_results(story: Any, capfd: pytest.CaptureFixture[str]) -> None:

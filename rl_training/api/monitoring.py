@@ -14,7 +14,7 @@ from rl_training.api.summary import evaluation_line, evaluation_numbers
 from rl_training.config.checking import require_sections
 from rl_training.config.overrides import Overrides, read_overrides
 from rl_training.config.settings import TrainConfig
-from rl_training.errors import UserError
+from rl_training.errors import NoChampion, UserError
 from rl_training.experiment.loading import config_from_mapping, config_of_checkpoint
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
@@ -29,7 +29,7 @@ from rl_training.tracking.monitoring_run import (
     open_monitoring_run,
 )
 from rl_training.tracking.promotion_lock import promotion_lock
-from rl_training.tracking.registry import champion_of
+from rl_training.tracking.registry import CHAMPION, champion_of
 from rl_training.tracking.sources import (
     ModelSource,
     download_checkpoint,
@@ -39,7 +39,7 @@ from rl_training.tracking.sources import (
     policy_of_version,
     reaching,
 )
-from rl_training.tracking.store import connect, resolve_tracking_uri
+from rl_training.tracking.store import connect, resolve_tracking_uri, without_credentials
 from rl_training.tracking.succession import PROMOTED_BY, number_of
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ def monitor(
         CheckpointError: The policy is damaged.
         ConfigError: An override is not valid, or changes something else.
         EnvironmentFault: An environment broke its contract.
+        NoChampion: The source is a champion, and there is none.
         TrackingError: MLflow can't be reached.
         UserError: There is no such source.
         StopTraining: `stop` was set.
@@ -154,7 +155,8 @@ def monitor(
     uri = resolve_tracking_uri(tracking_uri)
     with reaching(uri, str(source)):
         client = connect(uri)
-        return _monitor_version(client, uri, find_version(client, parsed), overrides, episodes, evaluation_id, stop)
+        version = _version_of(client, uri, parsed)
+        return _monitor_version(client, uri, version, overrides, episodes, evaluation_id, stop)
 
 
 def require_registered(source: str | Path) -> None:
@@ -165,6 +167,20 @@ def require_registered(source: str | Path) -> None:
     """
     if Path(source).exists() or not isinstance(parse_source(str(source)), ModelSource):
         raise UserError(f"got {source}, and only a champion can be rolled back; expected models:/NAME@champion")
+
+
+def _version_of(client: MlflowClient, uri: str, source: ModelSource) -> ModelVersion:
+    if source.alias != CHAMPION:
+        return find_version(client, source)
+    champion = champion_of(client, source.name)
+    if champion is None:
+        where, name = without_credentials(uri), source.name
+        versions = [int(version.version) for version in client.search_model_versions(f"name = '{name}'")]
+        if not versions:
+            raise NoChampion(f"MLflow at {where} has no version of a registered model {name!r}")
+        offer = f"`rl-training promote models:/{name}/{max(versions)}` offers the newest"
+        raise NoChampion(f"none of the {len(versions)} versions of {name!r} in MLflow at {where} is champion; {offer}")
+    return champion
 
 
 def _monitor_version(

@@ -164,6 +164,21 @@ def test_of_runs_that_were_missed_one_runs_and_nothing_else_trains_its_job_meanw
     assert services.run_directories() - before == {run_dir}
 
 
+def test_the_daily_evaluation_is_skipped_until_there_is_a_champion_and_fails_where_somebody_asks_for_one(
+    services: Services, deployed: dict[str, Any]
+) -> None:
+    daily = services.get("/deployments/name/evaluate-flow/default")["id"]
+    missed(services, daily, hours=48, runs=1)
+    asked = services.run("evaluate-flow/default")
+    assert asked["state"]["name"] == "Failed"
+    nobody = f"MLflow at sqlite:///{services.home}/mlflow.db has no version of a registered model 'cartpole'"
+    assert nobody in asked["state"]["message"]
+    assert eventually(lambda: "Skipped" in states(services, daily), 60)
+    runs = services.post("/flow_runs/filter", {"deployments": {"id": {"any_": [daily]}}})
+    (skipped,) = [run["state"] for run in runs if run["state"]["name"] == "Skipped"]
+    assert (skipped["type"], skipped["message"]) == ("COMPLETED", nobody)
+
+
 def missed(services: Services, deployment: str, *, hours: int, runs: int) -> None:
     """Has the server schedule what it had scheduled while no worker was there, and lets the worker see it at once."""
     services.patch("/work_pools/rl-training", {"is_paused": True})
@@ -241,6 +256,8 @@ def test_doctor_names_what_is_wrong_and_what_to_do(services: Services, deployed:
         "again",
         f"problem automations: {silence.name!r} is not there; `rl-training deploy` sets it right",
     ]
+    (note,) = [finding for finding in diagnosis.findings if finding.status == "note" and finding.check == "prefect"]
+    assert "PREFECT_SERVER_CORS_ALLOWED_ORIGINS" in note.advice  # as plain `prefect server start` leaves it
     assert {finding.check for finding in diagnosis.findings if finding.status == "ok"} >= {
         "prefect", "clock", "deployments", "limits", "workers", "automations", "mlflow", "artifacts", "runs",
     }  # fmt: skip
