@@ -1,0 +1,120 @@
+"""Starts the runs that are measured, each in a process of its own, and notes what else the machine did meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common import ROOT
+from speed_tasks import OURS, PEERS, TRACKED, Task
+
+SCRIPTS = {OURS: "speed_ours.py", TRACKED: "speed_ours.py", "sb3": "speed_sb3.py", "sbx": "speed_sb3.py"}
+SCRIPTS["cleanrl"] = "speed_cleanrl.py"
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+class RunBroke(Exception):
+    """A measured process failed; the message ends with what it wrote to stderr."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the peers are."""
+
+    peers: Path
+    """A folder with a virtual environment for each."""
+    cleanrl: Path | None
+    """A checkout of CleanRL."""
+
+    def python(self, contestant: str) -> Path:
+        """Returns the interpreter that runs a contestant."""
+        return self.peers / contestant / "bin" / "python" if contestant in PEERS else Path(sys.executable)
+
+    def missing(self, contestant: str) -> str | None:
+        """Returns why a contestant can't take part; None where it can."""
+        if not self.python(contestant).exists():
+            return f"there is no {self.python(contestant)}"
+        if contestant == "cleanrl" and not (self.cleanrl and (self.cleanrl / "cleanrl").is_dir()):
+            return "CLEANRL names no checkout of it"
+        return None
+
+
+@dataclass(frozen=True)
+class CpuTimes:
+    """CPU seconds so far, summed over all CPUs."""
+
+    busy: float
+    """Of the whole machine."""
+    stolen: float
+    """Taken by the host of a virtual machine."""
+    children: float
+    """Of the processes that this one has started and waited for."""
+
+
+def measure(contestant: str, task: Task, *, threads: int, seed: int, places: Places) -> dict[str, Any]:
+    """Runs one contestant on one task; returns what its script printed, and what `run_noted` notes.
+
+    Raises:
+        RunBroke: Its process failed.
+    """
+    script = ROOT / "benchmarks" / SCRIPTS[contestant]
+    words = [contestant, task.name, "--threads", str(threads), "--seed", str(seed)]
+    own = {} if places.cleanrl is None else {"CLEANRL": str(places.cleanrl.resolve())}
+    return run_noted([str(places.python(contestant)), str(script), *words], threads, own, clocked=True)
+
+
+def run_noted(
+    command: list[str], threads: int, variables: dict[str, str] | None = None, *, clocked: bool = False
+) -> dict[str, Any]:
+    """Runs a command in a home of its own; returns the JSON on its last line, and beside it some numbers.
+
+    - `wall_seconds`: of the whole process, start-up included; `cpu_seconds` of all its threads;
+    - `other_cpus`: how many CPUs other processes used meanwhile, and `stolen_cpus` the host of a virtual machine;
+    - `load_average`: before, over a minute.
+
+    Args:
+        command: What to run.
+        threads: Of the libraries that compute.
+        variables: Set besides.
+        clocked: Whether it is told when it was started, as `--began`.
+
+    Raises:
+        RunBroke: It failed.
+    """
+    with tempfile.TemporaryDirectory(prefix="speed-") as home:
+        own = {name: str(threads) for name in THREAD_VARIABLES} | {"RL_TRAINING_HOME": home, **(variables or {})}
+        kept = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
+        load, before, began = os.getloadavg()[0], cpu_times(), time.time()
+        told = ["--began", repr(began)] if clocked else []
+        ended = subprocess.run([*command, *told], env=kept | own, cwd=ROOT, capture_output=True, text=True)
+        wall, after = time.time() - began, cpu_times()
+    if ended.returncode != 0:
+        raise RunBroke(f"{shlex.join(command)} ended with exit code {ended.returncode}:\n{ended.stderr[-1500:]}")
+    result: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
+    return result | {"wall_seconds": wall, "load_average": load, **used(before, after, wall)}
+
+
+def used(before: CpuTimes, after: CpuTimes, wall: float) -> dict[str, float]:
+    """Returns what the started process used between two readings, and what others did."""
+    own = after.children - before.children
+    return {
+        "cpu_seconds": own,
+        "other_cpus": max(0.0, after.busy - before.busy - own) / wall,
+        "stolen_cpus": (after.stolen - before.stolen) / wall,
+    }
+
+
+def cpu_times() -> CpuTimes:
+    """Returns the CPU times up to now."""
+    user, nice, system, _, _, irq, softirq, stolen = map(int, Path("/proc/stat").read_text().split()[1:9])
+    ticks, own = os.sysconf("SC_CLK_TCK"), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return CpuTimes((user + nice + system + irq + softirq) / ticks, stolen / ticks, own.ru_utime + own.ru_stime)

@@ -1,0 +1,213 @@
+"""The tasks of the speed benchmarks, the same for all who are measured.
+
+Settings have the names of our own configs; the peers' scripts translate them. Peers import this module too, from
+environments that have nothing of ours, so it needs the standard library alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+OURS, TRACKED = "ours", "tracked"
+PEERS = ("sb3", "sbx", "cleanrl")
+LABELS = {
+    OURS: "rl_training",
+    TRACKED: "rl_training, tracked",
+    "sb3": "Stable-Baselines3",
+    "sbx": "SBX",
+    "cleanrl": "CleanRL",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is trained, and for how long."""
+
+    name: str
+    title: str
+    algo: Literal["ppo", "dqn", "sac"]
+    env_id: str
+    settings: Mapping[str, Any]
+    """Of the algorithm, beside environment, seed, threads and steps."""
+    steps: int
+    """Environment steps of a run, over all environments."""
+    warm: int = 0
+    """The window of the steady speed opens after these, and after the updates that belong to them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedTask(Task):
+    """A row of the speed table."""
+
+    of_sb3: float
+    """How many times Stable-Baselines3's speed is aimed at."""
+    of_best_peer: float | None = None
+    base: str | None = None
+    """The task with whose peers it is compared; its own by default."""
+    tracked_steps: int | None = None
+    """Steps of the run with tracking, evaluations and checkpoints; None for none."""
+    every: int = 10_000
+    """Steps between its evaluations, and between its checkpoints: those of the shipped config."""
+    floor: Literal["collection", "products"] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SolvedTask(Task):
+    """A task that is trained until it counts as solved; `settings` are the peers' tuned ones."""
+
+    config: str
+    """Ours: a shipped config."""
+    threshold: float
+    """Mean return of an evaluation from which on the task is solved."""
+    every: int
+    """Steps between two evaluations."""
+
+
+EPISODES = 10
+"""Of each evaluation, deterministic, side by side."""
+
+_PPO = {
+    "num_envs": 8,
+    "rollout_steps": 128,
+    "batch_size": 256,
+    "epochs": 4,
+    "learning_rate": 2.5e-4,
+    "learning_rate_schedule": "constant",
+    "clip_range": 0.2,
+    "clip_range_schedule": "constant",
+    "gamma": 0.99,
+    "gae_lambda": 0.95,
+    "entropy_coef": 0.01,
+    "value_coef": 0.5,
+    "max_grad_norm": 0.5,
+    "adam_epsilon": 1e-5,
+    "network": {"hidden": (64, 64), "activation": "tanh"},
+}
+_DQN = {
+    "buffer_size": 100_000,
+    "learning_starts": 1_000,
+    "batch_size": 64,
+    "train_freq": 256,
+    "gradient_steps": 128,
+    "learning_rate": 2.3e-3,
+    "gamma": 0.99,
+    "target_update_every": 10,
+    "exploration": {"start": 1.0, "end": 0.04, "fraction": 0.16},
+    "max_grad_norm": 10.0,
+    "network": {"hidden": (256, 256), "activation": "relu"},
+}
+_SAC = {
+    "buffer_size": 100_000,
+    "learning_starts": 1_000,
+    "batch_size": 256,
+    "train_freq": 1,
+    "gradient_steps": 1,
+    "learning_rate": 3e-4,
+    "gamma": 0.99,
+    "tau": 0.005,
+    "network": {"hidden": (256, 256), "activation": "relu"},
+}
+
+SPEED = (
+    SpeedTask(
+        name="ppo-cartpole",
+        title="PPO CartPole-v1, 8 environments x 128 steps, 4 epochs, batch 256",
+        algo="ppo",
+        env_id="CartPole-v1",
+        settings=_PPO,
+        warm=4_096,
+        steps=28_672,
+        of_sb3=5,
+        of_best_peer=4,
+        tracked_steps=102_400,
+        floor="collection",
+    ),
+    SpeedTask(
+        name="dqn-cartpole",
+        title="DQN CartPole-v1, 128 updates each 256 steps, batch 64",
+        algo="dqn",
+        env_id="CartPole-v1",
+        settings=_DQN,
+        warm=1_280,
+        steps=3_840,
+        of_sb3=6,
+        of_best_peer=1.4,
+        tracked_steps=15_360,
+        every=5_000,
+    ),
+    SpeedTask(
+        name="dqn-cartpole-f4",
+        title="DQN CartPole-v1, one update each 4 steps, batch 128",
+        algo="dqn",
+        env_id="CartPole-v1",
+        settings=_DQN
+        | {"train_freq": 4, "gradient_steps": 1, "batch_size": 128, "learning_rate": 1e-3, "target_update_every": 500},
+        warm=1_100,
+        steps=3_500,
+        of_sb3=4,
+        of_best_peer=3.5,
+    ),
+    SpeedTask(
+        name="ppo-cartpole-1024",
+        title="PPO CartPole-v1, 1,024 native vectorised environments x 128 steps, 4 epochs, batch 4,096",
+        algo="ppo",
+        env_id="CartPole-v1",
+        settings=_PPO | {"num_envs": 1_024, "batch_size": 4_096, "vectorization": "native"},
+        warm=131_072,
+        steps=4 * 131_072,
+        of_sb3=20,
+        base="ppo-cartpole",
+        floor="collection",
+    ),
+    SpeedTask(
+        name="sac-pendulum",
+        title="SAC Pendulum-v1, one update a step, batch 256",
+        algo="sac",
+        env_id="Pendulum-v1",
+        settings=_SAC,
+        warm=1_050,
+        steps=1_250,
+        of_sb3=2,
+        of_best_peer=1.15,
+        floor="products",
+    ),
+)
+
+SOLVED = (
+    SolvedTask(
+        name="solved-cartpole",
+        title="CartPole-v1 by PPO",
+        algo="ppo",
+        env_id="CartPole-v1",
+        config="configs/ppo/cartpole.yaml",
+        settings=_PPO
+        | {
+            "rollout_steps": 32,
+            "epochs": 20,
+            "learning_rate": 1e-3,
+            "learning_rate_schedule": "linear",
+            "clip_range_schedule": "linear",
+            "gamma": 0.98,
+            "gae_lambda": 0.8,
+            "entropy_coef": 0.0,
+        },
+        steps=100_000,
+        threshold=475.0,
+        every=5_000,
+    ),
+    SolvedTask(
+        name="solved-pendulum",
+        title="Pendulum-v1 by SAC",
+        algo="sac",
+        env_id="Pendulum-v1",
+        config="configs/sac/pendulum.yaml",
+        settings=_SAC | {"learning_rate": 1e-3, "learning_starts": 100},
+        steps=20_000,
+        threshold=-200.0,
+        every=500,
+    ),
+)
+
+TASKS: dict[str, Task] = {task.name: task for task in (*SPEED, *SOLVED)}
