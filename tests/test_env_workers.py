@@ -150,7 +150,7 @@ def test_a_secret_is_resolved_in_the_worker_or_missed_by_name(monkeypatch: pytes
     monkeypatch.setenv("CASE_TOKEN", "let me in")
     envs = WorkerVectorEnv(settings("case_envs:NeedsToken-v0", env_kwargs=kwargs))
     try:
-        assert envs.get_attr("api_token") == ("let me in", "let me in")
+        assert envs.call("api_token") == ("let me in", "let me in")
     finally:
         envs.close()
 
@@ -160,7 +160,7 @@ def test_attributes_and_methods_reach_the_envs() -> None:
     try:
         envs.reset(seed=[1, 2])
         envs.set_attr("length", [3, 4])
-        assert envs.get_attr("length") == (3, 4)
+        assert envs.call("length") == (3, 4)
         assert [frame.shape for frame in envs.call("render")] == [(16, 16, 3)] * 2
         for _ in range(3):
             terminated = envs.step(np.array([0, 0]))[2]

@@ -11,12 +11,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from gymnasium.wrappers import RecordEpisodeStatistics, TimeLimit
+from gymnasium.wrappers import RecordEpisodeStatistics
 
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs.factory import make_env, make_vector_env
 from rl_training.envs.training import TrainingEnvs, VectorStep
 from rl_training.errors import EnvironmentRefused
+from rl_training.seeding import env_seeds
 
 BOTH = pytest.mark.parametrize("vectorization", ["sync", "async"])
 
@@ -35,25 +36,33 @@ def act(envs: TrainingEnvs, action: int) -> VectorStep:
     return envs.step(np.full((envs.num_envs, *envs.codec.shape), action, envs.codec.dtype))
 
 
-def wrapper_types(env: Any) -> list[type]:
-    types = []
-    while isinstance(env, gym.Wrapper):
-        types.append(type(env))
-        env = env.env
-    return types
-
-
-def test_an_env_stands_inside_episode_statistics_with_its_time_limit_inside() -> None:
-    env = make_env(settings("CartPole-v1"), 0)
-    types = wrapper_types(env)
-    assert types.index(RecordEpisodeStatistics) < types.index(TimeLimit)
-    env.reset(seed=1)
-    steps, over = 0, False
-    while not over:
-        _, reward, terminated, truncated, info = env.step(steps % 2)
-        assert type(reward) is float
-        steps, over = steps + 1, terminated or truncated
-    assert info["episode"]["r"] == info["episode"]["l"] == steps
+@BOTH
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+def test_transitions_and_statistics_are_those_of_gymnasiums_own_stack(env_id: str, vectorization: str) -> None:
+    """The same seeds and actions in bare environments inside Gymnasium's `RecordEpisodeStatistics`."""
+    config = settings(env_id, seed=3, max_episode_steps=30, vectorization=vectorization)
+    envs = TrainingEnvs(config, gamma=0.9)
+    envs.start()
+    plain = [RecordEpisodeStatistics(gym.make(env_id, max_episode_steps=30)) for _ in range(2)]
+    current = [env.reset(seed=seed)[0] for env, seed in zip(plain, env_seeds(3, 2), strict=True)]
+    rng = np.random.default_rng(5)
+    finished = 0
+    for _ in range(90):
+        assert envs.observation.tobytes() == np.stack(current).tobytes()
+        actions = rng.integers(0, 2, 2) if env_id == "CartPole-v1" else rng.uniform(-2, 2, (2, 1)).astype(np.float32)
+        step = envs.step(actions)
+        expected = []
+        for i, env in enumerate(plain):
+            current[i], reward, terminated, truncated, info = env.step(actions[i])
+            assert step.next_observation[i].tobytes() == current[i].tobytes()
+            assert (step.reward[i], step.terminated[i], step.truncated[i]) == (reward, terminated, truncated)
+            if terminated or truncated:
+                expected.append((i, float(info["episode"]["r"]), info["episode"]["l"]))
+                current[i] = env.reset()[0]
+        assert step.episodes == expected
+        finished += len(expected)
+    envs.close()
+    assert finished >= 6
 
 
 def test_actions_from_minus_one_to_one_are_scaled_where_asked_for() -> None:

@@ -12,9 +12,8 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from types import FrameType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -37,12 +36,12 @@ class _Ended(BaseException):
     """Raised inside a call that is to end; no `Exception`, which an environment may catch."""
 
 
-@dataclass
 class _Call:
-    what: str
-    seconds: float
-    began: float = field(default_factory=time.monotonic)
-    said: int = 0
+    __slots__ = ("began", "said", "seconds", "what")
+
+    def __init__(self, what: str, seconds: float) -> None:
+        self.what, self.seconds = what, seconds
+        self.began, self.said = time.monotonic(), 0
 
 
 class CallWatch:
@@ -82,12 +81,13 @@ class CallWatch:
         if self._can_end():
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
-    def call(self, what: str, function: Callable[[], T], seconds: float | None = None) -> T:
-        """Returns what `function` returns.
+    def call(self, what: str, function: Callable[..., T], *args: Any, seconds: float | None = None) -> T:
+        """Returns what `function(*args)` returns.
 
         Args:
             what: The call, as messages name it.
-            function: The call.
+            function: What is called.
+            *args: What it is called with.
             seconds: Its time; `CALL_SECONDS` by default.
 
         Raises:
@@ -97,7 +97,7 @@ class CallWatch:
         try:
             try:
                 self._current = _Call(what, seconds)
-                return function()
+                return function(*args)
             finally:
                 self._current = None
         except _Ended:

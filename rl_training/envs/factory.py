@@ -7,7 +7,6 @@ from difflib import get_close_matches
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.wrappers import RecordEpisodeStatistics
 
 from rl_training.config.secrets import hide, resolve_secrets
 from rl_training.config.settings import TrainConfig
@@ -25,7 +24,7 @@ from rl_training.errors import FOREIGN_ERRORS, EnvironmentRefused, error_line
 _REFUSED_WRAPPERS = {
     "NormalizeObservation": "use normalization.observation, which is saved with a checkpoint",
     "NormalizeReward": "use normalization.reward, which is saved with a checkpoint",
-    "RecordEpisodeStatistics": "each environment has one already",
+    "RecordEpisodeStatistics": "returns and lengths of episodes are counted already",
     "Autoreset": "episodes are reset by the trainer",
     "TimeLimit": "use max_episode_steps",
 }
@@ -34,8 +33,8 @@ _REFUSED_WRAPPERS = {
 def make_env(config: TrainConfig, env_index: int) -> EpisodeReplay:
     """Makes one environment, neither seeded nor reset.
 
-    From the inside: the environment with its time limit, the wrappers of the settings, `ContractGuard`,
-    `RecordEpisodeStatistics`, which owns the episode statistics, and `EpisodeReplay`.
+    From the inside: the environment with its time limit, the wrappers of the settings, `ContractGuard`, and
+    `EpisodeReplay`, which has the running episode's return and length.
 
     Args:
         config: `env_id`, `env_kwargs`, `max_episode_steps` and `wrappers` count.
@@ -47,7 +46,7 @@ def make_env(config: TrainConfig, env_index: int) -> EpisodeReplay:
     """
     env = make_bare_env(config)
     try:
-        return EpisodeReplay(RecordEpisodeStatistics(ContractGuard(env, config.env_id, env_index, secrets_of(config))))
+        return EpisodeReplay(ContractGuard(env, config.env_id, env_index, secrets_of(config)))
     except BaseException:
         close_quietly(config.env_id, [env], secrets_of(config))
         raise

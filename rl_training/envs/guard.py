@@ -7,6 +7,8 @@ from collections.abc import Collection
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
 
 from rl_training.config.secrets import hide, secret_values
 from rl_training.config.settings import TrainConfig
@@ -77,6 +79,9 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
         self._env_index = env_index
         self._secrets = secrets
         self._space, self._actions = env.observation_space, env.action_space
+        # Of the usual observation, which is judged at a glance; those of other spaces are no such arrays.
+        self._shape = self._space.shape if isinstance(self._space, spaces.Box) else None
+        self._dtype = self._space.dtype
         self.life_steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -90,7 +95,7 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
             raise_if_broken(reset_result_breaches(result))
             raise_if_broken(space_change_breaches("observation_space", self._space, self.env.observation_space))
             raise_if_broken(space_change_breaches("action_space", self._actions, self.env.action_space))
-            return as_declared(self._space, result[0]), result[1]
+            return self._as_declared(result[0]), result[1]
         except FOREIGN_ERRORS as error:
             raise self._fault("reset", error) from shown_cause(error, self._secrets)
 
@@ -106,18 +111,22 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
             if type(result) is not tuple or len(result) != 5 or type(result[4]) is not dict:
                 raise_if_broken(step_result_breaches(result))
             observation, reward, terminated, truncated, info = result
-            if "episode" in info:
-                # An environment that keeps statistics of its own must not stand in for RecordEpisodeStatistics.
-                info = {key: value for key, value in info.items() if key != "episode"}
-            return (
-                as_declared(self._space, observation),
-                reward_as_float(reward),
-                flag_as_bool("terminated", terminated),
-                flag_as_bool("truncated", truncated),
-                info,
-            )
+            observation = self._as_declared(observation)
+            if type(reward) is not float:
+                reward = reward_as_float(reward)
+            if terminated is not False:
+                terminated = flag_as_bool("terminated", terminated)
+            if truncated is not False:
+                truncated = flag_as_bool("truncated", truncated)
+            return observation, reward, terminated, truncated, info
         except FOREIGN_ERRORS as error:
             raise self._fault("step", error) from shown_cause(error, self._secrets)
+
+    def _as_declared(self, observation: Any) -> Any:
+        """Returns a copy, since an environment may hand out the same array each time and change it in place."""
+        if type(observation) is np.ndarray and observation.shape == self._shape and observation.dtype == self._dtype:
+            return observation.copy()
+        return as_declared(self._space, observation)
 
     def _fault(self, during: str, error: BaseException) -> EnvironmentFault:
         what = f"{during}: {error}" if isinstance(error, ContractBroken) else raised(during, error)

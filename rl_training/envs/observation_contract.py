@@ -17,15 +17,9 @@ from rl_training.envs.leaves import Leaf, leaves, same_keys
 def as_declared(space: gym.Space[Any], observation: Any) -> Any:
     """Returns a copy of an observation in the declared shapes and dtypes.
 
-    Copied, since an environment may hand out the same array each time and change it in place.
-
     Raises:
         ContractBroken: The observation does not fit the space and can't be cast to it without loss of meaning.
     """
-    if isinstance(space, spaces.Box):
-        if type(observation) is np.ndarray and observation.dtype == space.dtype and observation.shape == space.shape:
-            return observation.copy()
-        return _leaf_as_declared(Leaf((), space), observation)
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return _leaf_as_declared(Leaf((), space), observation)
     raise_if_broken(_structure_breaches(space, observation, ()))

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
 
-def read_random_state(env: gym.Env[Any, Any]) -> str | None:
-    """Returns the state of the environment's `np_random` as JSON; None where it has drawn none yet."""
+def random_state(env: gym.Env[Any, Any]) -> dict[str, Any] | None:
+    """Returns a copy of the state of the environment's `np_random`; None where it has drawn none yet."""
     # The property would make a generator, with a seed of chance, where there is none.
     generator = getattr(env.unwrapped, "_np_random", None)
     if not isinstance(generator, np.random.Generator):
         return None
-    return json.dumps(generator.bit_generator.state, default=_array_as_list)
+    return dict(generator.bit_generator.state)
+
+
+def as_text(state: Mapping[str, Any] | None) -> str | None:
+    """Returns what `random_state` returned as JSON."""
+    return None if state is None else json.dumps(state, default=_array_as_list)
 
 
 def write_random_state(env: gym.Env[Any, Any], text: str) -> None:
-    """Puts the environment's `np_random` into the state that `read_random_state` returned.
+    """Puts the environment's `np_random` into the state that a text of `as_text` tells.
 
     Raises:
         ValueError: The text names no bit generator of NumPy. It may come from a stranger's checkpoint, so nothing else

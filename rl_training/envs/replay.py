@@ -17,61 +17,61 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rl_training.envs.leaves import leaves
-from rl_training.envs.random_state import read_random_state, write_random_state
+from rl_training.envs.random_state import as_text, random_state, write_random_state
 from rl_training.errors import EnvironmentFault
 
 
 class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
     """Records the running episode so that it can be played again in another process.
 
-    Goes around everything that counts as part of the environment: time limit, frame stacks, statistics of the episode.
-    Wrappers whose state outlives an episode must stay outside, since a replay would feed them twice.
+    Goes around everything that counts as part of the environment: time limit, frame stacks. Wrappers whose state
+    outlives an episode must stay outside, since a replay would feed them twice.
 
     Args:
-        env: An environment inside `RecordEpisodeStatistics`.
-
-    Raises:
-        ValueError: There is no `RecordEpisodeStatistics` inside.
+        env: An environment whose rewards are floats, as `ContractGuard` hands them on.
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
-        if not self.has_wrapper_attr("episode_returns"):
-            raise ValueError("EpisodeReplay goes around RecordEpisodeStatistics, whose statistics it compares")
         self.last_observation: Any = None
         """What the newest `reset` or `step` returned."""
+        self.episode_return = 0.0
+        """Sum of the running episode's rewards."""
+        self.episode_length = 0
+        """Its steps."""
         self._seed: int | None = None
-        self._random_state: str | None = None
-        self._options: str = "null"
+        self._random_state: dict[str, Any] | None = None
+        self._options = "null"
         self._actions = _empty_actions(env.action_space, 64)
-        self._length = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets the environment and begins a new record."""
         if seed is not None:
             self._seed = int(seed)
-        self._random_state = None if seed is not None else read_random_state(self.env)
+        self._random_state = None if seed is not None else random_state(self.env)
         self._options = json.dumps(options)
-        self._length = 0
+        self.episode_return, self.episode_length = 0.0, 0
         self.last_observation, info = self.env.reset(seed=seed, options=options)
         return self.last_observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Records the action, before the environment can change it, and steps."""
-        if self._length == len(self._actions):
+        if self.episode_length == len(self._actions):
             self._actions = np.concatenate((self._actions, np.zeros_like(self._actions)))
-        self._actions[self._length] = action
-        self._length += 1
-        self.last_observation, reward, terminated, truncated, info = self.env.step(action)
-        return self.last_observation, reward, terminated, truncated, info
+        self._actions[self.episode_length] = action
+        self.episode_length += 1
+        result = self.env.step(action)
+        self.last_observation = result[0]
+        self.episode_return += result[1]  # type: ignore[operator]
+        return result
 
     def snapshot(self) -> dict[str, Any]:
         """Returns what `restore` needs: numbers, strings and arrays."""
         return {
             "seed": self._seed,
-            "random_state_before_reset": self._random_state,
+            "random_state_before_reset": as_text(self._random_state),
             "options": self._options,
-            "actions": self._actions[: self._length].copy(),
+            "actions": self._actions[: self.episode_length].copy(),
             "life_steps": self._life_steps,
             **self._place(),
         }
@@ -121,9 +121,9 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
         observation = [np.asarray(leaf.pick(self.last_observation)) for leaf in leaves(self.observation_space)]
         return {
             "observation": observation,
-            "episode_return": float(self.get_wrapper_attr("episode_returns")),
-            "episode_length": int(self.get_wrapper_attr("episode_lengths")),
-            "random_state": read_random_state(self.env),
+            "episode_return": self.episode_return,
+            "episode_length": self.episode_length,
+            "random_state": as_text(random_state(self.env)),
         }
 
     @property

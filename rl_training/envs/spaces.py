@@ -216,8 +216,8 @@ class ActionCodec:
             share = 0.5 * (actions.astype(np.float64) + 1.0)
             actions = (1.0 - share) * low + share * high  # as low + share * (high - low) could overflow
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-            actions = actions + space.start
-        elif isinstance(space, spaces.Box) and np.issubdtype(self._env_dtype, np.floating):
+            return np.add(actions, space.start, dtype=self._env_dtype, casting="unsafe")
+        if isinstance(space, spaces.Box) and np.issubdtype(self._env_dtype, np.floating):
             # Cast first: a float32 bound may lie above the float64 one that it was rounded from.
             actions = np.clip(actions.astype(self._env_dtype), space.low, space.high)
         elif isinstance(space, spaces.Box):

@@ -6,7 +6,6 @@ Shapes: `N` environments, `*O` one encoded observation, `*A` one action of the p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,17 +22,18 @@ from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.errors import CheckpointError, EnvironmentFault
 from rl_training.seeding import env_seeds
 
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
 
 class Episode(NamedTuple):
-    """A finished episode, as `RecordEpisodeStatistics` counted it: the environment's own rewards."""
+    """A finished episode, counted in the environment's own rewards."""
 
     env_index: int
     return_: float
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class VectorStep:
+class VectorStep(NamedTuple):
     """One step of all environments: N real transitions."""
 
     next_observation: NDArray[Any]
@@ -90,6 +90,9 @@ class TrainingEnvs:
         self.observation: NDArray[Any] = np.zeros((self.num_envs, *self.encoder.shape), self.encoder.dtype)
         """[N, *O] raw current observations, in memory of their own, valid until the next step."""
         self._normalized = self.observation
+        # Of the running episodes [N]: their rewards so far, and the step since the run began that each began at.
+        self._returns = np.zeros(self.num_envs, np.float64)
+        self._began = np.zeros(self.num_envs, np.int64)
         self._watch = CallWatch(config.env_id, ends=False)
         self._watch.start()
 
@@ -118,11 +121,12 @@ class TrainingEnvs:
         Raises:
             EnvironmentFault: An environment raised, exited, or broke its contract; names it, its index and step.
         """
-        raw, reward, terminated, truncated, infos = self._watch.call(
-            "a step in training", partial(self._envs.step, self.codec.to_env(actions))
+        raw, reward, terminated, truncated, _ = self._watch.call(
+            "a step in training", self._envs.step, self.codec.to_env(actions)
         )
         next_observation = self.encoder.encode(raw)
         self._require_finite(next_observation, reward)
+        self._returns += reward
         done = terminated | truncated
         next_normalized, scaled_reward = next_observation, reward.astype(np.float32)
         if self.observation_normalizer is not None:
@@ -133,11 +137,8 @@ class TrainingEnvs:
             scaled_reward = self.reward_normalizer.normalize(reward)
         episodes: list[Episode] = []
         self.observation, self._normalized = next_observation, next_normalized
-        if done.any():
-            statistics = infos["episode"]
-            episodes = [
-                Episode(int(i), float(statistics["r"][i]), int(statistics["l"][i])) for i in np.flatnonzero(done)
-            ]
+        if np.count_nonzero(done):
+            episodes = self._count_episodes(done)
             options = {"reset_mask": done}
             raw, _ = self._watch.call("a reset in training", partial(self._envs.reset, options=options))
             self._begin_from(self.encoder.encode(raw))
@@ -150,7 +151,7 @@ class TrainingEnvs:
         return {
             "observation_normalizer": self.observation_normalizer.state_dict() if self.observation_normalizer else None,
             "reward_normalizer": self.reward_normalizer.state_dict() if self.reward_normalizer else None,
-            "snapshots": list(self._envs.call("snapshot")),
+            "snapshots": self._envs.snapshots(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> list[int]:
@@ -175,12 +176,14 @@ class TrainingEnvs:
                 raise CheckpointError(f"{name.replace('_', ' ')}: the checkpoint has {has}; the settings {want}")
             if normalizer is not None:
                 normalizer.load_state_dict(state[name])
-        restored = self._envs.call_each("restore", snapshots)
-        self._envs.life_steps[:] = [snapshot["life_steps"] for snapshot in snapshots]
-        fresh = [i for i, exact in enumerate(restored) if not exact]
+        observation, fresh = self._envs.restore(snapshots)
+        self._returns = np.array([snapshot["episode_return"] for snapshot in snapshots])
+        lengths = np.array([snapshot["episode_length"] for snapshot in snapshots])
+        self._returns[fresh], lengths[fresh] = 0.0, 0
+        self._began = self._envs.life_steps - lengths
         if self.reward_normalizer is not None:
             self.reward_normalizer.forget(fresh)
-        self._begin_from(self.encoder.encode_list(self._envs.call("last_observation")))
+        self._begin_from(self.encoder.encode(observation))
         return fresh
 
     def close(self) -> None:
@@ -194,15 +197,22 @@ class TrainingEnvs:
         if self.observation_normalizer is not None:
             self._normalized = self.observation_normalizer.normalize(observation)
 
+    def _count_episodes(self, done: NDArray[np.bool_]) -> list[Episode]:
+        """Returns the episodes that ended, and begins to count the next ones."""
+        lengths = self._envs.life_steps - self._began
+        episodes = [Episode(int(i), float(self._returns[i]), int(lengths[i])) for i in np.flatnonzero(done)]
+        self._returns[done], self._began[done] = 0.0, self._envs.life_steps
+        return episodes
+
     def _require_finite(self, observation: NDArray[Any], reward: NDArray[np.float64] | None) -> None:
         vector = self.encoder.vector(observation)
-        if vector is not None and not np.isfinite(vector).all():
+        if vector is not None and np.count_nonzero(np.isfinite(vector)) < vector.size:
             row, column = (int(i) for i in np.argwhere(~np.isfinite(vector))[0])
             breach = not_finite(self.encoder.feature_name(column), float(vector[row, column]))
             raise self._fault(row, breach.message)
-        if reward is not None and not (finite := float32_is_finite(reward)).all():
-            row = int(np.flatnonzero(~finite)[0])
-            raise self._fault(row, reward_not_finite(float(reward[row])))
+        if reward is not None and np.count_nonzero(np.abs(reward) <= _FLOAT32_MAX) < reward.size:
+            for row in np.flatnonzero(~float32_is_finite(reward))[:1]:
+                raise self._fault(int(row), reward_not_finite(float(reward[row])))
 
     def _fault(self, row: int, what: str) -> EnvironmentFault:
-        return EnvironmentFault(fault_text(self._config.env_id, row, int(self._envs.life_steps[row]), what))
+        return EnvironmentFault(fault_text(self._config.env_id, row, self._envs.life_steps, what))

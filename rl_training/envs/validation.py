@@ -103,7 +103,7 @@ def require_valid(report: ValidationReport) -> None:
 def _made(config: TrainConfig, found: Findings, watch: CallWatch) -> Iterator[gym.Env[Any, Any] | None]:
     """Makes an environment and closes it; None, with a finding, where it can't be made."""
     try:
-        env = watch.call("making it", lambda: make_bare_env(config), MAKING_SECONDS)
+        env = watch.call("making it", make_bare_env, config, seconds=MAKING_SECONDS)
     except EnvironmentRefused as error:
         found.add([Breach("fatal", "not-made", str(error).removeprefix(f"environment {config.env_id!r}: "))])
         yield None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from copy import deepcopy
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -58,5 +57,5 @@ def time_steps(env: gym.Env[Any, Any], watch: CallWatch, seed: int, stopwatch: S
         if over:
             watch.call("a reset for timing", env.reset)
         action = action_space.sample()
-        _, _, terminated, truncated, _ = watch.call("a step for timing", partial(stopwatch.step, env, action))
+        _, _, terminated, truncated, _ = watch.call("a step for timing", stopwatch.step, env, action)
         over = bool(terminated) or bool(truncated)

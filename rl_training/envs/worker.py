@@ -78,11 +78,9 @@ def _answer(env: Any, command: str, payload: Any) -> tuple[str, Any]:
 
 
 def _reply(connection: Connection, reply: tuple[str, Any]) -> None:
-    from rl_training.envs.local_vector import scalars
-
     kind, value = reply
     if kind == "ok" and isinstance(value, tuple) and value and isinstance(value[-1], dict):
-        value = (*value[:-1], scalars(value[-1]))
+        value = (*value[:-1], {})  # infos, which nobody reads there and not all of which can be sent
     try:
         connection.send((kind, value))
     except (pickle.PicklingError, TypeError, AttributeError) as error:

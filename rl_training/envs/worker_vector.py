@@ -13,20 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from copy import deepcopy
 from multiprocessing.connection import Connection
 from typing import Any
-
-import numpy as np
-from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
-from numpy.typing import NDArray
 
 from rl_training.config.secrets import handed_down_secrets, hide
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.guard import RaisedByEnvironment, fault_text, secrets_of
-from rl_training.envs.local_vector import require_same_spaces
 from rl_training.envs.stderr_tail import StderrTails
+from rl_training.envs.vector import MaskedVectorEnv
 from rl_training.envs.worker import CLOSE_SECONDS
 from rl_training.errors import EnvironmentFault, EnvironmentRefused
 
@@ -37,8 +31,8 @@ main(int(sys.argv[1]))"""
 _FIELDS = ("algo", "env_id", "env_kwargs", "wrappers", "max_episode_steps", "total_timesteps")
 
 
-class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
-    """A vector environment, autoreset DISABLED, whose environments run in worker processes.
+class WorkerVectorEnv(MaskedVectorEnv):
+    """A vector environment whose environments run in worker processes, at the same time.
 
     Args:
         config: The settings, as for `make_env`.
@@ -54,8 +48,6 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
         self._env_id = config.env_id
         self._secrets = secrets_of(config)
         self._answer_seconds = answer_seconds
-        self.life_steps = np.zeros(config.num_envs, np.int64)
-        """Steps of each environment since the run began [N]."""
         self._connections: list[Connection] = []
         self._processes: list[subprocess.Popen[bytes]] = []
         self._tails = StderrTails()
@@ -66,57 +58,10 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
             secrets = handed_down_secrets(fields)
             for index in range(config.num_envs):
                 self._send(index, (fields, index, secrets))
-            pairs = self._receive_all(range(config.num_envs))
-            require_same_spaces(config.env_id, pairs)
+            super().__init__(config.env_id, self._receive_all(range(config.num_envs)))
         except BaseException:
             self.close()
             raise
-        self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
-        self.single_observation_space, self.single_action_space = pairs[0]
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._observations: list[Any] = [None] * self.num_envs
-        self._batch: Any = create_empty_array(self.single_observation_space, n=self.num_envs, fn=np.zeros)
-
-    def reset(
-        self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Resets all environments, or those where `options["reset_mask"]` (bool [N]) is true.
-
-        Args:
-            seed: One a environment; a number stands for itself and those after it.
-            options: Handed to the environments, but for `reset_mask`.
-
-        Returns:
-            The observations of all environments, those that were not reset as they were, and the infos.
-        """
-        each = seed if isinstance(seed, list) else [None if seed is None else seed + i for i in range(self.num_envs)]
-        rest = dict(options) if options is not None else None
-        mask = rest.pop("reset_mask", None) if rest is not None else None
-        rows = range(self.num_envs) if mask is None else [int(i) for i in np.flatnonzero(mask)]
-        for i in rows:
-            self._send(i, ("reset", (each[i], rest)))
-        infos: dict[str, Any] = {}
-        for i, (observation, info) in zip(rows, self._receive_all(rows), strict=True):
-            self._observations[i] = observation
-            infos = self._add_info(infos, info, i)
-        return self._batched(), infos
-
-    def step(
-        self, actions: Any
-    ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Steps all environments at once."""
-        self.life_steps += 1
-        for i, action in enumerate(iterate(self.action_space, actions)):
-            self._send(i, ("step", action))
-        results = self._receive_all(range(self.num_envs))
-        infos: dict[str, Any] = {}
-        for i, result in enumerate(results):
-            self._observations[i] = result[0]
-            infos = self._add_info(infos, result[4], i)
-        rewards = np.array([result[1] for result in results], np.float64)
-        terminated, truncated = (np.array([result[part] for result in results], bool) for part in (2, 3))
-        return self._batched(), rewards, terminated, truncated, infos
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Calls a method of each environment, or reads an attribute."""
@@ -129,10 +74,6 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
         for i, argument in enumerate(arguments):
             self._send(i, ("call", (name, (argument,), {})))
         return self._receive_all(range(self.num_envs))
-
-    def get_attr(self, name: str) -> tuple[Any, ...]:
-        """Reads an attribute of each environment."""
-        return self.call(name)
 
     def set_attr(self, name: str, values: Any) -> None:
         """Sets an attribute of each environment: one value for all, or a list or tuple of one each."""
@@ -153,6 +94,18 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
                 process.kill()
                 process.wait()
         self._tails.close()
+
+    def _reset_rows(
+        self, rows: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None
+    ) -> list[tuple[Any, dict[str, Any]]]:
+        for i in rows:
+            self._send(i, ("reset", (seeds[i], options)))
+        return self._receive_all(rows)
+
+    def _step_rows(self, actions: Any) -> list[tuple[Any, float, bool, bool, dict[str, Any]]]:
+        for i, action in enumerate(actions):
+            self._send(i, ("step", action))
+        return self._receive_all(range(self.num_envs))
 
     def _start_worker(self) -> None:
         ours, theirs = multiprocessing.Pipe(duplex=True)
@@ -186,7 +139,7 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
             if kind != "ok":
                 text, frames = hide(value[0], self._secrets), hide(value[1] or "", self._secrets)
                 if kind != "fault":
-                    text = fault_text(self._env_id, i, int(self.life_steps[i]), text)
+                    text = fault_text(self._env_id, i, self.life_steps, text)
                 raise EnvironmentFault(text) from (RaisedByEnvironment(f"\n{frames.rstrip()}") if frames else None)
         return [value for _, value in replies]
 
@@ -208,6 +161,3 @@ class WorkerVectorEnv(VectorEnv[Any, Any, Any]):
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         tail = self._tails.last_lines(process)
         return f"its worker process {how}" + (f"; its last words: {tail}" if tail else "")
-
-    def _batched(self) -> Any:
-        return deepcopy(concatenate(self.single_observation_space, self._observations, self._batch))

@@ -237,7 +237,7 @@ class _Player:
         over = terminated or truncated
         if over or self.length == self.max_episode_steps:
             self.cut += not over
-            self.returns.append(float(self.env.get_wrapper_attr("episode_returns")))
+            self.returns.append(float(self.env.get_wrapper_attr("episode_return")))
             self.lengths.append(self.length)
             if self.playing:
                 self._reset()

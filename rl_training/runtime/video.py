@@ -71,7 +71,7 @@ def film_episode(policy: Policy, config: TrainConfig, seed: int, stop: StopFlag 
         config.model_copy(update={"num_envs": 1, "env_kwargs": rendered}), answer_seconds=ANSWER_SECONDS
     )
     try:
-        (metadata,) = env.get_attr("metadata")
+        (metadata,) = env.call("metadata")
         frames, stride = _play(policy, env, seed, stop)
     finally:
         env.close()
