@@ -19,6 +19,7 @@ from rl_training.errors import error_line, one_line
 
 Severity = Literal["fatal", "warning"]
 
+_BOOLS = (bool, np.bool_)
 FEATURES_NAMED = 8
 """Features that are named for one kind of breach; of the others it is said that there are some."""
 
@@ -86,8 +87,8 @@ def reward_as_float(reward: Any) -> float:
     Raises:
         ContractBroken: It is not one number.
     """
-    if type(reward) is float:
-        return reward
+    if isinstance(reward, float):
+        return float(reward)
     if isinstance(reward, np.ndarray) and reward.size == 1:
         reward = reward.item()
     if not _is_number(reward):
@@ -97,7 +98,7 @@ def reward_as_float(reward: Any) -> float:
 
 def flag_breaches(name: str, flag: Any) -> list[Breach]:
     """Returns what is wrong with `terminated` or `truncated`."""
-    if isinstance(flag, bool | np.bool_) or (isinstance(flag, np.ndarray) and flag.dtype == bool and flag.size == 1):
+    if isinstance(flag, _BOOLS) or (isinstance(flag, np.ndarray) and flag.dtype == bool and flag.size == 1):
         return []
     message = f"{name} is {describe(flag)}; it must be True or False"
     return [Breach("fatal", "flag-type", message, value=_short(flag), subject=name)]
@@ -109,9 +110,8 @@ def flag_as_bool(name: str, flag: Any) -> bool:
     Raises:
         ContractBroken: It is not one.
     """
-    if flag is True or flag is False:
-        return bool(flag)
-    raise_if_broken(flag_breaches(name, flag))
+    if not isinstance(flag, _BOOLS):
+        raise_if_broken(flag_breaches(name, flag))
     return bool(flag)
 
 

@@ -191,6 +191,8 @@ class ActionCodec:
             )
         self._env_shape: tuple[int, ...] = space.shape or ()
         self._env_dtype = np.dtype(space.dtype)
+        start = getattr(space, "start", 0)
+        self._start = start if np.any(start) else None
         self.shape: tuple[int, ...] = () if self.kind == "discrete" else (prod(self._env_shape),)
         if self.size == 0:
             raise UnsupportedSpace(f"action space {space} holds no number; at least one is needed")
@@ -209,20 +211,24 @@ class ActionCodec:
             actions: [N, *shape] of the policy. `Box` actions are scaled, where asked for, and cut to the space's
                 bounds.
         """
-        space, shape = self.space, (len(actions), *self._env_shape)
-        actions = actions.reshape(shape)
-        if self.scaled and isinstance(space, spaces.Box):
+        space = self.space
+        actions = actions.reshape((len(actions), *self._env_shape))
+        if isinstance(space, spaces.Box):
+            return self._within_bounds(actions, space)
+        if self._start is not None:
+            actions = actions + self._start
+        return actions.astype(self._env_dtype)
+
+    def _within_bounds(self, actions: NDArray[Any], space: spaces.Box) -> NDArray[Any]:
+        if self.scaled:
             low, high = space.low.astype(np.float64), space.high.astype(np.float64)
             share = 0.5 * (actions.astype(np.float64) + 1.0)
             actions = (1.0 - share) * low + share * high  # as low + share * (high - low) could overflow
-        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-            return np.add(actions, space.start, dtype=self._env_dtype, casting="unsafe")
-        if isinstance(space, spaces.Box) and np.issubdtype(self._env_dtype, np.floating):
+        if self._env_dtype.kind == "f":
             # Cast first: a float32 bound may lie above the float64 one that it was rounded from.
-            actions = np.clip(actions.astype(self._env_dtype), space.low, space.high)
-        elif isinstance(space, spaces.Box):
-            actions = np.rint(np.clip(actions.astype(np.float64), space.low, space.high))
-        return actions.astype(self._env_dtype)
+            return actions.astype(self._env_dtype).clip(space.low, space.high)
+        whole = np.rint(actions.astype(np.float64).clip(space.low, space.high))
+        return whole.astype(self._env_dtype)
 
 
 def _as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
