@@ -14,7 +14,6 @@ A task that is measured again takes the place of what the file had of it; the ot
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,8 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import RESULTS, ROOT, provenance, usable_cpus, write_json
-from speed_processes import Places, RunBroke, measure, run_noted
+from common import RESULTS, ROOT, provenance, usable_cpus
+from speed_processes import Places, RunBroke, add_to_file, measure, present, run_noted
 from speed_tasks import LABELS, OURS, PEERS, SPEED, TRACKED, SpeedTask
 
 NAME = "speed"
@@ -129,21 +128,12 @@ def shown(run: dict[str, Any]) -> dict[str, Any]:
 def main() -> int:
     arguments = parse()
     places = Places(arguments.peers, arguments.cleanrl)
-    names = list(arguments.contestants)
-    for name, why in [(name, why) for name in names if (why := places.missing(name))]:
-        print(f"{LABELS[name]} is left out: {why}")
-        names.remove(name)
-    path, results = arguments.results / f"{NAME}.json", {}
-    if path.exists():
-        results = json.loads(path.read_text(encoding="utf-8"))["tasks"]
+    names, broken = present(arguments.contestants, places), False
     threads = [count for count in arguments.threads if count <= usable_cpus()]
-    broken = False
     for task in (task for task in SPEED if task.name in arguments.tasks):
-        results[task.name] = measure_task(task, names, arguments.rounds, threads, places)
-        broken |= bool(results[task.name]["broken"])
-        kept = {task.name: results[task.name] for task in SPEED if task.name in results}
-        path = write_json(NAME, {"benchmark": NAME, "tasks": kept}, arguments.results)
-        print(f"written: {path}")
+        result = measure_task(task, names, arguments.rounds, threads, places)
+        broken |= bool(result["broken"])
+        add_to_file(NAME, task.name, result, arguments.results)
     return int(broken)
 
 

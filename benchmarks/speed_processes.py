@@ -10,12 +10,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import ROOT
-from speed_tasks import OURS, PEERS, TRACKED, Task
+from common import ROOT, write_json
+from speed_tasks import LABELS, OURS, PEERS, TRACKED, Task
 
 SCRIPTS = {OURS: "speed_ours.py", TRACKED: "speed_ours.py", "sb3": "speed_sb3.py", "sbx": "speed_sb3.py"}
 SCRIPTS["cleanrl"] = "speed_cleanrl.py"
@@ -118,3 +119,18 @@ def cpu_times() -> CpuTimes:
     user, nice, system, _, _, irq, softirq, stolen = map(int, Path("/proc/stat").read_text().split()[1:9])
     ticks, own = os.sysconf("SC_CLK_TCK"), resource.getrusage(resource.RUSAGE_CHILDREN)
     return CpuTimes((user + nice + system + irq + softirq) / ticks, stolen / ticks, own.ru_utime + own.ru_stime)
+
+
+def present(names: Sequence[str], places: Places) -> list[str]:
+    """Returns the contestants that can take part, and says of the others why they can't."""
+    missing = {name: why for name in names if (why := places.missing(name)) is not None}
+    for name, why in missing.items():
+        print(f"{LABELS[name]} is left out: {why}")
+    return [name for name in names if name not in missing]
+
+
+def add_to_file(name: str, part: str, result: dict[str, Any], folder: Path) -> None:
+    """Puts one part of a benchmark's results into `NAME.json` in place of an older one; the other parts in it stay."""
+    path = folder / f"{name}.json"
+    parts = json.loads(path.read_text(encoding="utf-8"))["parts"] if path.exists() else {}
+    print(f"written: {write_json(name, {'benchmark': name, 'parts': parts | {part: result}}, folder)}")
