@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check services-test secrets extras-test soak bench-learning bench-gate bench-resume bench-overhead bench-saving screenshots clean
+.PHONY: help setup train test check services-test secrets extras-test soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-speed bench-solved bench-scaling screenshots clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -7,6 +7,11 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CONFIG ?= configs/ppo/cartpole.yaml
+# Where the speed benchmarks keep the peers' environments, and a checkout of CleanRL, which is left out without one.
+PEERS ?= .peers
+CLEANRL ?=
+PEERS_READY = $(patsubst %,$(PEERS)/%/.ready,sb3 sbx $(if $(CLEANRL),cleanrl))
+PEERS_FLAGS = --peers $(PEERS) $(if $(CLEANRL),--cleanrl $(CLEANRL))
 # The learning benchmark measures all its tasks unless CONFIG is given.
 GIVEN_CONFIG := $(if $(filter-out file,$(origin CONFIG)),$(CONFIG))
 
@@ -26,6 +31,9 @@ help:
 	@echo "  make bench-learning   train several seeds of each task (or SEEDS seeds of CONFIG) and judge the final policies"
 	@echo "  make bench-overhead   measure what the flow and tracking cost"
 	@echo "  make bench-saving     measure how long training stands still for a checkpoint of a replay buffer of 1 GB"
+	@echo "  make bench-speed      measure speed beside other libraries (PEERS=FOLDER, CLEANRL=CHECKOUT, ROUNDS=5) and the machine"
+	@echo "  make bench-solved     measure the time until CartPole and Pendulum are solved, beside the same libraries (SEEDS=5)"
+	@echo "  make bench-scaling    measure how cost grows with environments, steps and replay buffers"
 	@echo "  make screenshots      picture MLflow's and Prefect's pages for the documentation (wants chromium on the PATH)"
 	@echo "  make clean            remove .venv and caches; never runs or their records"
 
@@ -82,6 +90,24 @@ bench-overhead: $(READY)
 
 bench-saving: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/saving.py
+
+$(PEERS)/%/.ready: benchmarks/speed/%.txt
+	@echo "installing $* into $(@D) (minutes the first time)"
+	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --quiet --requirement $<
+	@touch $@
+
+bench-speed: $(READY) $(PEERS_READY)
+	@$(BIN)/python benchmarks/speed.py $(PEERS_FLAGS) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(TASKS),--tasks $(TASKS))
+	@$(BIN)/python benchmarks/speed_report.py
+
+bench-solved: $(READY) $(PEERS_READY)
+	@$(BIN)/python benchmarks/speed_solved.py $(PEERS_FLAGS) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(TASKS),--tasks $(TASKS))
+	@$(BIN)/python benchmarks/speed_report.py
+
+bench-scaling: $(READY)
+	@$(BIN)/python benchmarks/speed_scaling.py
+	@$(BIN)/python benchmarks/speed_report.py
 
 screenshots: $(READY)
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[screenshots]'

@@ -1,0 +1,180 @@
+"""The speed benchmarks: the arithmetic of their numbers, the same settings for all, and the page of the results."""
+
+import json
+from pathlib import Path
+
+import pytest
+from common import RESULTS
+from speed import better, in_turn, summarize, takes_part
+from speed_cleanrl import flags, with_hidden
+from speed_meter import Moment, steady
+from speed_ours import ALONE, Stopwatch, speed_config
+from speed_processes import CpuTimes, Places, add_to_file, used
+from speed_report import PAGE, TABLES, number, read, speed_table, spread, times, updated
+from speed_sb3 import translate
+from speed_solved import summarize as summarize_solved
+from speed_tasks import OURS, SPEED, TASKS, TRACKED
+
+from rl_training.experiment.loading import load_config
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run(speed: float, **more: float) -> dict:
+    return {
+        "steps_per_second": speed,
+        "steps_per_cpu_second": 2 * speed,
+        "wall_seconds": 10.0,
+        "startup_seconds": 3.0,
+        "peak_memory_bytes": 300_000_000,
+        "threads": 1,
+        "other_cpus": 0.1,
+        "stolen_cpus": 0.0,
+        **more,
+    }
+
+
+def test_the_steady_speed_is_that_of_the_window():
+    speed = steady(Moment(4_096, 100.0, 7.0), Moment(24_576, 104.0, 9.0))
+    assert speed["steps_per_second"] == 20_480 / 4
+    assert speed["steps_per_cpu_second"] == 20_480 / 2
+    with pytest.raises(ValueError, match="expected steps in between"):
+        steady(Moment(5, 1.0, 1.0), Moment(5, 2.0, 2.0))
+
+
+def test_a_summary_has_median_lowest_and_highest():
+    summary = summarize([run(speed, other_cpus=cpus) for speed, cpus in ((5.0, 0.1), (9.0, 0.4), (6.0, 0.0))])
+    assert summary["steps_per_second"] == [6.0, 5.0, 9.0]
+    assert summary["steps_per_cpu_second"] == [12.0, 10.0, 18.0]
+    assert (summary["rounds"], summary["threads"], summary["most_other_cpus"]) == (3, 1, 0.4)
+
+
+def test_the_better_thread_count_is_the_quicker_one_and_of_equals_the_lower():
+    assert better({"1": 30.0, "2": 40.0}) == 2
+    assert better({"2": 40.0, "1": 40.0}) == 1
+
+
+def test_another_contestant_is_first_in_each_round():
+    assert [name for name, _ in in_turn({"ours": 1, "sb3": 2, "sbx": 1}, 0)] == ["ours", "sb3", "sbx"]
+    assert list(in_turn({"ours": 1, "sb3": 2, "sbx": 1}, 4)) == [("sb3", 2), ("sbx", 1), ("ours", 1)]
+
+
+def test_no_peer_steps_native_environments_and_only_some_of_ours_are_tracked():
+    taking_part = {task.name: [name for name in (OURS, "sb3", TRACKED) if takes_part(name, task)] for task in SPEED}
+    assert taking_part["ppo-cartpole"] == [OURS, "sb3", TRACKED]
+    assert taking_part["ppo-cartpole-1024"] == [OURS]
+    assert taking_part["sac-pendulum"] == [OURS, "sb3"]
+
+
+def test_what_others_used_is_the_machines_time_less_the_runs_own():
+    before, after = CpuTimes(busy=100.0, stolen=1.0, children=20.0), CpuTimes(busy=118.0, stolen=3.0, children=32.0)
+    assert used(before, after, 10.0) == {"cpu_seconds": 12.0, "other_cpus": 0.6, "stolen_cpus": 0.2}
+
+
+def test_a_stopwatch_counts_nested_calls_once(monkeypatch):
+    clock = iter([0.0, 1.0, 10.0, 10.5])
+    monkeypatch.setattr("speed_ours.time.perf_counter", lambda: next(clock, 2.0))
+
+    class Saver:
+        def end(self) -> None: ...
+
+        def save(self) -> None:
+            self.end()
+
+    watch = Stopwatch()
+    watch.watch(Saver, "end", "save")
+    Saver().save()  # begins at 0, its `end` begins at 1 and is not counted, ends at 10
+    assert watch.seconds == 10.0
+
+
+def test_a_task_that_never_was_solved_counts_as_endless():
+    runs = [
+        run(1.0, solved_seconds=seconds, solved_step=step)
+        for seconds, step in ((9.0, 500), (None, None), (7.0, 400), (None, None), (8.0, 300))
+    ]
+    summary = summarize_solved(runs)
+    assert (summary["seeds"], summary["solved"]) == (5, 3)
+    assert summary["seconds"] == [9.0, 7.0, None]
+    assert summary["steps"] == [500, 300, None]
+    assert summarize_solved(runs[1:4])["seconds"] == [None, 7.0, None]
+
+
+@pytest.mark.parametrize(
+    "task", [task for task in SPEED if task.name != "ppo-cartpole-1024"], ids=lambda task: task.name
+)
+def test_all_train_with_the_same_settings(task):
+    ours, sb3 = speed_config(task, threads=1, seed=3), translate(task.algo, task.settings)
+    assert (ours.env_id, ours.total_timesteps, ours.seed) == (task.env_id, task.steps, 3)
+    assert ours.evaluation.every == ALONE["evaluation"]["every"] > task.steps
+    assert (sb3["gamma"], sb3["batch_size"], sb3["learning_rate"]) == (ours.gamma, ours.batch_size, ours.learning_rate)
+    layers = sb3["policy_kwargs"]["net_arch"]
+    assert (layers["pi"] if task.algo == "ppo" else layers) == list(ours.network.hidden)
+    assert ours.network.activation == ("tanh" if task.algo == "ppo" else "relu")  # as the peers' own defaults
+
+
+def test_cleanrl_makes_as_many_minibatches_and_updates():
+    words = flags(TASKS["ppo-cartpole"], seed=1)
+    assert words[words.index("--num-minibatches") + 1] == "4"
+    words = flags(TASKS["dqn-cartpole"], seed=1)
+    assert words[words.index("--train-frequency") + 1] == "2"
+    assert words[words.index("--target-network-frequency") + 1] == "256"
+
+
+def test_another_script_than_the_one_that_is_meant_is_refused(tmp_path):
+    (tmp_path / "dqn.py").write_text("nn.Linear(4, 120)\n")
+    with pytest.raises(RuntimeError, match="has 1 widths of hidden layers, expected 4"):
+        with_hidden(tmp_path / "dqn.py", tmp_path, 256)
+
+
+def test_a_schedule_falls_to_zero():
+    words = translate("ppo", TASKS["solved-cartpole"].settings)
+    assert words["learning_rate"](0.25) == 0.25 * load_config(ROOT / "configs/ppo/cartpole.yaml").learning_rate
+    assert words["clip_range"](0.0) == 0.0
+
+
+def test_who_is_not_there_is_left_out_with_a_reason(tmp_path):
+    places = Places(tmp_path, None)
+    assert places.missing(OURS) is None
+    assert "there is no" in (places.missing("sb3") or "")
+    python = places.python("cleanrl")
+    python.parent.mkdir(parents=True)
+    python.touch()
+    assert places.missing("cleanrl") == "CLEANRL names no checkout of it"
+
+
+def test_a_ratio_below_its_aim_is_bold():
+    assert times(600.0, 100.0, 5) == ["6.00", "5"]
+    assert times(400.0, 100.0, 5) == ["**4.00**", "5"]
+    assert times(None, 100.0, 5) == ["", "5"]
+
+
+def test_numbers_have_three_digits():
+    assert [number(value) for value in (12345.6, 7.0, 1.2345, 0.0369, None)] == [
+        "12,346",
+        "7",
+        "1.23",
+        "0.0369",
+        "never",
+    ]
+    assert spread([73.25, 70.1, 80.0], " %") == "73.2 % (70.1 to 80)"
+
+
+def test_a_row_has_ours_beside_the_peers():
+    summary = {"ours": summarize([run(120.0)]), "sb3": summarize([run(20.0)]), "cleanrl": summarize([run(40.0)])}
+    native = {"ours": summarize([run(300.0)])}
+    lines = list(speed_table({"ppo-cartpole": {"summary": summary}, "ppo-cartpole-1024": {"summary": native}}))
+    assert lines[2].endswith("| 120 | 20 | 6.00 | 5 | CleanRL 40 | **3.00** | 4 |")
+    assert lines[3].endswith("| 300 | 20, with 8 environments | **15.00** | 20 |  |  |  |")
+
+
+def test_a_part_measured_again_takes_the_place_of_the_older_one(tmp_path):
+    add_to_file("speed", "one", {"n": 1}, tmp_path)
+    add_to_file("speed", "two", {"n": 2}, tmp_path)
+    add_to_file("speed", "one", {"n": 3}, tmp_path)
+    assert json.loads((tmp_path / "speed.json").read_text())["parts"] == {"one": {"n": 3}, "two": {"n": 2}}
+
+
+def test_the_page_shows_what_was_measured():
+    page = PAGE.read_text(encoding="utf-8")
+    assert updated(page, read(RESULTS)) == page, "run: python benchmarks/speed_report.py"
+    assert all(page.count(f"<!-- {name} -->") == page.count(f"<!-- /{name} -->") == 1 for name in TABLES)
