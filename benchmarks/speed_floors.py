@@ -4,7 +4,8 @@
 
 - `gymnasium`: Gymnasium's vector environment alone, stepped with random actions;
 - `stack`: our training environments stepped with the very actions of a training, from the same seeds, and no policy;
-- `collection`: that training's collection, and `collection_share`, the stack's time over the collection's.
+- `collection`: that training's collection, and `collection_share`, the stack's time over the collection's, median over
+  the rollouts.
 
 `products`, of a SAC task, in milliseconds:
 
@@ -41,8 +42,8 @@ from rl_training.envs.training import TrainingEnvs
 
 SECONDS = 1.0
 """For which a floor is run at least."""
-ROLLOUTS, FIRST = 24, 4
-"""Rollouts of a measured collection, and how many of them are not timed."""
+FIRST, TIMED, STEPS = 4, 4, 20_480
+"""Rollouts of a measured collection: how many are not timed, and how many are at least, of how many steps at least."""
 UPDATES = 100
 """Newest updates whose median counts."""
 
@@ -104,35 +105,33 @@ def collection(task: SpeedTask, threads: int) -> dict[str, float]:
         RuntimeError: The same actions did not lead to the same observations, so that the two are not the same work.
     """
     num_envs, length = task.settings["num_envs"], task.settings["rollout_steps"]
-    rollouts = max(FIRST + 2, ROLLOUTS * 8 // num_envs)
+    rollouts = FIRST + max(TIMED, STEPS // (num_envs * length))
     config = speed_config(task, threads, 0, total_timesteps=rollouts * num_envs * length)
     assert isinstance(config, PPOConfig)
     recorder, phases = Recorder(), Phases()
     TRAIN["ppo"](config, [phases])
     recorder.stop()
-    stack = replay(config, recorder, FIRST * length)
-    collected = sum(phases.collected[FIRST:])
-    steps = num_envs * length * (rollouts - FIRST)
+    stack = replay(config, recorder)[FIRST:]
+    collected, updated, steps = phases.collected[FIRST:], phases.updated[FIRST:], num_envs * length
     return {
         "gymnasium": bare_speed(task),
-        "stack": steps / stack,
-        "collection": steps / collected,
-        "collection_share": stack / collected,
-        "update_share": sum(phases.updated[FIRST:]) / (collected + sum(phases.updated[FIRST:])),
+        "stack": steps / median(stack),
+        "collection": steps / median(collected),
+        "collection_share": median(alone / whole for alone, whole in zip(stack, collected, strict=True)),
+        "update_share": sum(updated) / (sum(collected) + sum(updated)),
     }
 
 
-def replay(config: PPOConfig, recorder: Recorder, untimed: int) -> float:
-    """Steps training environments with recorded actions; returns the seconds of all steps but the first `untimed`."""
-    envs = TrainingEnvs(config, gamma=config.gamma)
+def replay(config: PPOConfig, recorder: Recorder) -> list[float]:
+    """Steps training environments with recorded actions and no policy; returns the seconds of each rollout."""
+    envs, length, seconds = TrainingEnvs(config, gamma=config.gamma), config.rollout_steps, []
     try:
         envs.start()
-        for actions in recorder.actions[:untimed]:
-            envs.step(actions)
-        began = time.perf_counter()
-        for actions in recorder.actions[untimed:]:
-            envs.step(actions)
-        seconds = time.perf_counter() - began
+        for first in range(0, len(recorder.actions), length):
+            began = time.perf_counter()
+            for actions in recorder.actions[first : first + length]:
+                envs.step(actions)
+            seconds.append(time.perf_counter() - began)
         if not np.array_equal(envs.observation, recorder.observation):
             raise RuntimeError("the recorded actions led elsewhere; the floor would be of other work")
         return seconds

@@ -82,9 +82,9 @@ class Stopwatch:
 
 
 def speed_config(task: Task, threads: int, seed: int, **more: Any) -> TrainConfig:
-    """Returns a task's settings, with `more` in place of the evaluations and checkpoints that are switched off."""
+    """Returns a task's settings without evaluations and checkpoints on the way, with `more` in place of any of them."""
     steps = {"algo": task.algo, "env_id": task.env_id, "total_timesteps": task.steps}
-    return config_from_mapping({**steps, **task.settings, "threads": threads, "seed": seed, **(more or ALONE)})
+    return config_from_mapping({**steps, **task.settings, "threads": threads, "seed": seed, **ALONE, **more})
 
 
 def train_alone(meter: Meter) -> None:
