@@ -206,8 +206,9 @@ class TrainConfig(Settings):
     """Cuts (truncates) episodes at this length in place of the environment's registered limit."""
     num_envs: PositiveInt = 1
     """Training environments that are stepped together."""
-    vectorization: Literal["sync", "async"] = "sync"
-    """`sync` steps them in this process, `async` each in a process of its own."""
+    vectorization: Literal["sync", "async", "native"] = "sync"
+    """`sync` steps them in this process, `async` each in a process of its own, `native` all at once where the
+    environment's id has a vector environment of its own."""
     normalization: NormalizationConfig = NormalizationConfig()
     """Running normalisation."""
     seed: NonNegativeInt = 0
@@ -217,7 +218,7 @@ class TrainConfig(Settings):
     device: Device = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
     threads: PositiveInt = 1
-    """Threads of torch; part of the run, since sums differ between thread counts."""
+    """Threads of numpy and torch; part of the run, since sums differ between thread counts."""
     run_dir: Path | None = Field(default=None, strict=False)
     """The run's own directory, kept as an absolute path; by default a new one under the home of rl_training."""
     run_name: Name | None = None
@@ -255,7 +256,13 @@ class TrainConfig(Settings):
 
     def combinations(self) -> Iterator[Combination]:
         """Yields each combination of these settings that can't work; algorithms add theirs."""
-        yield from ()
+        if self.vectorization == "native" and self.wrappers:
+            names = ", ".join(wrapper.name for wrapper in self.wrappers)
+            yield Combination(
+                ("wrappers", "vectorization"),
+                f"got {names} with vectorization: native, whose environments are not wrapped one by one; leave the "
+                f"wrappers out, or set vectorization to sync or async",
+            )
 
     @model_validator(mode="after")
     def _combinations_work(self) -> Self:

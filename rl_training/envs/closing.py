@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 import gymnasium as gym
+from gymnasium.vector import VectorEnv
 
 from rl_training.config.secrets import hide
 from rl_training.envs.contract import raised
@@ -15,7 +16,9 @@ from rl_training.errors import FOREIGN_ERRORS
 logger = logging.getLogger(__name__)
 
 
-def close_quietly(env_id: str, envs: Iterable[gym.Env[Any, Any]], secrets: Collection[str] = ()) -> None:
+def close_quietly(
+    env_id: str, envs: Iterable[gym.Env[Any, Any] | VectorEnv[Any, Any, Any]], secrets: Collection[str] = ()
+) -> None:
     """Closes every environment, those after one that fails too; one warning names the first failure.
 
     Args:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import VectorEnv
 
 from rl_training.config.secrets import hide, resolve_secrets
 from rl_training.config.settings import TrainConfig
@@ -16,10 +19,13 @@ from rl_training.envs.fresh_world import with_fresh_world
 from rl_training.envs.guard import ContractGuard, secrets_of, shown_cause
 from rl_training.envs.local_vector import LocalVectorEnv
 from rl_training.envs.mujoco_log import log_mujoco_warnings
+from rl_training.envs.native_vector import NativeVectorEnv, make_native
 from rl_training.envs.registered import find_spec
 from rl_training.envs.replay import EpisodeReplay
 from rl_training.envs.worker_vector import WorkerVectorEnv
 from rl_training.errors import FOREIGN_ERRORS, EnvironmentRefused, error_line
+
+T = TypeVar("T")
 
 _REFUSED_WRAPPERS = {
     "NormalizeObservation": "use normalization.observation, which is saved with a checkpoint",
@@ -52,16 +58,18 @@ def make_env(config: TrainConfig, env_index: int) -> EpisodeReplay:
         raise
 
 
-def make_vector_env(config: TrainConfig) -> LocalVectorEnv | WorkerVectorEnv:
+def make_vector_env(config: TrainConfig) -> LocalVectorEnv | WorkerVectorEnv | NativeVectorEnv:
     """Makes `config.num_envs` environments that are stepped together.
 
     The autoreset mode is DISABLED: rows whose episode ended are reset by `reset(options={"reset_mask": mask})`.
 
     Raises:
-        EnvironmentRefused: As `make_env`, or the environments differ in their spaces.
+        EnvironmentRefused: As `make_env`, or the environments differ in their spaces, or there is no native one.
     """
     if config.vectorization == "async":
         return WorkerVectorEnv(config)
+    if config.vectorization == "native":
+        return _make_native(config)
     envs: list[EpisodeReplay] = []
     try:
         envs.extend(make_env(config, index) for index in range(config.num_envs))
@@ -78,7 +86,7 @@ def make_bare_env(config: TrainConfig) -> gym.Env[Any, Any]:
         EnvironmentRefused: As `make_env`.
         ConfigError: As `make_env`.
     """
-    env = _construct(config)
+    env = _make_single(config)
     try:
         for i, wrapper in enumerate(config.wrappers):
             env = _wrap(config, env, wrapper.name, resolve_secrets(wrapper.kwargs, path=f"wrappers.{i}.kwargs"))
@@ -88,14 +96,37 @@ def make_bare_env(config: TrainConfig) -> gym.Env[Any, Any]:
     return env
 
 
-def _construct(config: TrainConfig) -> gym.Env[Any, Any]:
+def _make_native(config: TrainConfig) -> NativeVectorEnv:
+    def make(spec: EnvSpec, kwargs: dict[str, Any]) -> VectorEnv[Any, Any, Any]:
+        if config.max_episode_steps is not None:
+            kwargs = {**kwargs, "max_episode_steps": config.max_episode_steps}
+        return make_native(spec, config.num_envs, kwargs)
+
+    envs = _construct(config, make)
+    try:
+        return NativeVectorEnv(config.env_id, envs, secrets_of(config))
+    except BaseException:
+        close_quietly(config.env_id, [envs], secrets_of(config))
+        raise
+
+
+def _make_single(config: TrainConfig) -> gym.Env[Any, Any]:
+    def make(spec: EnvSpec, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
+        # Gymnasium's checker warns where ours reports, and would run in every step of training.
+        env = gym.make(spec, max_episode_steps=config.max_episode_steps, disable_env_checker=True, **kwargs)
+        return with_fresh_world(env)
+
+    return _construct(config, make)
+
+
+def _construct(config: TrainConfig, make: Callable[[EnvSpec, dict[str, Any]], T]) -> T:
     spec = find_spec(config.env_id)
     kwargs = resolve_secrets(config.env_kwargs)  # here and no earlier: what is resolved is in no settings
     try:
         log_mujoco_warnings(spec)
-        # Gymnasium's checker warns where ours reports, and would run in every step of training.
-        env = gym.make(spec, max_episode_steps=config.max_episode_steps, disable_env_checker=True, **kwargs)
-        return with_fresh_world(env)
+        return make(spec, kwargs)
+    except EnvironmentRefused:
+        raise
     except FOREIGN_ERRORS as error:
         if install := missing_extra(error):
             raise EnvironmentRefused(f"environment {config.env_id!r}: {install}") from None

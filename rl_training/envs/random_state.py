@@ -8,9 +8,12 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.vector import VectorEnv
+
+AnyEnv = gym.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
 
-def random_state(env: gym.Env[Any, Any]) -> dict[str, Any] | None:
+def random_state(env: AnyEnv) -> dict[str, Any] | None:
     """Returns a copy of the state of the environment's `np_random`; None where it has drawn none yet."""
     # The property would make a generator, with a seed of chance, where there is none.
     generator = getattr(env.unwrapped, "_np_random", None)
@@ -24,7 +27,7 @@ def as_text(state: Mapping[str, Any] | None) -> str | None:
     return None if state is None else json.dumps(state, default=_array_as_list)
 
 
-def write_random_state(env: gym.Env[Any, Any], text: str) -> None:
+def write_random_state(env: AnyEnv, text: str) -> None:
     """Puts the environment's `np_random` into the state that a text of `as_text` tells.
 
     Raises:

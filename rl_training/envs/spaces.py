@@ -226,9 +226,10 @@ class ActionCodec:
             actions = (1.0 - share) * low + share * high  # as low + share * (high - low) could overflow
         if self._env_dtype.kind == "f":
             # Cast first: a float32 bound may lie above the float64 one that it was rounded from.
-            return actions.astype(self._env_dtype).clip(space.low, space.high)
-        whole = np.rint(actions.astype(np.float64).clip(space.low, space.high))
-        return whole.astype(self._env_dtype)
+            actions = actions.astype(self._env_dtype).clip(space.low, space.high)
+        else:
+            actions = np.rint(actions.astype(np.float64).clip(space.low, space.high))
+        return actions.astype(self._env_dtype, copy=False)
 
 
 def _as_float32(values: NDArray[Any]) -> NDArray[np.float32]:

@@ -165,10 +165,7 @@ class TrainingEnvs:
             EnvironmentFault: An environment that could not be brought back failed in its fresh episode too.
         """
         snapshots = state["snapshots"]
-        if len(snapshots) != self.num_envs:
-            raise CheckpointError(
-                f"the checkpoint has {len(snapshots)} environments; the settings have {self.num_envs}"
-            )
+        observation, fresh = self._envs.restore(snapshots)
         for name in ("observation_normalizer", "reward_normalizer"):
             normalizer = getattr(self, name)
             if (normalizer is None) != (state[name] is None):
@@ -176,11 +173,10 @@ class TrainingEnvs:
                 raise CheckpointError(f"{name.replace('_', ' ')}: the checkpoint has {has}; the settings {want}")
             if normalizer is not None:
                 normalizer.load_state_dict(state[name])
-        observation, fresh = self._envs.restore(snapshots)
-        self._returns = np.array([snapshot["episode_return"] for snapshot in snapshots])
-        lengths = np.array([snapshot["episode_length"] for snapshot in snapshots])
-        self._returns[fresh], lengths[fresh] = 0.0, 0
-        self._began = self._envs.life_steps - lengths
+        self._returns[:], self._began[:] = 0.0, self._envs.life_steps
+        for i in set(range(self.num_envs)).difference(fresh):
+            self._returns[i] = snapshots[i]["episode_return"]
+            self._began[i] -= snapshots[i]["episode_length"]
         if self.reward_normalizer is not None:
             self.reward_normalizer.forget(fresh)
         self._begin_from(self.encoder.encode(observation))
@@ -199,9 +195,10 @@ class TrainingEnvs:
 
     def _count_episodes(self, done: NDArray[np.bool_]) -> list[Episode]:
         """Returns the episodes that ended, and begins to count the next ones."""
-        lengths = self._envs.life_steps - self._began
-        episodes = [Episode(int(i), float(self._returns[i]), int(lengths[i])) for i in np.flatnonzero(done)]
-        self._returns[done], self._began[done] = 0.0, self._envs.life_steps
+        rows = np.flatnonzero(done)
+        lengths = self._envs.life_steps - self._began[rows]
+        episodes = list(map(Episode, rows.tolist(), self._returns[rows].tolist(), lengths.tolist()))
+        self._returns[rows], self._began[rows] = 0.0, self._envs.life_steps
         return episodes
 
     def _require_finite(self, observation: NDArray[Any], reward: NDArray[np.float64] | None) -> None:

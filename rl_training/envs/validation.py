@@ -34,6 +34,7 @@ from rl_training.envs.guard import secrets_of
 from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.registered import module_of_plugin
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
+from rl_training.envs.validation_native import check_native
 from rl_training.envs.validation_play import Player
 from rl_training.envs.validation_report import Finding, Findings, ValidationReport, counted
 from rl_training.envs.validation_speed import Stopwatch, time_steps
@@ -77,6 +78,8 @@ def validate_env(
                 playable = _check_spaces(first, config, check_spaces, found) and _check_signatures(
                     first.unwrapped, found, watch
                 )
+                if playable and config.vectorization == "native":
+                    check_native(config, first, found, watch)
         if playable:
             # Two that have lived no step yet, so that a difference between them is none of their ages.
             with _made(config, found, watch) as env, _made(config, found, watch) as twin:

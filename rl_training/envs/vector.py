@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 from numpy.typing import NDArray
 
-from rl_training.errors import EnvironmentRefused
+from rl_training.errors import CheckpointError, EnvironmentRefused
 
 
 class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
@@ -81,7 +81,11 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
 
         Returns:
             The observations, and the indices of the environments that could only begin a fresh episode.
+
+        Raises:
+            CheckpointError: The snapshots are of another number of environments.
         """
+        require_count(len(snapshots), self.num_envs)
         exact = self.call_each("restore", snapshots)
         self._observations = self.call("last_observation")
         self.life_steps = int(snapshots[0]["life_steps"])
@@ -112,6 +116,16 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
             return np.array(self._observations)
         empty: Any = create_empty_array(space, self.num_envs, np.zeros)
         return concatenate(space, self._observations, empty)
+
+
+def require_count(found: int, num_envs: int) -> None:
+    """Checks the number of environments of a checkpoint.
+
+    Raises:
+        CheckpointError: The settings have another.
+    """
+    if found != num_envs:
+        raise CheckpointError(f"the checkpoint has {found} environments; the settings have {num_envs}")
 
 
 def _require_same_spaces(env_id: str, pairs: Sequence[tuple[Any, Any]]) -> None:

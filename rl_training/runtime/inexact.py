@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from rl_training.runtime.checkpoint import Checkpoint
+from rl_training.runtime.compute_threads import product_kernels
 from rl_training.runtime.run_utils import TrainingRun, read_metadata, update_metadata
 from rl_training.runtime.versions import versions
 
@@ -21,12 +22,15 @@ logger = logging.getLogger(__name__)
 
 INEXACT = "inexact"
 """The key of the list in a manifest's `extra`, in `metadata.json` and in a summary."""
+MOST_INDICES = 8
+"""Environments that are named in words; native ones are many."""
 
 
 def computer(device: torch.device, threads: int) -> dict[str, Any]:
     """Returns what sums depend on beside versions, for a manifest's `extra`."""
     capability = torch.backends.cpu.get_cpu_capability()
-    return {"device": str(device), "threads": threads, "cpu": f"{platform.machine()} {capability}"}
+    cpu = f"{platform.machine()} {capability}"
+    return {"device": str(device), "threads": threads, "cpu": cpu, "products": product_kernels()}
 
 
 def inexact_resumes(
@@ -62,10 +66,11 @@ def reasons(entry: Mapping[str, Any]) -> str:
     """Returns why a resume was not exact, in words."""
     parts = []
     if entry["fresh_episodes"]:
-        indices = ", ".join(map(str, entry["fresh_episodes"]))
+        indices = list(map(str, entry["fresh_episodes"]))
+        named = ", ".join(indices if len(indices) <= MOST_INDICES else [*indices[:MOST_INDICES], "..."])
         parts.append(
-            f"replaying the episodes of environments {indices} gave other observations, so they began fresh ones (the "
-            f"environment is not deterministic)"
+            f"the episodes of environments {named} could not be brought back, so they began fresh ones (the "
+            f"environment is not deterministic, or native)"
         )
     if entry["changed"]:
         parts.append(f"sums may differ from here on ({', '.join(entry['changed'])})")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gymnasium as gym
 
 from case_envs import actions, interface, observations, outcomes, plain, processes, randomness
+from case_envs import native as native
 from case_envs.plain import Plain
 
 for module in (actions, interface, observations, outcomes, plain, processes, randomness):
