@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import RESULTS, ROOT, provenance, usable_cpus
+from common import RESULTS, ROOT, usable_cpus
 from speed_processes import Places, RunBroke, add_to_file, measure, present, run_noted
 from speed_tasks import LABELS, OURS, PEERS, SPEED, TRACKED, SpeedTask
 
@@ -41,7 +41,7 @@ def measure_task(
             return shown(measure(name, task, threads=count, seed=seed, places=places))
         except RunBroke as error:
             print(f"{task.name}: {LABELS[name]} broke: {error}", file=sys.stderr)
-            broken[name] = str(error)
+            broken[name] = error.reason
             return None
 
     names = [name for name in names if takes_part(name, task)]
@@ -68,7 +68,7 @@ def measure_task(
         "floors": floors,
         "broken": broken,
         "runs": runs,
-        **provenance(),
+        **places.provenance(),
     }
 
 
@@ -80,7 +80,8 @@ def takes_part(name: str, task: SpeedTask) -> bool:
 def in_turn(counts: dict[str, int], i: int) -> Iterator[tuple[str, int]]:
     """Yields each contestant once, in each round another one first."""
     names = list(counts)
-    for name in names[i % len(names) :] + names[: i % len(names)]:
+    first = i % max(1, len(names))
+    for name in names[first:] + names[:first]:
         yield name, counts[name]
 
 
@@ -110,7 +111,7 @@ def run_floor(task: SpeedTask, threads: int) -> dict[str, Any]:
         return run_noted(command, threads)
     except RunBroke as error:
         print(error, file=sys.stderr)
-        return {"broke": str(error)}
+        return {"broke": error.reason}
 
 
 def shown(run: dict[str, Any]) -> dict[str, Any]:

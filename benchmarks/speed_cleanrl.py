@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import runpy
+import subprocess
 import sys
 import tempfile
 from contextlib import suppress
@@ -60,8 +61,9 @@ def main() -> None:
         sys.argv = [script.name, *flags(meter.task, meter.arguments.seed)]
         with suppress(Solved):
             runpy.run_path(str(script), run_name="__main__")
-        meter.finish(steps, PACKAGES)
         os.chdir(checkout)
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+        meter.finish(steps, PACKAGES, checkout=commit)
 
 
 def with_hidden(script: Path, folder: Path, width: int) -> Path:

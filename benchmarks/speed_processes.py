@@ -15,16 +15,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import ROOT, write_json
+from common import ROOT, provenance, write_json
 from speed_tasks import LABELS, OURS, PEERS, TRACKED, Task
 
-SCRIPTS = {OURS: "speed_ours.py", TRACKED: "speed_ours.py", "sb3": "speed_sb3.py", "sbx": "speed_sb3.py"}
-SCRIPTS["cleanrl"] = "speed_cleanrl.py"
+SCRIPTS = {
+    OURS: "speed_ours.py",
+    TRACKED: "speed_ours.py",
+    "sb3": "speed_sb3.py",
+    "sbx": "speed_sb3.py",
+    "cleanrl": "speed_cleanrl.py",
+}
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class RunBroke(Exception):
     """A measured process failed; the message ends with what it wrote to stderr."""
+
+    @property
+    def reason(self) -> str:
+        """The last line of that."""
+        return str(self).rstrip().rpartition("\n")[2]
 
 
 @dataclass(frozen=True)
@@ -47,6 +57,13 @@ class Places:
         if contestant == "cleanrl" and not (self.cleanrl and (self.cleanrl / "cleanrl").is_dir()):
             return "CLEANRL names no checkout of it"
         return None
+
+    def provenance(self) -> dict[str, Any]:
+        """Returns command, versions, commit and machine; the command without this machine's folders."""
+        noted = provenance()
+        for name, folder in (("CLEANRL", self.cleanrl), ("PEERS", self.peers)):
+            noted["command"] = noted["command"].replace(str(folder), name)
+        return noted
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from common import RESULTS, ROOT, provenance
+from common import RESULTS, ROOT
 from speed_processes import Places, RunBroke, add_to_file, measure, present
 from speed_tasks import LABELS, OURS, PEERS, SOLVED, SolvedTask
 
@@ -40,7 +40,7 @@ def measure_task(task: SolvedTask, names: Sequence[str], seeds: int, threads: in
                 runs.append(shown(measure(name, task, threads=threads, seed=seed, places=places)))
             except RunBroke as error:
                 print(f"{task.name}: {LABELS[name]} broke: {error}", file=sys.stderr)
-                broken[name] = str(error)
+                broken[name] = error.reason
     return {
         "load_average": load,
         "threshold": task.threshold,
@@ -48,7 +48,7 @@ def measure_task(task: SolvedTask, names: Sequence[str], seeds: int, threads: in
         "summary": {name: summarize([run for run in runs if run["contestant"] == name]) for name in names},
         "broken": broken,
         "runs": runs,
-        **provenance(),
+        **places.provenance(),
     }
 
 
