@@ -18,8 +18,8 @@ PATHS = (str(TESTS), str(TESTS.parent))
 for path in PATHS:
     if path not in sys.path:
         sys.path.insert(0, path)
-# One thread, before torch is imported: sums differ between thread counts, and so would what a tiny task learns.
-os.environ["OMP_NUM_THREADS"] = "1"
+# One thread, before numpy and torch are imported: sums differ between counts, and so would what a tiny task learns.
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 # Messages name programs by their names where PATH leads to them.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -53,6 +53,17 @@ def _signals_are_heeded() -> Iterator[None]:
 def _heed_signals() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(params=["numpy", "torch"])
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes all networks compute with numpy, as on a CPU, or with torch, as on another device, here on the CPU too."""
+    from rl_training.networks import flat
+    from tests.network_parts import BACKENDS
+
+    chosen = BACKENDS[request.param]
+    monkeypatch.setattr(flat, "backend_of", lambda device: chosen)
+    return chosen
 
 
 # An MLflow store, made and migrated once a session and copied for each test. MLflow takes seconds to import, which

@@ -2,6 +2,7 @@
 
 import math
 from itertools import product
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -9,35 +10,62 @@ import pytest
 import torch
 from scipy import stats
 
-from rl_training.networks.distributions import (
-    Bernoulli,
-    Categorical,
-    DiagGaussian,
-    Distribution,
-    MultiCategorical,
-    make_distribution,
-)
+from rl_training.networks import distributions
+from rl_training.networks.backend import Backend
+from rl_training.networks.distributions import Distribution, make_distribution
+from tests.network_parts import BACKENDS
 
 RNG = np.random.default_rng(0)
 LOGITS = RNG.normal(0, 2, (40, 5)).astype(np.float32)
 
 
+def bound(distribution: Distribution, backend: Backend = BACKENDS["numpy"]) -> Distribution:
+    """A distribution that computes, its own parameters with gradients."""
+    for parameter in distribution.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    distribution.bind(backend)
+    return distribution
+
+
+def Categorical(n: int) -> Distribution:
+    return bound(distributions.Categorical(n))
+
+
+def MultiCategorical(choices: list[int]) -> Distribution:
+    return bound(distributions.MultiCategorical(choices))
+
+
+def Bernoulli(bits: int) -> Distribution:
+    return bound(distributions.Bernoulli(bits))
+
+
+def DiagGaussian(dims: int, log_std: float) -> Distribution:
+    return bound(distributions.DiagGaussian(dims, log_std))
+
+
 def torch_twin(distribution: Distribution, outputs: torch.Tensor) -> list[torch.distributions.Distribution]:
     """The same in torch.distributions, one for each column of actions."""
     match distribution:
-        case Categorical():
+        case distributions.Categorical():
             return [torch.distributions.Categorical(logits=outputs)]
-        case MultiCategorical():
+        case distributions.MultiCategorical():
             return [torch.distributions.Categorical(logits=part) for part in outputs.split([2, 3], dim=1)]
-        case Bernoulli():
+        case distributions.Bernoulli():
             return [torch.distributions.Bernoulli(logits=column) for column in outputs.unbind(1)]
-        case DiagGaussian():
+        case distributions.DiagGaussian():
             std = distribution.log_std.exp()
             return [torch.distributions.Normal(column, std[a]) for a, column in enumerate(outputs.unbind(1))]
     raise AssertionError
 
 
-def gaussian() -> DiagGaussian:
+def by_torch(distribution: Distribution, outputs: torch.Tensor, actions: np.ndarray) -> tuple[Any, Any]:
+    """Log-probabilities and entropies by torch.distributions."""
+    twins, columns = torch_twin(distribution, outputs), torch.from_numpy(actions).reshape(len(actions), -1).unbind(1)
+    log_prob = sum(twin.log_prob(column.to(outputs.dtype)) for twin, column in zip(twins, columns, strict=True))
+    return log_prob, sum(twin.entropy() for twin in twins)
+
+
+def gaussian() -> Distribution:
     distribution = DiagGaussian(5, 0.0)
     with torch.no_grad():
         distribution.log_std.copy_(torch.linspace(-1.5, 0.5, 5))
@@ -55,17 +83,32 @@ FAMILIES = {
 @pytest.mark.parametrize("family", FAMILIES)
 def test_log_prob_and_entropy_equal_torch(family: str) -> None:
     make, dtype, shape = FAMILIES[family]
-    distribution, outputs = make(), torch.from_numpy(LOGITS)
+    distribution = make()
     actions, drawn_log_prob = distribution.sample(LOGITS, np.random.default_rng(1))
     assert (actions.dtype, actions.shape, drawn_log_prob.dtype) == (dtype, shape, np.float32)
+    judged = distribution.judge(LOGITS, actions)
+    log_prob, entropy = by_torch(distribution, torch.from_numpy(LOGITS), actions)
+    np.testing.assert_allclose(judged.logprobs_B, log_prob.detach().numpy(), rtol=0, atol=2e-5)
+    np.testing.assert_allclose(judged.entropies_B, entropy.detach().numpy(), rtol=0, atol=2e-5)
+    np.testing.assert_allclose(drawn_log_prob, log_prob.detach().numpy(), rtol=0, atol=2e-5)
 
-    log_prob, entropy = distribution.log_prob_and_entropy(outputs, torch.from_numpy(actions))
-    columns = torch.from_numpy(actions).reshape(40, -1).unbind(1)
-    twins = torch_twin(distribution, outputs)
-    expected = sum(twin.log_prob(c.float()) for twin, c in zip(twins, columns, strict=True))
-    torch.testing.assert_close(log_prob, expected, rtol=0, atol=2e-5)
-    torch.testing.assert_close(entropy, sum(twin.entropy() for twin in twins), rtol=0, atol=2e-5)
-    np.testing.assert_allclose(drawn_log_prob, expected.detach().numpy(), rtol=0, atol=2e-5)
+
+@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_equal_autograd(family: str, name: str) -> None:
+    backend, distribution = BACKENDS[name], FAMILIES[family][0]()
+    bound(distribution.double(), backend)
+    outputs = torch.from_numpy(LOGITS.astype(np.float64)).requires_grad_()
+    actions, _ = distribution.sample(LOGITS, np.random.default_rng(1))
+    weights = torch.randn(40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    log_prob, entropy = by_torch(distribution, outputs, actions)
+    wanted = [outputs, *distribution.parameters()]
+    expected = torch.autograd.grad((weights * log_prob).sum() + 0.3 * entropy.sum(), wanted)
+    judged = distribution.judge(backend.view(outputs), backend.array(actions))
+    for _ in range(2):  # parameters' gradients are overwritten and not added to
+        d_outputs = backend.tensor(judged.backward(backend.view(weights), 0.3))
+    for got, want in zip([d_outputs, *(p.grad for p in distribution.parameters())], expected, strict=True):
+        assert float((got - want).norm()) <= 1e-10 * float(want.norm())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -74,34 +117,36 @@ def test_mode_is_the_most_probable_action(family: str) -> None:
     distribution = make()
     mode = distribution.mode(LOGITS)
     assert (mode.dtype, mode.shape) == (dtype, shape)
-    best, _ = distribution.log_prob_and_entropy(torch.from_numpy(LOGITS), torch.from_numpy(mode))
+    best = distribution.judge(LOGITS, mode).logprobs_B
     for seed in range(20):
         _, drawn = distribution.sample(LOGITS, np.random.default_rng(seed))
-        assert (drawn <= best.detach().numpy() + 1e-5).all()
+        assert (drawn <= best + 1e-5).all()
 
 
 def test_closed_forms() -> None:
-    uniform = torch.zeros(1, 4)
-    log_prob, entropy = Categorical(4).log_prob_and_entropy(uniform, torch.tensor([2]))
-    assert log_prob.item() == pytest.approx(-math.log(4))
-    assert entropy.item() == pytest.approx(math.log(4))
-    log_prob, entropy = MultiCategorical([2, 2]).log_prob_and_entropy(uniform, torch.tensor([[0, 1]]))
-    assert (log_prob.item(), entropy.item()) == pytest.approx((-math.log(4), math.log(4)))
-    log_prob, entropy = Bernoulli(4).log_prob_and_entropy(uniform, torch.tensor([[0, 1, 1, 0]]))
-    assert (log_prob.item(), entropy.item()) == pytest.approx((-4 * math.log(2), 4 * math.log(2)))
+    def judge(distribution: Distribution, outputs: np.ndarray, actions: np.ndarray) -> tuple[float, float]:
+        judged = distribution.judge(outputs, actions)
+        return judged.logprobs_B.item(), judged.entropies_B.item()
+
+    uniform = np.zeros((1, 4), np.float32)
+    assert judge(Categorical(4), uniform, np.array([2])) == pytest.approx((-math.log(4), math.log(4)))
+    assert judge(MultiCategorical([2, 2]), uniform, np.array([[0, 1]])) == pytest.approx((-math.log(4), math.log(4)))
+    four_bits = judge(Bernoulli(4), uniform, np.array([[0, 1, 1, 0]], np.int8))
+    assert four_bits == pytest.approx((-4 * math.log(2), 4 * math.log(2)))
     # two dims, deviation 2, each one deviation from its mean
-    log_prob, entropy = DiagGaussian(2, math.log(2.0)).log_prob_and_entropy(torch.zeros(1, 2), torch.full((1, 2), 2.0))
-    assert log_prob.item() == pytest.approx(2 * (-0.5 - math.log(2) - 0.5 * math.log(2 * math.pi)))
-    assert entropy.item() == pytest.approx(2 * (0.5 * math.log(2 * math.pi * math.e) + math.log(2)))
+    log_prob, entropy = judge(DiagGaussian(2, math.log(2.0)), np.float32([[0, 0]]), np.float32([[2, 2]]))
+    assert log_prob == pytest.approx(2 * (-0.5 - math.log(2) - 0.5 * math.log(2 * math.pi)))
+    assert entropy == pytest.approx(2 * (0.5 * math.log(2 * math.pi * math.e) + math.log(2)))
 
 
 def test_the_entropy_is_the_mean_of_minus_the_log_probability() -> None:
-    logits = torch.tensor([[0.3, -1.0, 2.0, 0.7]])
+    logits = np.float32([[0.3, -1.0, 2.0, 0.7]])
     for distribution, choices in ((MultiCategorical([2, 2]), [2, 2]), (Bernoulli(4), [2] * 4), (Categorical(4), [4])):
-        actions = torch.tensor(list(product(*(range(n) for n in choices)))).squeeze(1)
-        log_prob, entropy = distribution.log_prob_and_entropy(logits.expand(len(actions), -1), actions)
-        assert log_prob.exp().sum().item() == pytest.approx(1.0, abs=1e-6)
-        assert -(log_prob.exp() * log_prob).sum().item() == pytest.approx(entropy[0].item(), abs=1e-6)
+        actions = np.array(list(product(*(range(n) for n in choices)))).squeeze()
+        judged = distribution.judge(np.repeat(logits, len(actions), 0), actions)
+        probs = np.exp(judged.logprobs_B)
+        assert probs.sum() == pytest.approx(1.0, abs=1e-6)
+        assert -(probs * judged.logprobs_B).sum() == pytest.approx(judged.entropies_B[0], abs=1e-6)
 
 
 def chi_square_p(counts: np.ndarray, probabilities: np.ndarray) -> float:
@@ -146,8 +191,8 @@ def test_extreme_logits_stay_finite_and_impossible_actions_are_not_drawn() -> No
         actions, log_prob = distribution.sample(np.repeat(logits, 1000, axis=0), np.random.default_rng(2))
         assert len(np.unique(actions, axis=0)) == 1
         assert log_prob.tolist() == [0.0] * 1000
-        again, entropy = distribution.log_prob_and_entropy(torch.from_numpy(logits), torch.from_numpy(actions[:1]))
-        assert (again.item(), entropy.item()) == pytest.approx((0.0, 0.0), abs=1e-30)
+        judged = distribution.judge(logits, actions[:1])
+        assert (judged.logprobs_B.item(), judged.entropies_B.item()) == pytest.approx((0.0, 0.0), abs=1e-30)
 
 
 def test_the_same_stream_draws_the_same_actions() -> None:
@@ -159,17 +204,17 @@ def test_the_same_stream_draws_the_same_actions() -> None:
 @pytest.mark.parametrize(
     ("space", "kind", "outputs"),
     [
-        (gym.spaces.Discrete(3, start=-1), Categorical, 3),
-        (gym.spaces.MultiDiscrete([[2, 3], [4, 5]]), MultiCategorical, 14),
-        (gym.spaces.MultiBinary((2, 3)), Bernoulli, 6),
-        (gym.spaces.Box(-1, 1, (2, 2)), DiagGaussian, 4),
+        (gym.spaces.Discrete(3, start=-1), distributions.Categorical, 3),
+        (gym.spaces.MultiDiscrete([[2, 3], [4, 5]]), distributions.MultiCategorical, 14),
+        (gym.spaces.MultiBinary((2, 3)), distributions.Bernoulli, 6),
+        (gym.spaces.Box(-1, 1, (2, 2)), distributions.DiagGaussian, 4),
     ],
 )
 def test_each_action_space_has_its_distribution(space: gym.Space, kind: type, outputs: int) -> None:
     distribution = make_distribution(space, initial_log_std=-0.5)
     assert type(distribution) is kind
     assert distribution.outputs == outputs
-    if isinstance(distribution, DiagGaussian):
+    if isinstance(distribution, distributions.DiagGaussian):
         assert distribution.metrics() == {"std": pytest.approx(math.exp(-0.5))}
 
 

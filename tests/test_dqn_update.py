@@ -12,6 +12,8 @@ from rl_training.algorithms.dqn import DQN, check_spaces, epsilon_at
 from rl_training.algorithms.schedules import annealed
 from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
 from rl_training.errors import CheckpointError, NumericError
+from rl_training.networks.backend import Backend
+from tests.network_parts import by_autograd, to_tensors
 from tests.off_policy_parts import (
     CAMERA,
     OBSERVATIONS,
@@ -57,7 +59,7 @@ def reference_loss(
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_updates_equal_plain_torch(option: str) -> None:
+def test_updates_equal_plain_torch(backend: Backend, option: str) -> None:
     dqn = make_dqn(
         **OPTIONS[option], seed=5, learning_rate=3e-3, learning_rate_schedule="linear", max_grad_norm=0.2, n_step=3
     )
@@ -88,7 +90,7 @@ def test_updates_equal_plain_torch(option: str) -> None:
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_written_out_gradients_equal_autograd(option: str) -> None:
+def test_written_out_gradients_equal_autograd(backend: Backend, option: str) -> None:
     dqn = make_dqn(**OPTIONS[option])
     dqn.parameters, dqn.state.target = in_float64(dqn.network), in_float64(dqn.target_network)
     dqn.state.target.vector.mul_(0.7)
@@ -104,7 +106,7 @@ def test_written_out_gradients_equal_autograd(option: str) -> None:
 
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("space", [gym.spaces.Box(0, 255, (6, 6, 1), np.uint8), CAMERA], ids=["image", "mixed"])
-def test_gradients_of_convolutions_equal_autograd(space: gym.Space, dueling: bool) -> None:
+def test_gradients_of_convolutions_equal_autograd(backend: Backend, space: gym.Space, dueling: bool) -> None:
     dqn = make_dqn(space, dueling=dueling)
     dqn.parameters, dqn.state.target = in_float64(dqn.network), in_float64(dqn.target_network)
     batch = wide(random_batch(choices, space, count=5, scale=3.0))
@@ -113,14 +115,9 @@ def test_gradients_of_convolutions_equal_autograd(space: gym.Space, dueling: boo
     dqn._gradient(batch)
     torch.testing.assert_close(dqn.parameters.gradient, got, rtol=1e-12, atol=0)  # overwritten and not added to
 
-    observed, mlps = dqn.network.observed, dqn.network.observed.mlps
-    obs = batch.obs
-    observations = torch.from_numpy(obs)if obs.dtype.names is None else {
-        name: torch.from_numpy(obs[name].copy()) for name in obs.dtype.names
-    }  # fmt: skip
-    q = dqn.network._combine(*mlps(observed.body(observations)))
+    q = dqn.network._combine(*by_autograd(dqn.network.observed, to_tensors(batch.obs)))
     taken = q.gather(1, torch.from_numpy(batch.actions).unsqueeze(1)).squeeze(1)
-    loss = nn.functional.smooth_l1_loss(taken, dqn._targets(batch))
+    loss = nn.functional.smooth_l1_loss(taken, backend.tensor(dqn._targets(batch)))
     expected = torch.autograd.grad(loss, list(dqn.network.parameters()))
     for (name, parameter), gradient in zip(dqn.network.named_parameters(), expected, strict=True):
         assert float(gradient.norm()) > 0.0
@@ -262,7 +259,8 @@ def test_greedy_actions_have_the_largest_q(space: gym.Space, dueling: bool) -> N
 def test_dueling_values_average_to_the_state_value() -> None:
     dqn = make_dqn(dueling=True)
     observations = random_batch(choices).obs
-    value, _ = dqn.evaluator(observations)
+    value, _ = dqn.network.observed.evaluate(observations)
+    value = value.copy()
     np.testing.assert_allclose(dqn.q_values(observations).mean(1), value[:, 0], atol=1e-6)
 
 

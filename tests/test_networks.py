@@ -11,16 +11,17 @@ import torch
 from torch import nn
 
 from rl_training.errors import CheckpointError
-from rl_training.networks.actor_critic import Actor, ActorCritic
+from rl_training.networks.actor_critic import ActorCritic
 from rl_training.networks.adam import FlatAdam
-from rl_training.networks.bodies import ImageBody, MixedBody, make_body, to_tensors
+from rl_training.networks.backend import Backend, backend_of, softplus
+from rl_training.networks.bodies import ImageBody, MixedBody, make_body, to_arrays
 from rl_training.networks.distributions import Categorical, DiagGaussian
 from rl_training.networks.flat import FlatParameters
 from rl_training.networks.initialization import orthogonal_
-from rl_training.networks.mlp import NumpyMLP, StackedMLP
-from rl_training.networks.observed_mlp import ArrayEvaluator, ObservedMLP
+from rl_training.networks.mlp import StackedMLP
+from rl_training.networks.observed_mlp import ObservedMLP
+from tests.network_parts import BACKENDS, CPU, by_autograd, reference, to_tensors
 
-CPU = torch.device("cpu")
 MIXED = np.dtype([("vector", np.float32, (3,)), ("camera", np.uint8, (1, 5, 5)), ("map", np.uint8, (2, 36, 36))])
 
 
@@ -33,15 +34,33 @@ def make_network(kind: str, shape: tuple[int, ...], dtype: type, seed: int = 0) 
     return ActorCritic(layout, Categorical(3), (16, 8), "tanh", np.random.default_rng(seed))
 
 
-def reference(stack: StackedMLP, x: torch.Tensor, activation: str) -> list[torch.Tensor]:
-    """The same networks, one after the other, by autograd."""
-    outputs = []
-    for s in range(stack.networks):
-        h = x
-        for weight, bias in zip(stack.weights, stack.biases, strict=True):
-            h = getattr(torch, activation)(h @ weight[s] + bias[s])
-        outputs.append(h @ stack.head_weights[s] + stack.head_biases[s])
-    return outputs
+# Backends.
+
+
+def test_numpy_computes_on_the_cpu_and_torch_elsewhere() -> None:
+    assert backend_of(CPU).xp is np
+    assert backend_of(torch.device("cuda")).xp is torch
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_arrays_go_in_and_out_on_the_same_memory(name: str) -> None:
+    backend, given, tensor = BACKENDS[name], np.arange(3.0), torch.zeros(3)
+    array = backend.array(given)
+    assert backend.numpy(array) is given or np.shares_memory(backend.numpy(array), given)
+    view = backend.view(tensor)
+    view[1] = 5.0
+    assert tensor.tolist() == backend.tensor(view).tolist() == [0.0, 5.0, 0.0]
+    assert backend.floats([array.sum(), array.mean()]) == [3.0, 1.0]
+    assert backend.rows(3).tolist() == [0, 1, 2]
+    numbers = backend.numbers(array > 0.5, view)
+    assert (numbers.tolist(), numbers.dtype) == ([0.0, 1.0, 1.0], view.dtype)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_softplus_is_exact_at_extremes(name: str) -> None:
+    backend = BACKENDS[name]
+    got = softplus(backend.xp, backend.array(np.array([-1e3, -40.0, 0.0, 1.0, 1e3]))).tolist()
+    assert got == pytest.approx([0.0, math.exp(-40), math.log(2), math.log1p(math.e), 1e3], rel=1e-14)
 
 
 # The flat vector.
@@ -64,22 +83,22 @@ def test_backward_fills_the_flat_gradient_and_the_gaps_stay_zero() -> None:
     stack = make_stack()
     flat = FlatParameters(stack, CPU)
     adam = FlatAdam(flat.vector)
-    x = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
+    x = np.random.default_rng(0).standard_normal((7, 5), np.float32)
     for _ in range(3):
-        flat.zero_gradient()
-        sum(output.square().sum() for output in stack(x)).backward()
+        outputs = stack.evaluate(x)
+        stack.backpropagate(x, [2 * output for output in outputs])  # of the sum of squares
         adam.step(flat.vector, flat.gradient, 0.1)
     used = sum(p.numel() for p in stack.parameters())
     assert int((flat.vector != 0).sum()) == int((flat.gradient != 0).sum()) == used < len(flat.vector)
     norms = [float(p.grad.norm()) for p in stack.parameters()]
-    assert float(flat.gradient.norm()) == pytest.approx(math.hypot(*norms), rel=1e-6)
+    assert flat.gradient_norm() == pytest.approx(math.hypot(*norms), rel=1e-6)
 
 
 def test_clipping_scales_all_gradients_by_one_factor_and_only_down() -> None:
     stack = make_stack()
     flat = FlatParameters(stack, CPU)
     flat.gradient.fill_(3.0)
-    norm = float(flat.gradient.norm())
+    norm = flat.gradient_norm()
     flat.clip_gradient(norm, max_norm=norm * 2)
     assert float(flat.gradient.norm()) == pytest.approx(norm)
     flat.clip_gradient(norm, max_norm=0.5)
@@ -201,61 +220,69 @@ def test_initial_weights_come_from_the_given_stream_alone() -> None:
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
-@pytest.mark.parametrize("hidden", [(), (8,), (8, 6), (8, 6, 7)])
-def test_written_out_gradients_equal_autograd(hidden: tuple[int, ...], activation: str) -> None:
+@pytest.mark.parametrize("hidden", [(), (8,), (8, 6, 7)])
+def test_written_out_gradients_equal_autograd(backend: Backend, hidden: tuple[int, ...], activation: str) -> None:
     stack = make_stack(hidden, activation).double()
+    flat = FlatParameters(stack, CPU)
     generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in stack.parameters():
-            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64))
+    flat.vector.add_(0.3 * torch.randn(flat.vector.shape, generator=generator, dtype=torch.float64))
     x = torch.randn(11, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+    d_outputs = [torch.randn(11, k, generator=generator, dtype=torch.float64) for k in (3, 1)]
     wanted = [x, *stack.parameters()]
+    outputs = reference(stack, x)
+    d_x, *expected = torch.autograd.grad(outputs, wanted, d_outputs)
+    arrays, d_arrays = backend.view(x), [backend.view(d) for d in d_outputs]
+    for columns in (None, slice(None), slice(3, None), slice(2)):  # buffers are used again, gradients overwritten
+        for output, want in zip(stack.evaluate(arrays), outputs, strict=True):
+            torch.testing.assert_close(backend.tensor(output), want.detach(), rtol=1e-12, atol=1e-12)
+        got = stack.backpropagate(arrays, d_arrays, columns=columns)
+        assert (got is None) == (columns is None)
+        if got is not None:
+            assert float((backend.tensor(got) - d_x[:, columns]).norm()) <= 1e-10 * float(d_x[:, columns].norm())
+        for parameter, want in zip(stack.parameters(), expected, strict=True):
+            assert float((parameter.grad - want).norm()) <= 1e-10 * float(want.norm())
+    flat.gradient.fill_(7.0)
+    stack.evaluate(arrays)
+    stack.backpropagate(arrays, d_arrays, parameters=False, columns=slice(1))
+    assert bool((flat.gradient == 7.0).all())
 
-    def loss(outputs: list[torch.Tensor]) -> torch.Tensor:
-        policy, value = outputs
-        return (policy.softmax(1)[:, 0] * value.squeeze(1)).sum() + value.square().mean() + policy.pow(3).mean()
 
-    expected = torch.autograd.grad(loss(reference(stack, x, activation)), wanted)
-    for _ in range(2):  # buffers are used again
-        for got, want in zip(torch.autograd.grad(loss(stack(x)), wanted), expected, strict=True):
-            assert float((got - want).norm()) <= 1e-10 * float(want.norm())
-
-
-def test_an_output_that_the_loss_leaves_out_has_zero_gradient() -> None:
+def test_an_output_that_the_loss_leaves_out_has_zero_gradient(backend: Backend) -> None:
     stack = make_stack()
-    policy, _ = stack(torch.ones(2, 5))
-    policy.sum().backward()
-    assert stack.head_weights[1].grad is not None
+    FlatParameters(stack, CPU)
+    x, ones, nothing = (backend.view(t) for t in (torch.ones(2, 5), torch.ones(2, 3), torch.zeros(2, 1)))
+    stack.evaluate(x)
+    stack.backpropagate(x, [ones, nothing])
     assert not stack.head_weights[1].grad.any()
     assert not stack.weights[0].grad[1].any()
     assert stack.weights[0].grad[0].any()
 
 
-def test_a_backward_pass_after_the_buffers_were_used_again_is_refused() -> None:
+def test_batches_of_different_sizes_do_not_disturb_each_other() -> None:
     stack = make_stack()
-    first, _ = stack(torch.ones(3, 5))
-    stack(torch.zeros(4, 5))
-    first.sum().backward(retain_graph=True)
-    stack(torch.zeros(3, 5))
-    with pytest.raises(RuntimeError, match="used again before this backward pass"):
-        first.sum().backward()
-
-
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
-@pytest.mark.parametrize("hidden", [(), (64,), (64, 64)])
-def test_numpy_gives_what_torch_gives_and_sees_every_change(hidden: tuple[int, ...], activation: str) -> None:
-    stack = make_stack(hidden, activation)
     flat = FlatParameters(stack, CPU)
-    numpy_mlp = NumpyMLP(stack)
     rng = np.random.default_rng(0)
-    for batch in (8, 1, 8):
+    large, small = rng.standard_normal((9, 5), np.float32), rng.standard_normal((2, 5), np.float32)
+    d_outputs = [np.ones((9, 3), np.float32), np.ones((9, 1), np.float32)]
+    stack.evaluate(large)
+    stack.backpropagate(large, d_outputs)
+    alone = flat.gradient.clone()
+    policy, value = stack.evaluate(large)
+    kept = policy.copy(), value.copy()
+    stack.evaluate(small)
+    np.testing.assert_array_equal(policy, kept[0])
+    np.testing.assert_array_equal(value, kept[1])
+    stack.backpropagate(large, d_outputs)
+    assert torch.equal(flat.gradient, alone)
+
+
+def test_a_network_sees_every_change_of_its_parameters() -> None:
+    stack = make_stack()
+    flat, x = FlatParameters(stack, CPU), np.ones((8, 5), np.float32)
+    for _ in range(2):
         flat.vector += 0.05
-        x = rng.normal(0, 2, (batch, 5)).astype(np.float32)
-        with torch.no_grad():
-            expected = stack(torch.from_numpy(x))
-        for got, want in zip(numpy_mlp(x), expected, strict=True):
-            assert got.dtype == np.float32
-            np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)
+        for got, want in zip(stack.evaluate(x), reference(stack, torch.from_numpy(x)), strict=True):
+            np.testing.assert_allclose(got, want.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
 # Bodies.
@@ -294,8 +321,7 @@ def test_mixed_features_are_those_of_each_image_and_the_vector() -> None:
     observations = np.zeros(4, MIXED)
     observations["vector"] = np.arange(12).reshape(4, 3)
     observations["camera"][1] = 255
-    tensors = to_tensors(observations, CPU)
-    features = body(tensors)
+    features = body(to_arrays(observations, backend_of(CPU)))
     assert features.shape == (4, body.features)
     np.testing.assert_array_equal(features[:, -3:].numpy(force=True), observations["vector"])
     assert torch.equal(features[2, :-3], features[3, :-3])
@@ -305,61 +331,49 @@ def test_mixed_features_are_those_of_each_image_and_the_vector() -> None:
 def test_a_mixed_observation_may_have_no_vector() -> None:
     dtype = np.dtype([("camera", np.uint8, (1, 5, 5))])
     body = make_body(SimpleNamespace(kind="mixed", shape=(), dtype=dtype), np.random.default_rng(0))
-    assert body(to_tensors(np.zeros(2, dtype), CPU)).shape == (2, body.features) == (2, 256)
+    assert body(to_arrays(np.zeros(2, dtype), backend_of(CPU))).shape == (2, body.features) == (2, 256)
 
 
 # Policy and value.
 
 
 def test_vectors_share_nothing_and_images_share_their_convolutions() -> None:
+    nothing, ones = np.zeros((2, 3), np.float32), np.ones((2, 1), np.float32)
     vector = make_network("vector", (4,), np.float32)
-    _, values = vector(torch.ones(2, 4))
-    values.sum().backward()
+    FlatParameters(vector, CPU)
+    vector(np.ones((2, 4), np.float32))
+    vector.backward(nothing, ones)
     assert not vector.mlps.weights[0].grad[0].any()
+    assert vector.mlps.weights[0].grad[1].any()
     image = make_network("image", (1, 6, 6), np.uint8)
-    for output in (0, 1):
-        image.zero_grad()
-        image(torch.full((2, 1, 6, 6), 9, dtype=torch.uint8))[output].sum().backward()
+    FlatParameters(image, CPU)
+    for d_outputs in ((nothing + 1, 0 * ones), (nothing, ones)):
+        image(torch.full((2, 1, 6, 6), 9, dtype=torch.uint8))
+        image.backward(*d_outputs)
         assert image.body.weights[0].grad.any()
-
-
-def test_convolution_gradients_flow_through_the_written_out_mlp() -> None:
-    network = make_network("image", (1, 6, 6), np.uint8).double()
-    images = torch.randint(0, 256, (3, 1, 6, 6), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
-    parameters = list(network.body.parameters())
-    outputs, values = network(images)
-    got = torch.autograd.grad((outputs[:, 1] * values).sum(), parameters)
-    policy, value = reference(network.mlps, network.body(images), "tanh")
-    expected = torch.autograd.grad((policy[:, 1] * value[:, 0]).sum(), parameters)
-    for g, e in zip(got, expected, strict=True):
-        assert float((g - e).norm()) <= 1e-10 * float(e.norm())
 
 
 @pytest.mark.parametrize(
     ("kind", "shape", "dtype"),
     [("vector", (4,), np.float32), ("image", (2, 6, 6), np.uint8), ("mixed", (), MIXED)],
 )
-def test_acting_gives_what_learning_sees(kind: str, shape: tuple[int, ...], dtype: type) -> None:
+def test_acting_gives_what_learning_sees(backend: Backend, kind: str, shape: tuple[int, ...], dtype: type) -> None:
     network = make_network(kind, shape, dtype)
     FlatParameters(network, CPU)
-    actor = Actor(network, CPU)
-    size = np.dtype(dtype).itemsize * int(np.prod(shape))
-    raw = np.random.default_rng(0).integers(0, 60, (5, size), np.uint8)
-    observations = raw.view(dtype).reshape(5, *shape)
-    outputs, values = actor(observations)
-    expected_outputs, expected_values = network(to_tensors(observations, CPU))
+    observations = observations_of(shape, dtype)
+    outputs, values = network.act(observations)
+    expected_outputs, expected_values = by_autograd(network, to_tensors(observations))
     np.testing.assert_allclose(outputs, expected_outputs.numpy(force=True), rtol=1e-5, atol=1e-5)
-    np.testing.assert_allclose(values, expected_values.numpy(force=True), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(values, expected_values.numpy(force=True)[:, 0], rtol=1e-5, atol=1e-5)
     assert (outputs.shape, values.shape, values.dtype) == ((5, 3), (5,), np.float32)
 
 
-def test_values_stay_when_the_actor_is_used_again() -> None:
+def test_values_stay_when_the_network_acts_again() -> None:
     network = make_network("vector", (4,), np.float32)
     FlatParameters(network, CPU)
-    actor = Actor(network, CPU)
-    _, values = actor(np.ones((2, 4), np.float32))
+    _, values = network.act(np.ones((2, 4), np.float32))
     kept = values.copy()
-    actor(np.full((2, 4), -3, np.float32))
+    network.act(np.full((2, 4), -3, np.float32))
     np.testing.assert_array_equal(values, kept)
 
 
@@ -373,31 +387,7 @@ def test_the_policys_own_parameters_are_in_the_vector() -> None:
     np.testing.assert_array_equal(actions, np.random.default_rng(0).standard_normal((1, 2), np.float32))
 
 
-# Gradients without a graph.
-
-
-@pytest.mark.parametrize("activation", ["tanh", "relu"])
-@pytest.mark.parametrize("hidden", [(), (8,), (8, 6, 7)])
-def test_gradients_without_a_graph_equal_autograd(hidden: tuple[int, ...], activation: str) -> None:
-    stack = make_stack(hidden, activation).double()
-    flat = FlatParameters(stack, CPU)
-    generator = torch.Generator().manual_seed(1)
-    x = torch.randn(11, 5, generator=generator, dtype=torch.float64, requires_grad=True)
-    d_outputs = [torch.randn(11, k, generator=generator, dtype=torch.float64) for k in (3, 1)]
-    wanted = [x, *stack.parameters()]
-    d_x, *expected = torch.autograd.grad(reference(stack, x, activation), wanted, d_outputs)
-    for columns in (None, slice(None), slice(3, None), slice(2)):  # buffers are used again, gradients overwritten
-        outputs = stack.evaluate(x.detach())
-        assert not any(output.requires_grad for output in outputs)
-        got = stack.backpropagate(x.detach(), d_outputs, columns=columns)
-        assert (got is None) == (columns is None)
-        if got is not None:
-            assert float((got - d_x[:, columns]).norm()) <= 1e-10 * float(d_x[:, columns].norm())
-        for parameter, want in zip(stack.parameters(), expected, strict=True):
-            assert float((parameter.grad - want).norm()) <= 1e-10 * float(want.norm())
-    flat.gradient.fill_(7.0)
-    stack.backpropagate(x.detach(), d_outputs, parameters=False, columns=slice(1))
-    assert bool((flat.gradient == 7.0).all())
+# MLPs on observations.
 
 
 def make_observed(kind: str, shape: tuple[int, ...], dtype: type, further: int = 2) -> ObservedMLP:
@@ -414,41 +404,35 @@ LAYOUTS = [("vector", (4,), np.float32), ("image", (2, 6, 6), np.uint8), ("mixed
 
 
 @pytest.mark.parametrize(("kind", "shape", "dtype"), LAYOUTS)
-def test_an_observed_mlp_has_the_gradients_of_its_graph(kind: str, shape: tuple[int, ...], dtype: type) -> None:
+def test_an_observed_mlp_has_the_gradients_of_its_graph(
+    backend: Backend, kind: str, shape: tuple[int, ...], dtype: type
+) -> None:
     network = make_observed(kind, shape, dtype)
     FlatParameters(network, CPU)
-    observations = to_tensors(observations_of(shape, dtype), CPU)
+    raw = observations_of(shape, dtype)
     further = torch.randn(5, 2, generator=torch.Generator().manual_seed(0), requires_grad=True)
-    outputs = reference(network.mlps, torch.cat([network.body(observations), further], 1), "relu")
+    outputs = by_autograd(network, to_tensors(raw), further)
     d_outputs = [torch.ones_like(output) for output in outputs]
     d_further, *expected = torch.autograd.grad(outputs, [further, *network.parameters()], d_outputs)
-    for _ in range(2):
-        for got, want in zip(network(observations, further.detach()), outputs, strict=True):
-            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
-        network.backward(*d_outputs)
+    observations, d_arrays = to_arrays(raw, backend), [backend.view(d) for d in d_outputs]
+    for _ in range(2):  # overwritten and not added to
+        for got, want in zip(network(observations, backend.view(further)), outputs, strict=True):
+            torch.testing.assert_close(backend.tensor(got), want.detach(), rtol=1e-5, atol=1e-5)
+        network.backward(*d_arrays)
         for parameter, want in zip(network.parameters(), expected, strict=True):
             torch.testing.assert_close(parameter.grad, want, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(network.further_gradient(*d_outputs), d_further, rtol=1e-4, atol=1e-5)
+    network.evaluate(observations, backend.view(further))
+    got = backend.tensor(network.further_gradient(*d_arrays))
+    torch.testing.assert_close(got, d_further, rtol=1e-4, atol=1e-5)
 
 
 def test_a_backward_pass_must_follow_forward_and_nothing_else() -> None:
     network = make_observed("vector", (4,), np.float32)
     FlatParameters(network, CPU)
-    x, further, d_outputs = torch.ones(2, 4), torch.ones(2, 2), (torch.ones(2, 3), torch.ones(2, 1))
+    x, further, *d_outputs = (np.ones((2, width), np.float32) for width in (4, 2, 3, 1))
     with pytest.raises(RuntimeError, match="must follow an evaluation"):
         network.further_gradient(*d_outputs)
     network(x, further)
     network.evaluate(x, further)
     with pytest.raises(RuntimeError, match="must follow `forward`"):
         network.backward(*d_outputs)
-
-
-@pytest.mark.parametrize(("kind", "shape", "dtype"), LAYOUTS)
-def test_arrays_are_evaluated_as_tensors_are(kind: str, shape: tuple[int, ...], dtype: type) -> None:
-    network = make_observed(kind, shape, dtype, further=0)
-    FlatParameters(network, CPU)
-    evaluator = ArrayEvaluator(network, CPU)
-    observations = observations_of(shape, dtype)
-    for got, want in zip(evaluator(observations), network.evaluate(to_tensors(observations, CPU)), strict=True):
-        assert got.dtype == np.float32
-        np.testing.assert_allclose(got, want.numpy(), rtol=1e-5, atol=1e-5)

@@ -11,8 +11,11 @@ from torch import nn
 
 from rl_training.algorithms import ppo as module
 from rl_training.algorithms.ppo import PPO, check_spaces
-from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.data.rollout_buffer import Minibatch, RolloutBuffer
 from rl_training.errors import CheckpointError, NumericError
+from rl_training.networks.backend import Backend
+from tests.network_parts import by_autograd, to_tensors
+from tests.off_policy_parts import CAMERA, choices, in_float64, random_batch, wide
 from tests.ppo_parts import ACTIONS, VECTOR, go_on, make_ppo, random_rollout
 
 
@@ -23,7 +26,7 @@ def distribution_of(kind: str, outputs: torch.Tensor, log_std: torch.Tensor | No
         return normal.log_prob, normal.entropy()
     if kind == "multi_binary":
         bits = torch.distributions.Independent(torch.distributions.Bernoulli(logits=outputs), 1)
-        return lambda actions: bits.log_prob(actions.float()), bits.entropy()
+        return lambda actions: bits.log_prob(actions.to(outputs.dtype)), bits.entropy()
     parts = [torch.distributions.Categorical(logits=o) for o in outputs.split([2, 3] if kind != "discrete" else 3, 1)]
     return (
         lambda actions: sum(p.log_prob(a) for p, a in zip(parts, actions.reshape(len(actions), -1).T, strict=True)),
@@ -61,7 +64,7 @@ def reference_update(ppo: PPO, kind: str, buffer: RolloutBuffer, learning_rate: 
 
 
 @pytest.mark.parametrize("kind", ACTIONS)
-def test_an_update_equals_plain_torch(kind: str) -> None:
+def test_an_update_equals_plain_torch(backend: Backend, kind: str) -> None:
     ppo = make_ppo(
         VECTOR, ACTIONS[kind], batch_size=12, learning_rate=3e-3, entropy_coef=0.02, learning_rate_schedule="linear",
         clip_range_schedule="linear", clip_range=0.1, seed=5,
@@ -78,6 +81,54 @@ def test_an_update_equals_plain_torch(kind: str) -> None:
             tensor, expected[name], rtol=0, atol=2e-5, msg=lambda text, name=name: f"{name} {text}"
         )
         assert not torch.equal(tensor, start[name])
+
+
+@pytest.mark.parametrize("value_clip", [None, 0.3])
+@pytest.mark.parametrize("kind", ACTIONS)
+def test_written_out_gradients_equal_autograd(backend: Backend, kind: str, value_clip: float | None) -> None:
+    ppo = make_ppo(VECTOR, ACTIONS[kind], value_clip=value_clip, entropy_coef=0.1, batch_size=32)
+    rollout = next(random_rollout(ppo, ACTIONS[kind]).iter_minibatches(32, np.arange(32)))
+    ppo.parameters = in_float64(ppo.network, noise=0.1)
+    wide = [f.astype(np.float64) if f.dtype == np.float32 else f for f in vars(rollout).values()]
+    minibatch = Minibatch(*wide)
+    b = {name: torch.from_numpy(array) for name, array in vars(minibatch).items()}
+
+    outputs, values = by_autograd(ppo.network, b["obs"])
+    log_prob, entropy = distribution_of(kind, outputs, getattr(ppo.distribution, "log_std", None))
+    advantages = (b["advantages"] - b["advantages"].mean()) / (b["advantages"].std() + 1e-8)
+    ratio = torch.exp(log_prob(b["actions"]) - b["logprobs"])
+    policy_loss = -torch.min(ratio * advantages, ratio.clamp(0.9, 1.1) * advantages).mean()
+    errors = (values.squeeze(1) - b["returns"]).square()
+    if value_clip is not None:
+        kept = b["values"] + (values.squeeze(1) - b["values"]).clamp(-value_clip, value_clip)
+        errors = torch.max(errors, (kept - b["returns"]).square())
+    loss = policy_loss + ppo.config.value_coef * errors.mean() - 0.1 * entropy.mean()
+    expected = torch.autograd.grad(loss, list(ppo.network.parameters()))
+    for _ in range(2):  # overwritten and not added to
+        measured = ppo._gradient(minibatch, clip_range=0.1)
+    assert 0.0 < measured.clip_fraction < 1.0
+    for (name, parameter), want in zip(ppo.network.named_parameters(), expected, strict=True):
+        assert float((parameter.grad - want).norm()) <= 1e-10 * float(want.norm()), name
+
+
+@pytest.mark.parametrize("space", [gym.spaces.Box(0, 255, (6, 6, 1), np.uint8), CAMERA], ids=["image", "mixed"])
+def test_gradients_of_convolutions_equal_autograd(backend: Backend, space: gym.Space) -> None:
+    ppo = make_ppo(space, ACTIONS["discrete"], normalize_advantage=False, batch_size=32, entropy_coef=0.1)
+    ppo.parameters = in_float64(ppo.network)
+    obs = wide(random_batch(choices, space)).obs
+    rng = np.random.default_rng(0)
+    minibatch = Minibatch(obs, rng.integers(3, size=32), *rng.standard_normal((4, 32)) - 2.0)
+    outputs, values = by_autograd(ppo.network, to_tensors(obs))
+    log_prob, entropy = distribution_of("discrete", outputs, None)
+    b = {name: torch.from_numpy(array) for name, array in vars(minibatch).items() if name != "obs"}
+    ratio = torch.exp(log_prob(b["actions"]) - b["logprobs"])
+    surrogate = torch.min(ratio * b["advantages"], ratio.clamp(0.8, 1.2) * b["advantages"])
+    loss = 0.5 * (values.squeeze(1) - b["returns"]).square().mean() - surrogate.mean() - 0.1 * entropy.mean()
+    expected = torch.autograd.grad(loss, list(ppo.network.parameters()))
+    for _ in range(2):
+        ppo._gradient(minibatch, clip_range=0.2)
+    for (name, parameter), want in zip(ppo.network.named_parameters(), expected, strict=True):
+        assert float((parameter.grad - want).norm()) <= 1e-10 * float(want.norm()), name
 
 
 @pytest.mark.parametrize("kind", ACTIONS)
@@ -132,19 +183,24 @@ def test_perfect_values_explain_everything() -> None:
 
 @pytest.mark.parametrize("clip_side", [1.0, -1.0])
 def test_the_surrogate_is_the_pessimistic_one(clip_side: float) -> None:
-    ratios = torch.tensor([0.5, 0.9, 1.0, 1.1, 2.0])
-    loss = [float(module.clipped_surrogate_loss(r, torch.tensor(clip_side), 0.2)) for r in ratios]
-    expected = [-0.5, -0.9, -1.0, -1.1, -1.2] if clip_side > 0 else [0.8, 0.9, 1.0, 1.1, 2.0]
-    assert loss == pytest.approx(expected)
+    advantage, losses, slopes = np.float32([clip_side]), [], []
+    for ratio in (0.5, 0.9, 1.0, 1.1, 2.0):
+        loss, d_ratio = module.clipped_surrogate_loss(np.float32([ratio]), advantage, 0.2, np)
+        losses.append(float(loss))
+        slopes.append(float(d_ratio[0]))
+    assert losses == pytest.approx([-0.5, -0.9, -1.0, -1.1, -1.2] if clip_side > 0 else [0.8, 0.9, 1.0, 1.1, 2.0])
+    assert slopes == ([-1, -1, -1, -1, 0] if clip_side > 0 else [0, 1, 1, 1, 1])
 
 
 def test_the_value_loss_is_the_mean_squared_error_and_its_clip_takes_the_larger() -> None:
-    values, old, returns = torch.tensor([2.0, 0.0, 1.0]), torch.tensor([0.0, 0.0, 1.0]), torch.tensor([3.0, 4.0, -1.0])
-    assert module.clipped_value_loss(values, old, returns, None).item() == pytest.approx((1 + 16 + 4) / 3)
-    # the first is kept at 0.5: (0.5 - 3)^2 = 6.25 > 1
-    assert module.clipped_value_loss(values, old, returns, 0.5).item() == pytest.approx((6.25 + 16 + 4) / 3)
-    closer = module.clipped_value_loss(torch.tensor([2.0]), torch.tensor([0.0]), torch.tensor([0.0]), 0.5)
-    assert closer.item() == pytest.approx(4.0)
+    values, old, returns = np.float32([2, 0, 1, 2]), np.float32([0, 0, 1, 0]), np.float32([3, 4, -1, 0])
+    loss, slopes = module.clipped_value_loss(values, old, returns, None, np)
+    assert loss == pytest.approx((1 + 16 + 4 + 4) / 4)
+    assert slopes.tolist() == pytest.approx([-2 / 4, -8 / 4, 4 / 4, 4 / 4])
+    # The first and the last are kept at 0.5: (0.5 - 3)^2 = 6.25 > 1, which is flat there, and 0.5^2 < 2^2.
+    loss, slopes = module.clipped_value_loss(values, old, returns, 0.5, np)
+    assert loss == pytest.approx((6.25 + 16 + 4 + 4) / 4)
+    assert slopes.tolist() == pytest.approx([0.0, -8 / 4, 4 / 4, 4 / 4])
 
 
 def test_normalised_advantages() -> None:

@@ -14,6 +14,9 @@ from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
 from rl_training.envs.spaces import ActionCodec
 from rl_training.errors import CheckpointError, NumericError
 from rl_training.networks import squashed_gaussian
+from rl_training.networks.backend import Backend
+from rl_training.networks.bodies import to_arrays
+from tests.network_parts import BACKENDS, by_autograd, to_tensors
 from tests.off_policy_parts import (
     CAMERA,
     OBSERVATIONS,
@@ -31,6 +34,7 @@ from tests.off_policy_parts import (
     wide,
 )
 
+NUMPY = BACKENDS["numpy"]
 UNEQUAL = gym.spaces.Box(np.float32([0, -math.pi / 4]), np.float32([5, math.pi / 4]))
 """Bounds that differ by dimension, and are not symmetric in the first."""
 
@@ -105,7 +109,7 @@ class Reference:
     ],
     ids=str,
 )
-def test_updates_equal_plain_torch(settings: dict[str, Any]) -> None:
+def test_updates_equal_plain_torch(backend: Backend, settings: dict[str, Any]) -> None:
     sac = make_sac(**{"tau": 0.05, **settings}, seed=5, learning_rate=2e-3, learning_rate_schedule="linear")
     reference = Reference(sac, learning_rate=2e-3)
     for step in range(4):
@@ -127,26 +131,16 @@ def test_updates_equal_plain_torch(settings: dict[str, Any]) -> None:
     assert sac.state.temperature.alpha == pytest.approx(reference.log_alpha.exp().item(), rel=1e-5)
 
 
-def make_double(space: gym.Space, count: int) -> tuple[SAC, ReplayBatch, Any, torch.Tensor]:
-    """An agent in float64, a batch, its observations as tensors, and noise."""
+def make_double(space: gym.Space, count: int) -> tuple[SAC, ReplayBatch, torch.Tensor]:
+    """An agent in float64, a batch, and noise."""
     sac = make_sac(space)
     sac.parameters, sac.state.critics = in_float64(sac.actor, noise=0.02), in_float64(sac.critics)
     sac.state.targets = in_float64(sac.target_critics)
-    batch = wide(random_batch(moves, space, count))
-    obs = batch.obs
-    names = obs.dtype.names
-    observations = {n: torch.from_numpy(obs[n].copy()) for n in names} if names else torch.from_numpy(obs)
     noise = torch.randn(count, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    return sac, batch, observations, noise
+    return sac, wide(random_batch(moves, space, count)), noise
 
 
 SPACES = {"vector": VECTOR, "image": gym.spaces.Box(0, 255, (6, 6, 1), np.uint8), "mixed": CAMERA}
-
-
-def by_autograd(network: Any, observations: Any, further: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
-    """An `ObservedMLP` in torch's own graph."""
-    features = network.body(observations)
-    return network.mlps(features if further is None else torch.cat([features, further], 1))
 
 
 def assert_gradients(module: nn.Module, expected: Any) -> None:
@@ -156,28 +150,28 @@ def assert_gradients(module: nn.Module, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", SPACES)
-def test_the_critics_gradient_equals_autograd(kind: str) -> None:
-    sac, batch, observations, noise = make_double(SPACES[kind], 7)
-    with torch.no_grad():
-        targets = sac._targets(batch, noise, 0.3)
-        for _ in range(2):  # overwritten and not added to
-            sac._critic_gradient(batch, observations, targets)
-    values = by_autograd(sac.critics, observations, torch.from_numpy(batch.actions))
-    loss = sum(0.5 * nn.functional.mse_loss(value, targets) for value in values)
+def test_the_critics_gradient_equals_autograd(backend: Backend, kind: str) -> None:
+    sac, batch, noise = make_double(SPACES[kind], 7)
+    targets = sac._targets(batch, backend.view(noise), 0.3)
+    for _ in range(2):  # overwritten and not added to
+        sac._critic_gradient(batch, to_arrays(batch.obs, backend), targets)
+    values = by_autograd(sac.critics, to_tensors(batch.obs), torch.from_numpy(batch.actions))
+    loss = sum(0.5 * nn.functional.mse_loss(value, backend.tensor(targets)) for value in values)
     expected = torch.autograd.grad(loss, list(sac.critics.parameters()))
     assert_gradients(sac.critics, expected)
 
 
 @pytest.mark.parametrize("kind", SPACES)
-def test_the_policys_gradient_equals_autograd_and_leaves_the_critics_be(kind: str) -> None:
-    sac, _, observations, noise = make_double(SPACES[kind], 7)
+def test_the_policys_gradient_equals_autograd_and_leaves_the_critics_be(backend: Backend, kind: str) -> None:
+    sac, batch, noise = make_double(SPACES[kind], 7)
+    arrays, observations = to_arrays(batch.obs, backend), to_tensors(batch.obs)
+    raw = backend.tensor(sac.actor(arrays)[0])[:, 3]
     with torch.no_grad():
-        raw = sac.actor(observations)[0][:, 3]
         sac.actor.mlps.head_biases[0][3] += 2.0 - raw.median()  # a log deviation is cut in some of the states
-        for _ in range(2):
-            sample = squashed_gaussian.sample(sac.actor(observations)[0], noise)
-            sac._actor_gradient(observations, sample, 0.3)
-    assert 0 < int((sample.free_BA == 0).sum()) < sample.free_BA.numel()
+    for _ in range(2):
+        sample = squashed_gaussian.sample(sac.actor(arrays)[0], backend.view(noise), backend)
+        sac._actor_gradient(arrays, sample, 0.3)
+    assert 0 < int((sample.free_BA == 0).sum()) < 7 * 2
     assert not sac.state.critics.gradient.any()
 
     means, log_stds = by_autograd(sac.actor, observations)[0].chunk(2, 1)
@@ -216,40 +210,37 @@ def test_metrics_by_hand() -> None:
 @pytest.mark.parametrize("u", [0.0, 1e-4, 0.5, -2.0, 9.0, -30.0, 80.0, -1e4, 1e30])
 def test_the_log_slope_of_tanh_is_exact_at_extremes(u: float) -> None:
     expected = -2 * (abs(u) + math.log1p(math.exp(-2 * abs(u))) - math.log(2))  # -2 log cosh u
-    assert float(squashed_gaussian.log_slope(torch.tensor(u))) == pytest.approx(expected, rel=1e-6, abs=3e-7)
-    wide_u = torch.tensor(u, dtype=torch.float64)
-    assert float(squashed_gaussian.log_slope(wide_u)) == pytest.approx(expected, rel=1e-14, abs=1e-15)
+    assert float(squashed_gaussian.log_slope(np, np.float32(u))) == pytest.approx(expected, rel=1e-6, abs=3e-7)
+    assert float(squashed_gaussian.log_slope(np, np.float64(u))) == pytest.approx(expected, rel=1e-14, abs=1e-15)
 
 
 def test_the_log_prob_against_closed_form_where_the_action_is_one() -> None:
-    outputs = torch.tensor([[40.0, -1.0, 0.0, -9.0]])  # means 40 and -1, log deviations 0 and -9
-    noise = torch.tensor([[1.5, -2.0]])
-    sample = squashed_gaussian.sample(outputs, noise)
+    outputs = np.float32([[40.0, -1.0, 0.0, -9.0]])  # means 40 and -1, log deviations 0 and -9
+    sample = squashed_gaussian.sample(outputs, np.float32([[1.5, -2.0]]), NUMPY)
     assert sample.actions_BA[0, 0] == 1.0  # naively, log(1 - 1) would be minus infinity
     u = -1 - 2 * math.exp(-9)
     gaussian = -0.5 * (1.5**2 + 2.0**2) + 9.0 - math.log(2 * math.pi)
     slopes = -2 * (41.5 - math.log(2)) + math.log(1 - math.tanh(u) ** 2)
-    assert float(sample.logprobs_B) == pytest.approx(gaussian - slopes, rel=1e-6)
-    gradient = sample.backward(torch.ones(1, 2), torch.ones(1))
-    assert bool(torch.isfinite(gradient).all())
+    assert float(sample.logprobs_B[0]) == pytest.approx(gaussian - slopes, rel=1e-6)
+    gradient = sample.backward(np.ones((1, 2), np.float32), 1.0, np)
+    assert np.isfinite(gradient).all()
     assert gradient[0, 0] == 2.0  # d log p / du = 2 a, and the action has no slope left
 
 
 def test_the_density_integrates_to_one() -> None:
     actions = np.linspace(-1, 1, 400_003)[1:-1]
     draws = np.arctanh(actions)
-    outputs = torch.tensor([[0.4, -0.7]], dtype=torch.float64).expand(len(draws), 2)
-    noise = torch.from_numpy((draws - 0.4) / math.exp(-0.7)).unsqueeze(1)
-    sample = squashed_gaussian.sample(outputs, noise)
-    np.testing.assert_allclose(sample.actions_BA[:, 0].numpy(), actions, atol=1e-12)
-    assert np.trapezoid(sample.logprobs_B.exp().numpy(), actions) == pytest.approx(1.0, abs=1e-6)
+    outputs, noise = np.tile([0.4, -0.7], (len(draws), 1)), ((draws - 0.4) / math.exp(-0.7))[:, None]
+    sample = squashed_gaussian.sample(outputs, noise, NUMPY)
+    np.testing.assert_allclose(sample.actions_BA[:, 0], actions, atol=1e-12)
+    assert np.trapezoid(np.exp(sample.logprobs_B), actions) == pytest.approx(1.0, abs=1e-6)
 
 
 @pytest.mark.parametrize(("raw", "used"), [(-30.0, -20.0), (-20.0, -20.0), (0.5, 0.5), (2.0, 2.0), (7.0, 2.0)])
 def test_the_log_deviation_is_cut_and_has_no_gradient_beyond(raw: float, used: float) -> None:
-    sample = squashed_gaussian.sample(torch.tensor([[0.0, raw]]), torch.tensor([[0.1]]))
-    assert float(sample.actions_BA) == pytest.approx(math.tanh(0.1 * math.exp(used)), rel=1e-5)
-    gradient = sample.backward(torch.tensor([[1.0]]), torch.tensor([1.0]))
+    sample = squashed_gaussian.sample(np.float32([[0.0, raw]]), np.float32([[0.1]]), NUMPY)
+    assert float(sample.actions_BA[0, 0]) == pytest.approx(math.tanh(0.1 * math.exp(used)), rel=1e-5)
+    gradient = sample.backward(np.float32([[1.0]]), 1.0, np)
     assert (float(gradient[0, 1]) == 0.0) == (raw != used)
     rng, again = np.random.default_rng(0), np.random.default_rng(0)
     drawn = squashed_gaussian.draw(np.float32([[0.0, raw]]), rng)
@@ -313,11 +304,10 @@ def test_only_a_terminated_transition_has_no_next_value(terminated: bool, trunca
     buffer = ReplayBuffer(4, 1, (3,), np.dtype(np.float32), (2,), np.dtype(np.float32), gamma=0.9)
     x = np.ones((1, 3), np.float32)
     buffer.add(x, moves(sac.replay_rng, 1), np.array([5.0]), x, np.array([terminated]), np.array([truncated]))
-    noise = torch.zeros(2, 2)
-    with torch.no_grad():
-        got = sac._targets(buffer.sample(2, sac.replay_rng), noise, alpha=0.5)
-        sample = squashed_gaussian.sample(sac.actor.evaluate(torch.ones(2, 3))[0], noise)
-    soft_value = 7.0 - 0.5 * sample.logprobs_B.numpy()  # the smaller of the two, and the entropy
+    noise = np.zeros((2, 2), np.float32)
+    got = sac._targets(buffer.sample(2, sac.replay_rng), noise, alpha=0.5)
+    sample = squashed_gaussian.sample(sac.actor.evaluate(np.ones((2, 3), np.float32))[0], noise, NUMPY)
+    soft_value = 7.0 - 0.5 * sample.logprobs_B  # the smaller of the two, and the entropy
     np.testing.assert_allclose(got[:, 0], 5.0 + 0.9 * soft_value if has_next else [5.0, 5.0], rtol=1e-6)
 
 
@@ -337,9 +327,9 @@ def test_the_critics_are_two() -> None:
     state = sac.state.critics.state_dict()
     assert not torch.equal(state["mlps.weights.0"][0], state["mlps.weights.0"][1])
     batch = random_batch(moves)
-    first, second = sac.critics.evaluate(torch.from_numpy(batch.obs), torch.from_numpy(batch.actions))
-    assert not torch.equal(first, second)
-    expected = torch.min(first, second).squeeze(1).numpy()
+    first, second = sac.critics.evaluate(batch.obs, batch.actions)
+    assert not np.array_equal(first, second)
+    expected = np.minimum(first, second)[:, 0]
     np.testing.assert_array_equal(sac.q_values(batch.obs, batch.actions), expected)
 
 

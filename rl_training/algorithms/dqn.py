@@ -22,9 +22,9 @@ from rl_training.config.dqn import DQNConfig
 from rl_training.data.replay_buffer import ReplayBatch
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.networks.adam import FlatAdam
-from rl_training.networks.bodies import to_tensors
+from rl_training.networks.backend import Array
+from rl_training.networks.bodies import to_arrays
 from rl_training.networks.flat import FlatParameters, Layers
-from rl_training.networks.observed_mlp import ArrayEvaluator
 from rl_training.networks.q_network import QNetwork
 from rl_training.seeding import generator, generator_state, restore_generator
 
@@ -61,11 +61,11 @@ class DQN:
             device: Where the networks live.
         """
         network, rng = config.network, generator(config.seed, "init")
-        self.config, self.device, self.num_actions = config, device, codec.nvec[0]
+        self.config, self.num_actions = config, codec.nvec[0]
         self.network = QNetwork(encoder, self.num_actions, network.hidden, network.activation, config.dueling, rng)
         self.target_network = copy.deepcopy(self.network)
         self.parameters = FlatParameters(self.network, device)
-        self.evaluator = ArrayEvaluator(self.network.observed, device)
+        self.backend = self.parameters.backend
         self.state = DQNState(
             target=FlatParameters(self.target_network, device),
             optimizer=FlatAdam(self.parameters.vector),
@@ -97,12 +97,12 @@ class DQN:
 
     def act_greedy(self, observation: np.ndarray) -> np.ndarray:
         """Returns the action of the largest Q in each environment, int64 [N]."""
-        actions_N: np.ndarray = self.evaluator(observation)[-1].argmax(axis=1)
-        return actions_N
+        outputs = self.network.observed.evaluate(to_arrays(observation, self.backend))
+        return self.backend.numpy(outputs[-1].argmax(1))
 
     def q_values(self, observation: np.ndarray) -> np.ndarray:
         """Returns Q of every action, float32 [N, K]."""
-        return self.network.evaluate(to_tensors(observation, self.device)).cpu().numpy()
+        return self.backend.numpy(self.network.evaluate(to_arrays(observation, self.backend))).copy()
 
     def update(self, batch: ReplayBatch, progress: float) -> dict[str, float]:
         """Takes one gradient step.
@@ -119,46 +119,45 @@ class DQN:
         """
         config, state = self.config, self.state
         learning_rate = annealed(config.learning_rate, config.learning_rate_schedule, progress)
-        with torch.no_grad():
-            measured = self._gradient(batch)
-            require_finite(measured, batch, {"Q-network": self.parameters, "target network": state.target})
-            self.parameters.clip_gradient(measured["gradient_norm"], config.max_grad_norm)
-            state.optimizer.step(self.parameters.vector, self.parameters.gradient, learning_rate)
+        measured = self._gradient(batch)
+        require_finite(measured, batch, {"Q-network": self.parameters, "target network": state.target})
+        self.parameters.clip_gradient(measured["gradient_norm"], config.max_grad_norm)
+        state.optimizer.step(self.parameters.vector, self.parameters.gradient, learning_rate)
         exploration_rate = epsilon_at(config, round(progress * config.total_timesteps))
         metrics = measured | {"learning_rate": learning_rate, "exploration_rate": exploration_rate}
         return {f"train/{name}": value for name, value in metrics.items()}
 
+    @np.errstate(all="ignore")  # what is not finite is found in the measurements, and named
     def _gradient(self, batch: ReplayBatch) -> dict[str, float]:
         """Fills the gradient with that of the mean Huber loss."""
-        targets_B1 = self._targets(batch).unsqueeze(1)
-        actions_B1 = self._tensor(batch.actions).unsqueeze(1)
-        q_BK = self.network(to_tensors(batch.obs, self.device))
-        taken_B1 = q_BK.gather(1, actions_B1)
-        errors_B1 = taken_B1 - targets_B1
-        slopes_B1 = errors_B1.clamp(-HUBER_DELTA, HUBER_DELTA)
-        q_loss = (slopes_B1 * (errors_B1 - 0.5 * slopes_B1)).mean()  # e^2 / 2, and linear beyond delta
-        self.network.backward(torch.zeros_like(q_BK).scatter_(1, actions_B1, slopes_B1 / len(batch)))
-        measured = [q_loss, taken_B1.mean(), q_BK.max(), self.parameters.gradient.norm()]
+        backend, xp, rows = self.backend, self.backend.xp, self.backend.rows(len(batch))
+        targets_B, actions_B = self._targets(batch), backend.array(batch.actions)
+        q_BK = self.network(to_arrays(batch.obs, backend))
+        taken_B = q_BK[rows, actions_B]
+        errors_B = taken_B - targets_B
+        slopes_B = xp.clip(errors_B, -HUBER_DELTA, HUBER_DELTA)
+        q_loss = (slopes_B * (errors_B - 0.5 * slopes_B)).mean()  # e^2 / 2, and linear beyond delta
+        measured = backend.floats((q_loss, taken_B.mean(), q_BK.max()))
+        d_q_BK = xp.zeros_like(q_BK)
+        d_q_BK[rows, actions_B] = slopes_B * (1.0 / len(batch))
+        self.network.backward(d_q_BK)
         names = ("q_loss", "q_mean", "q_max", "gradient_norm")
-        return dict(zip(names, torch.stack(measured).tolist(), strict=True))
+        return dict(zip(names, (*measured, self.parameters.gradient_norm()), strict=True))
 
-    def _targets(self, batch: ReplayBatch) -> Tensor:
+    def _targets(self, batch: ReplayBatch) -> Array:
         """Returns r + discount * Q_target(s', a'), [B]; the discount is 0 where the episode terminated."""
-        next_observations = to_tensors(batch.next_obs, self.device)
+        backend, next_observations = self.backend, to_arrays(batch.next_obs, self.backend)
         next_BK = self.target_network.evaluate(next_observations)
         if self.config.double:
-            chosen_B1 = self.network.evaluate(next_observations).argmax(1, keepdim=True)
-            next_B = next_BK.gather(1, chosen_B1).squeeze(1)
+            chosen_B = self.network.evaluate(next_observations).argmax(1)
+            next_B = next_BK[backend.rows(len(batch)), chosen_B]
         else:
-            next_B = next_BK.amax(1)
-        return self._tensor(batch.rewards) + self._tensor(batch.discounts) * next_B
+            next_B = backend.xp.amax(next_BK, 1)
+        return backend.array(batch.rewards) + backend.array(batch.discounts) * next_B
 
     def update_target(self) -> None:
         """Copies the Q-network to the target network."""
         self.state.target.vector.copy_(self.parameters.vector)
-
-    def _tensor(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
 
     def policy_state(self) -> dict[str, Tensor]:
         """Returns copies of the Q-network's weights by name."""

@@ -21,9 +21,10 @@ from rl_training.config.ppo import PPOConfig
 from rl_training.data.rollout_buffer import Minibatch, RolloutBuffer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.errors import CheckpointError, NumericError
-from rl_training.networks.actor_critic import Actor, ActorCritic
+from rl_training.networks.actor_critic import ActorCritic
 from rl_training.networks.adam import FlatAdam
-from rl_training.networks.bodies import to_tensors
+from rl_training.networks.backend import Array
+from rl_training.networks.bodies import to_arrays
 from rl_training.networks.distributions import make_distribution
 from rl_training.networks.flat import FlatParameters, Layers
 from rl_training.seeding import generator, generator_state, restore_generator
@@ -95,11 +96,11 @@ class PPO:
             device: Where the networks live.
         """
         network, rng = config.network, generator(config.seed, "init")
-        self.config, self.device = config, device
+        self.config = config
         self.distribution = make_distribution(codec.space, network.initial_log_std)
         self.network = ActorCritic(encoder, self.distribution, network.hidden, network.activation, rng)
         self.parameters = FlatParameters(self.network, device)
-        self.actor = Actor(self.network, device)
+        self.backend = self.parameters.backend
         self.state = PPOState(
             optimizer=FlatAdam(self.parameters.vector, config.adam_epsilon),
             action_rng=generator(config.seed, "action"),
@@ -115,17 +116,17 @@ class PPO:
         Returns:
             Actions [N, *A] (unclipped), their log-probabilities float32 [N], and V(observation) float32 [N].
         """
-        outputs_NK, values_N = self.actor(observation)
+        outputs_NK, values_N = self.network.act(observation)
         actions, logprobs_N = self.distribution.sample(outputs_NK, self.state.action_rng)
         return actions, logprobs_N, values_N
 
     def act_greedy(self, observation: np.ndarray) -> np.ndarray:
         """Returns the most probable action in each environment, [N, *A]."""
-        return self.distribution.mode(self.actor(observation)[0])
+        return self.distribution.mode(self.network.act(observation)[0])
 
     def value(self, observation: np.ndarray) -> np.ndarray:
         """Returns V(observation), float32 [N]."""
-        return self.actor(observation)[1]
+        return self.network.act(observation)[1]
 
     def update(self, buffer: RolloutBuffer, progress: float, poll: Callable[[], None]) -> dict[str, float]:
         """Learns from a rollout whose advantages are computed.
@@ -177,30 +178,32 @@ class PPO:
                 cursor.position += len(minibatch)
             cursor.epoch, cursor.position, cursor.order = cursor.epoch + 1, 0, cursor.order[:0]
 
+    @np.errstate(all="ignore")  # what is not finite is found in the measurements, and named
     def _gradient(self, minibatch: Minibatch, clip_range: float) -> Measurements:
         """Fills the gradient with that of the loss on a minibatch."""
-        config = self.config
-        advantages_B, returns_B = minibatch.advantages, self._tensor(minibatch.returns)
+        config, backend, xp, count = self.config, self.backend, self.backend.xp, len(minibatch)
+        fields = (minibatch.actions, minibatch.logprobs, minibatch.values, minibatch.returns)
+        actions, old_logprobs_B, old_values_B, returns_B = (backend.array(field) for field in fields)
+        advantages_B = minibatch.advantages
         if config.normalize_advantage:
             advantages_B = normalized(advantages_B)
-        outputs_BK, values_B = self.network(to_tensors(minibatch.obs, self.device))
-        logprobs_B, entropies_B = self.distribution.log_prob_and_entropy(outputs_BK, self._tensor(minibatch.actions))
-        log_ratios_B = logprobs_B - self._tensor(minibatch.logprobs)
-        ratios_B = log_ratios_B.exp()
 
-        policy_loss = clipped_surrogate_loss(ratios_B, self._tensor(advantages_B), clip_range)
-        value_loss = clipped_value_loss(values_B, self._tensor(minibatch.values), returns_B, config.value_clip)
-        entropy = entropies_B.mean()
-        loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy
-        self.parameters.zero_gradient()
-        loss.backward()  # type: ignore[no-untyped-call]
+        outputs_BK, values_B1 = self.network(to_arrays(minibatch.obs, backend))
+        judged = self.distribution.judge(outputs_BK, actions)
+        log_ratios_B = judged.logprobs_B - old_logprobs_B
+        ratios_B = xp.exp(log_ratios_B)
 
-        with torch.no_grad():
-            approx_kl = (ratios_B - 1.0 - log_ratios_B).mean()
-            clip_fraction = ((ratios_B - 1.0).abs() > clip_range).float().mean()
-            gradient_norm = self.parameters.gradient.norm()
-            measured = [policy_loss, value_loss, entropy, approx_kl, clip_fraction, gradient_norm]
-            measurements = Measurements(*torch.stack(measured).tolist())
+        policy_loss, d_ratios_B = clipped_surrogate_loss(ratios_B, backend.array(advantages_B), clip_range, xp)
+        value_loss, d_values_B = clipped_value_loss(values_B1[:, 0], old_values_B, returns_B, config.value_clip, xp)
+        # The loss is policy_loss + value_coef * value_loss - entropy_coef * entropy, and d ratio / d log_prob = ratio.
+        d_outputs_BK = judged.backward(d_ratios_B * ratios_B, -config.entropy_coef / count)
+        self.network.backward(d_outputs_BK, config.value_coef * d_values_B[:, None])
+
+        approx_kl = (ratios_B - 1.0 - log_ratios_B).mean()
+        clip_fraction = backend.numbers(xp.abs(ratios_B - 1.0) > clip_range, ratios_B).mean()
+        norm = self.parameters.gradient_norm()
+        measured = (policy_loss, value_loss, judged.entropies_B.mean(), approx_kl, clip_fraction, norm)
+        measurements = Measurements(*backend.floats(measured))
         self._require_finite(measurements)
         return measurements
 
@@ -212,9 +215,6 @@ class PPO:
             if name == "gradient_norm":
                 what = f"gradient of {self.parameters.non_finite_gradient() or 'all parameters together'}"
             raise NumericError(f"{what} is not finite ({name} {value}); a lower learning_rate may help")
-
-    def _tensor(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
 
     def policy_state(self) -> dict[str, Tensor]:
         """Returns copies of the weights by name."""
@@ -267,22 +267,34 @@ def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]
     return encoding_faults(observation_space, action_space)
 
 
-def clipped_surrogate_loss(ratios_B: Tensor, advantages_B: Tensor, clip_range: float) -> Tensor:
-    """Returns minus the mean of the pessimistic surrogate (Schulman et al. 2017, equation 7)."""
-    clipped_B = ratios_B.clamp(1.0 - clip_range, 1.0 + clip_range)
-    return -torch.min(ratios_B * advantages_B, clipped_B * advantages_B).mean()
+def clipped_surrogate_loss(ratios_B: Array, advantages_B: Array, clip_range: float, xp: Any) -> tuple[Array, Array]:
+    """Returns minus the mean of the pessimistic surrogate (Schulman et al. 2017, equation 7), and its gradient [B].
+
+    A ratio beyond the clip has no gradient where the clipped surrogate is the smaller one.
+    """
+    plain_B = ratios_B * advantages_B
+    clipped_B = xp.clip(ratios_B, 1.0 - clip_range, 1.0 + clip_range) * advantages_B
+    surrogate_B = xp.minimum(plain_B, clipped_B)
+    return -surrogate_B.mean(), (plain_B <= clipped_B) * advantages_B * (-1.0 / len(advantages_B))
 
 
-def clipped_value_loss(values_B: Tensor, old_B: Tensor, returns_B: Tensor, value_clip: float | None) -> Tensor:
-    """Returns the mean squared error, without a factor of one half.
+def clipped_value_loss(
+    values_B: Array, old_B: Array, returns_B: Array, value_clip: float | None, xp: Any
+) -> tuple[Array, Array]:
+    """Returns the mean squared error, without a factor of one half, and its gradient by the values [B].
 
     With `value_clip`, the larger of it and that of the value kept within `value_clip` of the rollout's, in each place.
     """
-    errors_B = (values_B - returns_B).square()
+    errors_B = values_B - returns_B
+    slopes_B = errors_B
     if value_clip is not None:
-        kept_B = old_B + (values_B - old_B).clamp(-value_clip, value_clip)
-        errors_B = torch.max(errors_B, (kept_B - returns_B).square())
-    return errors_B.mean()
+        moves_B = values_B - old_B
+        kept_B = old_B + xp.clip(moves_B, -value_clip, value_clip) - returns_B
+        kept_is_worse_B = xp.square(kept_B) > xp.square(errors_B)
+        # Where the kept value decides, it moves with the value only within the clip.
+        slopes_B = errors_B * ~kept_is_worse_B + kept_B * (kept_is_worse_B & (xp.abs(moves_B) <= value_clip))
+        errors_B = xp.where(kept_is_worse_B, kept_B, errors_B)
+    return xp.square(errors_B).mean(), slopes_B * (2.0 / len(values_B))
 
 
 def normalized(advantages_B: np.ndarray) -> np.ndarray:
@@ -293,9 +305,10 @@ def normalized(advantages_B: np.ndarray) -> np.ndarray:
     """
     if len(advantages_B) < 2:
         return advantages_B
-    wide_B = advantages_B.astype(np.float64)
-    normalized_B: np.ndarray = (wide_B - wide_B.mean()) / (wide_B.std(ddof=1) + 1e-8)
-    return normalized_B.astype(np.float32)
+    centred_B = advantages_B.astype(np.float64)
+    centred_B -= centred_B.mean()
+    deviation = math.sqrt(centred_B @ centred_B / (len(centred_B) - 1))
+    return (centred_B / (deviation + 1e-8)).astype(advantages_B.dtype)
 
 
 def explained_variance(buffer: RolloutBuffer) -> dict[str, float]:

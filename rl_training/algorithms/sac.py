@@ -24,10 +24,11 @@ from rl_training.data.replay_buffer import ReplayBatch
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.networks import squashed_gaussian
 from rl_training.networks.adam import FlatAdam
-from rl_training.networks.bodies import Observations, to_tensors
+from rl_training.networks.backend import Array
+from rl_training.networks.bodies import Observations, to_arrays
 from rl_training.networks.flat import FlatParameters, Layers
 from rl_training.networks.initialization import POLICY_GAIN, VALUE_GAIN
-from rl_training.networks.observed_mlp import ArrayEvaluator, ObservedMLP
+from rl_training.networks.observed_mlp import ObservedMLP
 from rl_training.networks.squashed_gaussian import SquashedSample
 from rl_training.seeding import generator, generator_state, restore_generator
 
@@ -99,13 +100,13 @@ class SAC:
             device: Where the networks live.
         """
         network, rng = config.network, generator(config.seed, "init")
-        self.config, self.device, self.action_dims = config, device, codec.size
+        self.config, self.action_dims = config, codec.size
         hidden, activation = network.hidden, network.activation
         self.actor = ObservedMLP(encoder, 0, hidden, (2 * codec.size,), activation, (POLICY_GAIN,), rng)
         self.critics = ObservedMLP(encoder, codec.size, hidden, (1, 1), activation, (VALUE_GAIN, VALUE_GAIN), rng)
         self.target_critics = copy.deepcopy(self.critics)
         self.parameters = FlatParameters(self.actor, device)
-        self.evaluator = ArrayEvaluator(self.actor, device)
+        self.backend = self.parameters.backend
         critics = FlatParameters(self.critics, device)
         self.state = SACState(
             critics=critics,
@@ -139,7 +140,7 @@ class SAC:
         """
         state, config = self.state, self.config
         if num_timesteps >= config.learning_starts:
-            return squashed_gaussian.draw(self.evaluator(observation)[0], state.action_rng)
+            return squashed_gaussian.draw(self._outputs(observation), state.action_rng)
         if num_timesteps // config.num_envs % config.warmup_hold == 0:
             draws = state.action_rng.uniform(-1.0, 1.0, (len(observation), self.action_dims))
             state.warmup_actions = draws.astype(np.float32)
@@ -147,14 +148,19 @@ class SAC:
 
     def act_greedy(self, observation: np.ndarray) -> np.ndarray:
         """Returns tanh of the mean in each environment, float32 [N, A]."""
-        return squashed_gaussian.mode(self.evaluator(observation)[0])
+        return squashed_gaussian.mode(self._outputs(observation))
 
     def q_values(self, observation: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Returns the smaller critic's value of actions [N, A] in [-1, 1], float32 [N]."""
-        observations = to_tensors(observation, self.device)
-        first_N1, second_N1 = self.critics.evaluate(observations, self._tensor(actions))
-        return torch.min(first_N1, second_N1).squeeze(1).cpu().numpy()
+        backend = self.backend
+        first_N1, second_N1 = self.critics.evaluate(to_arrays(observation, backend), backend.array(actions))
+        return backend.numpy(backend.xp.minimum(first_N1, second_N1)[:, 0])
 
+    def _outputs(self, observation: np.ndarray) -> np.ndarray:
+        """Returns the policy's outputs for acting, [N, 2A], valid until the next evaluation."""
+        return self.backend.numpy(self.actor.evaluate(to_arrays(observation, self.backend))[0])
+
+    @np.errstate(all="ignore")  # what is not finite is found in the measurements, and named
     def update(self, batch: ReplayBatch, progress: float) -> dict[str, float]:
         """Takes one gradient step each of temperature, critics and policy, then moves the target critics.
 
@@ -174,66 +180,63 @@ class SAC:
         learning_rate = annealed(config.learning_rate, config.learning_rate_schedule, progress)
         alpha = temperature.alpha
         metrics = {"entropy_coef": alpha, "learning_rate": learning_rate}
-        with torch.no_grad():
-            observations = to_tensors(batch.obs, self.device)
-            shape = (2, len(batch), self.action_dims)
-            next_noise_BA, noise_BA = self._tensor(state.noise_rng.standard_normal(shape, dtype=np.float32))
-            # The policy acts on the next observations first: its step needs what the later evaluation leaves behind.
-            targets_B1 = self._targets(batch, next_noise_BA, alpha)
-            sample = squashed_gaussian.sample(self.actor(observations)[0], noise_BA)
-            logprob = float(sample.logprobs_B.mean())
-            require_finite({"logprob": logprob}, batch, self._networks())
-            if temperature.optimizer is not None:
-                metrics["entropy_coef_loss"] = temperature.step(logprob, learning_rate)
+        observations = to_arrays(batch.obs, self.backend)
+        shape = (2, len(batch), self.action_dims)
+        next_noise_BA, noise_BA = self.backend.array(state.noise_rng.standard_normal(shape, dtype=np.float32))
+        # The policy acts on the next observations first: its step needs what the later evaluation leaves behind.
+        targets_B1 = self._targets(batch, next_noise_BA, alpha)
+        sample = squashed_gaussian.sample(self.actor(observations)[0], noise_BA, self.backend)
+        logprob = float(sample.logprobs_B.mean())
+        require_finite({"logprob": logprob}, batch, self._networks())
+        if temperature.optimizer is not None:
+            metrics["entropy_coef_loss"] = temperature.step(logprob, learning_rate)
 
-            critic = self._critic_gradient(batch, observations, targets_B1)
-            require_finite(critic, batch, self._networks())
-            state.critic_optimizer.step(state.critics.vector, state.critics.gradient, learning_rate)
+        critic = self._critic_gradient(batch, observations, targets_B1)
+        require_finite(critic, batch, self._networks())
+        state.critic_optimizer.step(state.critics.vector, state.critics.gradient, learning_rate)
 
-            actor = self._actor_gradient(observations, sample, alpha)
-            require_finite(actor, batch, self._networks())
-            state.actor_optimizer.step(self.parameters.vector, self.parameters.gradient, learning_rate)
+        actor = self._actor_gradient(observations, sample, alpha)
+        require_finite(actor, batch, self._networks())
+        state.actor_optimizer.step(self.parameters.vector, self.parameters.gradient, learning_rate)
 
-            state.targets.vector.lerp_(state.critics.vector, config.tau)
+        state.targets.vector.lerp_(state.critics.vector, config.tau)
         metrics |= critic | actor | {"entropy": -logprob}
         return {f"train/{name}": value for name, value in metrics.items()}
 
-    def _targets(self, batch: ReplayBatch, noise_BA: Tensor, alpha: float) -> Tensor:
+    def _targets(self, batch: ReplayBatch, noise_BA: Array, alpha: float) -> Array:
         """Returns r + discount * (min Q_target(s', a') - alpha log pi(a'|s')), a' of the policy, [B, 1]."""
-        next_observations = to_tensors(batch.next_obs, self.device)
-        sample = squashed_gaussian.sample(self.actor.evaluate(next_observations)[0], noise_BA)
+        backend, next_observations = self.backend, to_arrays(batch.next_obs, self.backend)
+        sample = squashed_gaussian.sample(self.actor.evaluate(next_observations)[0], noise_BA, backend)
         first_B1, second_B1 = self.target_critics.evaluate(next_observations, sample.actions_BA)
-        next_B1 = torch.min(first_B1, second_B1) - alpha * sample.logprobs_B.unsqueeze(1)
-        rewards_B, discounts_B = self._tensor(batch.rewards), self._tensor(batch.discounts)
-        return rewards_B.unsqueeze(1) + discounts_B.unsqueeze(1) * next_B1
+        next_B1 = backend.xp.minimum(first_B1, second_B1) - alpha * sample.logprobs_B[:, None]
+        rewards_B, discounts_B = backend.array(batch.rewards), backend.array(batch.discounts)
+        return rewards_B[:, None] + discounts_B[:, None] * next_B1
 
-    def _critic_gradient(self, batch: ReplayBatch, observations: Observations, targets_B1: Tensor) -> dict[str, float]:
+    def _critic_gradient(self, batch: ReplayBatch, observations: Observations, targets_B1: Array) -> dict[str, float]:
         """Fills the critics' gradient with that of half the sum of their mean squared errors."""
-        values = self.critics(observations, self._tensor(batch.actions))
+        values = self.critics(observations, self.backend.array(batch.actions))
         errors = [values_B1 - targets_B1 for values_B1 in values]
-        self.critics.backward(*(errors_B1 / len(batch) for errors_B1 in errors))
-        critic_loss = 0.5 * sum(errors_B1.square().mean() for errors_B1 in errors)
-        measured = [critic_loss, values[0].mean(), self.state.critics.gradient.norm()]
+        critic_loss = 0.5 * sum((errors_B1 * errors_B1).mean() for errors_B1 in errors)
+        measured = self.backend.floats((critic_loss, values[0].mean()))
+        self.critics.backward(*(errors_B1 * (1.0 / len(batch)) for errors_B1 in errors))
         names = ("critic_loss", "q_mean", "gradient_norm")
-        return dict(zip(names, torch.stack(measured).tolist(), strict=True))
+        return dict(zip(names, (*measured, self.state.critics.gradient_norm()), strict=True))
 
     def _actor_gradient(self, observations: Observations, sample: SquashedSample, alpha: float) -> dict[str, float]:
         """Fills the policy's gradient with that of mean(alpha log pi(a|s) - min Q(s, a)), a drawn from the policy."""
-        count = len(sample.actions_BA)
+        backend, xp, count = self.backend, self.backend.xp, len(sample.actions_BA)
         first_B1, second_B1 = self.critics.evaluate(observations, sample.actions_BA)
-        first_is_less_B1 = (first_B1 <= second_B1).to(first_B1.dtype)
-        d_actions_BA = self.critics.further_gradient(-first_is_less_B1 / count, (first_is_less_B1 - 1.0) / count)
-        d_logprobs_B = torch.full_like(sample.logprobs_B, alpha / count)
-        self.actor.backward(sample.backward(d_actions_BA, d_logprobs_B))
-        actor_loss = alpha * sample.logprobs_B.mean() - torch.min(first_B1, second_B1).mean()
-        measured = [actor_loss, self.parameters.gradient.norm()]
-        return dict(zip(("actor_loss", "actor_gradient_norm"), torch.stack(measured).tolist(), strict=True))
+        actor_loss = alpha * sample.logprobs_B.mean() - xp.minimum(first_B1, second_B1).mean()
+        first_is_less_B1 = backend.numbers(first_B1 <= second_B1, first_B1)
+        d_actions_BA = self.critics.further_gradient(
+            first_is_less_B1 * (-1.0 / count), (first_is_less_B1 - 1.0) * (1.0 / count)
+        )
+        self.actor.backward(sample.backward(d_actions_BA, alpha / count, xp))
+        names = ("actor_loss", "actor_gradient_norm")
+        return dict(zip(names, (*backend.floats((actor_loss,)), self.parameters.gradient_norm()), strict=True))
 
     def _networks(self) -> dict[str, FlatParameters]:
         return {"policy": self.parameters, "critics": self.state.critics, "target critics": self.state.targets}
-
-    def _tensor(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self.device)
 
     def policy_state(self) -> dict[str, Tensor]:
         """Returns copies of the policy's weights by name."""

@@ -1,6 +1,6 @@
-"""Policy and value function as one module, and how it is evaluated for acting.
+"""Policy and value function as one module.
 
-Shapes: B batch, N environments, K outputs of the policy head.
+Shapes: N environments, K outputs of the policy head.
 """
 
 from __future__ import annotations
@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
-from rl_training.networks.bodies import ObservationLayout, Observations, VectorBody, make_body, to_tensors
+from rl_training.networks.bodies import ObservationLayout, to_arrays
 from rl_training.networks.distributions import Distribution
 from rl_training.networks.initialization import POLICY_GAIN, VALUE_GAIN
-from rl_training.networks.mlp import NumpyMLP, StackedMLP
+from rl_training.networks.observed_mlp import ObservedMLP
 
 
-class ActorCritic(nn.Module):
-    """Two MLPs of the same hidden widths, policy and value, on common features: those of the observation's body.
+class ActorCritic(ObservedMLP):
+    """Two MLPs of the same hidden widths, policy [B, K] and value [B, 1], on common features of the observation.
 
     A vector is its own features, so that the two share nothing; convolutions are shared.
     """
@@ -31,34 +29,11 @@ class ActorCritic(nn.Module):
         activation: str,
         rng: np.random.Generator,
     ) -> None:
-        super().__init__()
-        self.body = make_body(layout, rng)
         outputs, gains = (distribution.outputs, 1), (POLICY_GAIN, VALUE_GAIN)
-        self.mlps = StackedMLP(self.body.features, hidden, outputs, activation, gains, rng)
+        super().__init__(layout, 0, hidden, outputs, activation, gains, rng)
         self.distribution = distribution
 
-    def forward(self, observations: Observations) -> tuple[Tensor, Tensor]:
-        """Returns the policy's outputs [B, K] and the values [B]."""
-        outputs_BK, values_B1 = self.mlps(self.body(observations))
-        return outputs_BK, values_B1.squeeze(1)
-
-
-class Actor:
-    """Evaluates an `ActorCritic` on arrays, without gradients.
-
-    MLPs on the CPU are evaluated by numpy on the same memory; anything else by torch.
-    """
-
-    def __init__(self, network: ActorCritic, device: torch.device) -> None:
-        self.network, self.device = network, device
-        numpy_can = device.type == "cpu" and isinstance(network.body, VectorBody)
-        self._numpy = NumpyMLP(network.mlps) if numpy_can else None
-
-    def __call__(self, observations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the policy's outputs [N, K], valid until the next call, and the values float32 [N]."""
-        if self._numpy is not None:
-            outputs_NK, values_N1 = self._numpy(observations)
-            return outputs_NK, values_N1[:, 0].copy()
-        with torch.no_grad():
-            outputs, values = self.network(to_tensors(observations, self.device))
-        return outputs.cpu().numpy(), values.cpu().numpy()
+    def act(self, observations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the policy's outputs [N, K], valid until the next evaluation, and the values [N], for good."""
+        outputs_NK, values_N1 = self.evaluate(to_arrays(observations, self.backend))
+        return self.backend.numpy(outputs_NK), self.backend.numpy(values_N1[:, 0]).copy()

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from rl_training.networks.backend import Array, Backend
 from rl_training.networks.initialization import HIDDEN_GAIN, orthogonal_
 
-Observations: TypeAlias = Tensor | Mapping[str, Tensor]
-"""A batch: one tensor, or one for each part of a mixed observation."""
+Observations: TypeAlias = Array | Mapping[str, Tensor]
+"""A batch: the backend's array of vectors, a tensor of images, or a tensor for each part of a mixed observation."""
 
 VECTOR_FIELD = "vector"
 """The field of a mixed observation that is no image."""
@@ -56,7 +57,7 @@ class VectorBody(Body):
         super().__init__()
         self.features = features
 
-    def forward(self, observations: Tensor) -> Tensor:
+    def forward(self, observations: Array) -> Array:
         """[B, F] to [B, F]."""
         return observations
 
@@ -114,10 +115,12 @@ def make_body(layout: ObservationLayout, rng: np.random.Generator) -> Body:
     return MixedBody(layout.dtype, rng)
 
 
-def to_tensors(observations: np.ndarray, device: torch.device) -> Observations:
-    """Returns a batch of observations as tensors on a device, sharing memory where it can."""
-    if observations.dtype.names is None:
-        return torch.from_numpy(observations).to(device)
-    # The fields of a packed record are not aligned, which torch asks for.
-    parts = {name: np.ascontiguousarray(observations[name]) for name in observations.dtype.names}
-    return {name: torch.from_numpy(part).to(device) for name, part in parts.items()}
+def to_arrays(observations: np.ndarray, backend: Backend) -> Observations:
+    """Returns a batch of observations as a body takes it, sharing memory where it can."""
+    if observations.dtype.names is not None:
+        # The fields of a packed record are not aligned, which torch asks for.
+        parts = {name: np.ascontiguousarray(observations[name]) for name in observations.dtype.names}
+        return {name: torch.from_numpy(part).to(backend.device) for name, part in parts.items()}
+    if observations.dtype == np.uint8:
+        return torch.from_numpy(observations).to(backend.device)
+    return backend.array(observations)

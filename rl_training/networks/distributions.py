@@ -1,4 +1,4 @@
-"""Action distributions: log-probability and entropy in torch, for learning; sampling in numpy, for acting.
+"""Action distributions: log-probability and entropy with their gradients, for learning; sampling, for acting.
 
 Each is parametrised by the outputs of the policy head. Shapes: B batch (or environments), A action dims, K outputs.
 """
@@ -6,16 +6,29 @@ Each is parametrised by the outputs of the policy head. Shapes: B batch (or envi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
+
+from rl_training.networks.backend import Array, Backend, softplus
 
 LOG_2PI = math.log(2.0 * math.pi)
+
+
+class Judged(NamedTuple):
+    """What a distribution says of given actions."""
+
+    logprobs_B: Array
+    """Log-probability of each action."""
+    entropies_B: Array
+    """Entropy of each action's distribution."""
+    backward: Callable[[Array, float], Array]
+    """Returns the loss's gradient by the outputs, [B, K], given that by each log-probability, [B], and the one number
+    that it is by every entropy. Overwrites the gradient of the distribution's own parameters."""
 
 
 class Distribution(nn.Module):
@@ -26,9 +39,14 @@ class Distribution(nn.Module):
     """
 
     outputs: int
+    backend: Backend
 
-    def log_prob_and_entropy(self, outputs_BK: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the log-probability of each action and the entropy of its distribution, [B] each."""
+    def bind(self, backend: Backend) -> None:
+        """Computes from now on with a backend, on the memory where parameters and gradients are now."""
+        self.backend = backend
+
+    def judge(self, outputs_BK: Array, actions: Array) -> Judged:
+        """Returns the log-probability of each action and the entropy of its distribution."""
         raise NotImplementedError
 
     def sample(self, outputs_BK: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -51,19 +69,29 @@ class Categorical(Distribution):
         super().__init__()
         self.outputs = n
 
-    def log_prob_and_entropy(self, outputs_BK: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+    def judge(self, outputs_BK: Array, actions: Array) -> Judged:
         """Log-softmax at the action; minus its expectation."""
-        log_probs = torch.log_softmax(outputs_BK, dim=1)
-        entropy = -(log_probs.exp() * log_probs).sum(1)
-        return log_probs.gather(1, actions.unsqueeze(1)).squeeze(1), entropy
+        xp, rows = self.backend.xp, self.backend.rows(len(actions))
+        log_probs_BK = outputs_BK - xp.amax(outputs_BK, 1)[:, None]
+        log_probs_BK -= xp.log(xp.exp(log_probs_BK).sum(1))[:, None]
+        probs_BK = xp.exp(log_probs_BK)
+        entropies_B = -(probs_BK * log_probs_BK).sum(1)
+
+        def backward(d_logprobs_B: Array, d_entropy: float) -> Array:
+            d_outputs_BK = -probs_BK * (d_logprobs_B[:, None] + d_entropy * (log_probs_BK + entropies_B[:, None]))
+            d_outputs_BK[rows, actions] += d_logprobs_B
+            return d_outputs_BK
+
+        return Judged(log_probs_BK[rows, actions], entropies_B, backward)
 
     def sample(self, outputs_BK: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Gumbel-max: the argmax of log-probabilities plus Gumbel noise (Maddison et al. 2014, section 2)."""
+        """The winner of a race: of exponential times with the probabilities as rates, each is the least so often."""
         log_probs = outputs_BK - outputs_BK.max(axis=1, keepdims=True)
-        log_probs -= np.log(np.exp(log_probs).sum(axis=1, keepdims=True))
-        gumbel = -np.log(rng.standard_exponential(log_probs.shape))
-        actions = (log_probs + gumbel).argmax(axis=1)
-        return actions, log_probs[np.arange(len(actions)), actions]
+        probs = np.exp(log_probs)
+        sums = probs.sum(axis=1, keepdims=True)
+        actions: np.ndarray = (probs / rng.standard_exponential(probs.shape)).argmax(axis=1)
+        log_probs -= np.log(sums)
+        return actions, log_probs[self.backend.rows(len(actions)), actions]
 
     def mode(self, outputs_BK: np.ndarray) -> np.ndarray:
         """The largest logit."""
@@ -81,14 +109,23 @@ class MultiCategorical(Distribution):
         ends = np.cumsum(choices).tolist()
         self.slices = [slice(end - n, end) for n, end in zip(choices, ends, strict=True)]
 
-    def log_prob_and_entropy(self, outputs_BK: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+    def bind(self, backend: Backend) -> None:
+        """Computes from now on with a backend."""
+        super().bind(backend)
+        for part in self.parts:
+            part.bind(backend)
+
+    def judge(self, outputs_BK: Array, actions: Array) -> Judged:
         """Sums over the choices."""
-        pairs = [
-            part.log_prob_and_entropy(outputs_BK[:, place], actions[:, a])
+        each = [
+            part.judge(outputs_BK[:, place], actions[:, a])
             for a, (part, place) in enumerate(zip(self.parts, self.slices, strict=True))
         ]
-        log_probs, entropies = zip(*pairs, strict=True)
-        return torch.stack(log_probs).sum(0), torch.stack(entropies).sum(0)
+
+        def backward(d_logprobs_B: Array, d_entropy: float) -> Array:
+            return self.backend.xp.concatenate([part.backward(d_logprobs_B, d_entropy) for part in each], 1)
+
+        return Judged(sum(part.logprobs_B for part in each), sum(part.entropies_B for part in each), backward)
 
     def sample(self, outputs_BK: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Draws each choice."""
@@ -108,12 +145,20 @@ class Bernoulli(Distribution):
         super().__init__()
         self.outputs = bits
 
-    def log_prob_and_entropy(self, outputs_BK: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+    def judge(self, outputs_BK: Array, actions: Array) -> Judged:
         """Sums over the bits."""
-        signs = 2.0 * actions.to(outputs_BK.dtype) - 1.0
-        log_probs = functional.logsigmoid(signs * outputs_BK).sum(1)
-        entropy = (functional.softplus(outputs_BK) - outputs_BK * outputs_BK.sigmoid()).sum(1)
-        return log_probs, entropy
+        xp = self.backend.xp
+        bits_BA = self.backend.numbers(actions, outputs_BK)
+        log_zero_BA = -softplus(xp, outputs_BK)  # of the probability of a zero
+        ones_BA = xp.exp(outputs_BK + log_zero_BA)  # the probability of a one
+        logprobs_B = (bits_BA * outputs_BK + log_zero_BA).sum(1)
+        entropies_B = -(ones_BA * outputs_BK + log_zero_BA).sum(1)
+
+        def backward(d_logprobs_B: Array, d_entropy: float) -> Array:
+            d_entropies_BA = -outputs_BK * ones_BA * xp.exp(log_zero_BA)
+            return d_logprobs_B[:, None] * (bits_BA - ones_BA) + d_entropy * d_entropies_BA
+
+        return Judged(logprobs_B, entropies_B, backward)
 
     def sample(self, outputs_BK: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Draws each bit: a logistic variable is below a logit with the probability of one."""
@@ -134,18 +179,31 @@ class DiagGaussian(Distribution):
         self.outputs = dims
         self.log_std = nn.Parameter(torch.full((dims,), initial_log_std))
 
-    def log_prob_and_entropy(self, outputs_BK: Tensor, actions: Tensor) -> tuple[Tensor, Tensor]:
+    def bind(self, backend: Backend) -> None:
+        """Computes from now on with a backend, on the memory where parameters and gradients are now."""
+        super().bind(backend)
+        assert self.log_std.grad is not None
+        self._log_std, self._d_log_std = backend.view(self.log_std), backend.view(self.log_std.grad)
+
+    def judge(self, outputs_BK: Array, actions: Array) -> Judged:
         """Sums over the dims; the entropy is that of any state."""
-        deviates = (actions - outputs_BK) * torch.exp(-self.log_std)
-        log_probs = (-0.5 * deviates * deviates - self.log_std - 0.5 * LOG_2PI).sum(1)
-        entropy = (self.log_std + 0.5 * (1.0 + LOG_2PI)).sum()
-        return log_probs, entropy.expand(len(actions))
+        xp, log_std_A = self.backend.xp, self._log_std
+        precisions_A = xp.exp(-log_std_A)
+        deviates_BA = (actions - outputs_BK) * precisions_A
+        logprobs_B = (-0.5 * deviates_BA * deviates_BA - (log_std_A + 0.5 * LOG_2PI)).sum(1)
+        entropies_B = (log_std_A + 0.5 * (1.0 + LOG_2PI)).sum() + xp.zeros_like(logprobs_B)
+
+        def backward(d_logprobs_B: Array, d_entropy: float) -> Array:
+            self._d_log_std[:] = d_logprobs_B @ (deviates_BA * deviates_BA - 1.0) + d_entropy * len(d_logprobs_B)
+            return d_logprobs_B[:, None] * deviates_BA * precisions_A
+
+        return Judged(logprobs_B, entropies_B, backward)
 
     def sample(self, outputs_BK: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Mean plus deviation times a standard normal; not clipped."""
-        log_std = self.log_std.detach().cpu().numpy()
+        log_std = self.backend.numpy(self._log_std)
         deviates = rng.standard_normal(outputs_BK.shape, dtype=np.float32)
-        log_probs = (-0.5 * deviates * deviates - log_std - np.float32(0.5 * LOG_2PI)).sum(axis=1)
+        log_probs = (-0.5 * deviates * deviates - (log_std + np.float32(0.5 * LOG_2PI))).sum(axis=1)
         return outputs_BK + np.exp(log_std) * deviates, log_probs
 
     def mode(self, outputs_BK: np.ndarray) -> np.ndarray:

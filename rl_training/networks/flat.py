@@ -10,14 +10,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from rl_training.errors import CheckpointError
+from rl_training.networks.backend import Backend, backend_of
 
 ALIGNMENT_BYTES = 64
+
+
+@runtime_checkable
+class Bound(Protocol):
+    """A module that computes on the memory of its parameters."""
+
+    def bind(self, backend: Backend) -> None:
+        """Computes from now on with a backend, on the memory where parameters and gradients are now."""
 
 
 @dataclass(frozen=True)
@@ -36,13 +45,14 @@ class Layers:
 class FlatParameters:
     """Moves the parameters of a module into one vector, of which they are views from then on.
 
-    The module's `nn.Parameter` objects stay the same, each with a `grad` that is a view of `gradient`: zero it with
-    `zero_gradient`, never by setting `grad` to None. Moving or casting the module afterwards, or copying it, breaks the
-    bond; a second network (a target, say) is constructed, and its vector copied.
+    Parts of the module that compute with arrays are bound to that memory. The module's `nn.Parameter` objects stay the
+    same, each with a `grad` that is a view of `gradient`: never set it to None. Moving or casting the module
+    afterwards, or copying it, breaks the bond; a second network (a target, say) is constructed, and its vector copied.
 
     Attributes:
         vector: The parameters, [P].
         gradient: The gradients, [P].
+        backend: What computes with them.
     """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
@@ -62,13 +72,18 @@ class FlatParameters:
             view.copy_(parameter.detach())
             parameter.data = view
             parameter.grad = self.gradient[place].view(parameter.shape)
+        self.backend = backend_of(device)
+        self._gradient = self.backend.view(self.gradient)
+        for part in module.modules():
+            if isinstance(part, Bound):
+                part.bind(self.backend)
 
     def __deepcopy__(self, memo: object) -> NoReturn:
         raise TypeError("a copy would lose the shared memory; construct a second network and copy its vector")
 
-    def zero_gradient(self) -> None:
-        """Sets every gradient to zero."""
-        self.gradient.zero_()
+    def gradient_norm(self) -> float:
+        """Returns the gradient's Euclidean norm."""
+        return math.sqrt(self._gradient @ self._gradient)
 
     def clip_gradient(self, norm: float, max_norm: float) -> None:
         """Scales the gradient, whose norm is `norm`, so that it is at most `max_norm`."""

@@ -13,39 +13,59 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from rl_training.networks.backend import Array, Backend
 from rl_training.networks.initialization import HIDDEN_GAIN, orthogonal_
+
+
+class Buffer:
+    """Memory that both torch and the backend see."""
+
+    def __init__(self, shape: tuple[int, ...], like: Tensor, backend: Backend) -> None:
+        self.tensor = torch.empty(shape, dtype=like.dtype, device=like.device)
+        self.array: Array = backend.view(self.tensor)
 
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation whose derivative is a function of its output, in place everywhere."""
+    """An activation whose derivative is a function of its output, in place; each way by what is quickest on a CPU."""
 
-    torch_: Callable[[Tensor], Tensor]
-    """h <- f(h)."""
-    numpy_: Callable[[np.ndarray], np.ndarray]
-    """h <- f(h)."""
-    backward_: Callable[[Tensor, Tensor], Tensor]
+    apply_: Callable[[Buffer, Any], object]
+    """h <- f(h), given the buffer of h and the backend's module."""
+    backward_: Callable[[Tensor, Tensor], object]
     """d <- d * f'(.), given d and the output h."""
 
 
 ACTIVATIONS = {
     "tanh": Activation(
-        torch.tanh_,
-        lambda h: np.tanh(h, out=h),
+        lambda h, xp: xp.tanh(h.array, out=h.array),
         lambda d, h: torch.ops.aten.tanh_backward.grad_input(d, h, grad_input=d),
     ),
     "relu": Activation(
-        torch.relu_,
-        lambda h: np.maximum(h, 0, out=h),
+        lambda h, xp: torch.relu_(h.tensor),
         lambda d, h: torch.ops.aten.threshold_backward.grad_input(d, h, 0, grad_input=d),
     ),
 }
 
 
+@dataclass(frozen=True)
+class StackArrays:
+    """The parameters of a stack or their gradients, as the backend's arrays."""
+
+    weights: list[Array]
+    """[S, I, H] a hidden layer."""
+    biases: list[Array]
+    """[S, 1, H] a hidden layer."""
+    head_weights: list[Array]
+    """[H, K] a network."""
+    head_biases: list[Array]
+    """[1, K] a network."""
+
+
 class StackedMLP(nn.Module):
     """S networks with common hidden widths, each with a linear head of its own.
+
+    `FlatParameters` binds it to the memory and the backend that it computes with; it can't be evaluated before.
 
     Attributes:
         weights: Hidden weights, [S, I, H] a layer.
@@ -53,6 +73,12 @@ class StackedMLP(nn.Module):
         head_weights: [H, K] a network.
         head_biases: [K] a network.
     """
+
+    values: StackArrays
+    """The parameters, where the backend sees them."""
+    gradients: StackArrays
+    """Their gradients, likewise."""
+    backend: Backend
 
     def __init__(
         self,
@@ -86,162 +112,100 @@ class StackedMLP(nn.Module):
                 orthogonal_(network, HIDDEN_GAIN, rng)
         for weight, gain in zip(self.head_weights, head_gains, strict=True):
             orthogonal_(weight, gain, rng)
-        self._in_order = (*self.weights, *self.biases, *self.head_weights, *self.head_biases)
         self._workspaces: dict[int, Workspace] = {}
 
-    def forward(self, x_BI: Tensor) -> tuple[Tensor, ...]:
-        """Returns the output of each network, [B, K] each."""
-        return _Stack.apply(x_BI, self, *self._in_order)  # type: ignore[no-any-return, no-untyped-call]
+    def bind(self, backend: Backend) -> None:
+        """Computes from now on with a backend, on the memory where parameters and gradients are now."""
+        self.backend, self._workspaces = backend, {}
+        self.values = self._arrays([parameter.detach() for parameter in self.parameters()])
+        self.gradients = self._arrays([parameter.grad for parameter in self.parameters()])
 
-    def evaluate(self, x_BI: Tensor) -> tuple[Tensor, ...]:
-        """Returns the output of each network, [B, K] each, without a graph; `backpropagate` may follow."""
-        with torch.no_grad():
-            return _forward_pass(self, self.workspace(x_BI.shape[0]), x_BI, self._in_order)
+    def evaluate(self, x_BI: Array) -> list[Array]:
+        """Returns the output of each network, [B, K] each; valid until the next evaluation of as large a batch."""
+        xp, own, work = self.backend.xp, self.values, self._workspace(len(x_BI))
+        h_SBH = x_BI  # which the first product spreads over the networks
+        for weight, bias, output in zip(own.weights, own.biases, work.outputs, strict=True):
+            h_SBH = xp.matmul(h_SBH, weight, out=output.array)
+            xp.add(h_SBH, bias, out=h_SBH)
+            self.activation.apply_(output, xp)
+        for s, output in enumerate(work.heads):
+            xp.matmul(h_SBH[s] if work.outputs else x_BI, own.head_weights[s], out=output)
+            xp.add(output, own.head_biases[s], out=output)
+        return list(work.heads)
 
     def backpropagate(
-        self, x_BI: Tensor, d_outputs: Sequence[Tensor], *, parameters: bool = True, columns: slice | None = None
-    ) -> Tensor | None:
+        self, x_BI: Array, d_outputs: Sequence[Array], *, parameters: bool = True, columns: slice | None = None
+    ) -> Array | None:
         """Goes back through the last evaluation of as large a batch, which must have been that of `x_BI`.
 
         Args:
             x_BI: The inputs.
             d_outputs: The loss's gradient by each output, [B, K] each.
-            parameters: Whether to overwrite the `grad` of each parameter, which must be there, with its gradient.
+            parameters: Whether to overwrite the gradient of each parameter.
             columns: The inputs whose gradient is wanted.
 
         Returns:
             The gradient by the inputs `columns`, [B, columns]; None without them.
         """
-        gradients: list[Any] | None = [parameter.grad for parameter in self._in_order] if parameters else None
-        with torch.no_grad():
-            return _backward_pass(
-                self, self.workspace(x_BI.shape[0]), x_BI, self._in_order, d_outputs, gradients, columns
-            )
+        xp, own, gradients, work = self.backend.xp, self.values, self.gradients, self._workspace(len(x_BI))
+        if not work.outputs:
+            return self._backpropagate_heads(x_BI, d_outputs, parameters, columns)
+        top, d = work.outputs[-1].array, work.gradients[-1]
+        for s, d_output in enumerate(d_outputs):
+            if parameters:
+                self._head_gradient(s, top[s], d_output, work.ones)
+            xp.matmul(d_output, own.head_weights[s].T, out=d.array[s])
+        for layer in reversed(range(len(own.weights))):
+            self.activation.backward_(d.tensor, work.outputs[layer].tensor)
+            if parameters:
+                below = work.outputs[layer - 1].array.swapaxes(1, 2) if layer else x_BI.T
+                xp.matmul(below, d.array, out=gradients.weights[layer])
+                xp.matmul(work.ones, d.array, out=gradients.biases[layer])
+            if layer:
+                xp.matmul(d.array, own.weights[layer].swapaxes(1, 2), out=work.gradients[layer - 1].array)
+                d = work.gradients[layer - 1]
+        return None if columns is None else xp.matmul(d.array, own.weights[0][:, columns].swapaxes(1, 2)).sum(0)
 
-    def split(self, in_order: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any]]:
-        """Splits what is in the order of the parameters: hidden weights and biases, head weights and biases."""
-        layers, heads = len(self.weights), 2 * len(self.weights)
-        return (
-            in_order[:layers],
-            in_order[layers:heads],
-            in_order[heads : heads + self.networks],
-            in_order[heads + self.networks :],
-        )
+    def _backpropagate_heads(
+        self, x_BI: Array, d_outputs: Sequence[Array], parameters: bool, columns: slice | None
+    ) -> Array | None:
+        """The same where there are no hidden layers."""
+        if parameters:
+            for s, d_output in enumerate(d_outputs):
+                self._head_gradient(s, x_BI, d_output, self._workspace(len(x_BI)).ones)
+        if columns is None:
+            return None
+        return sum(d @ weight[columns].T for d, weight in zip(d_outputs, self.values.head_weights, strict=True))
 
-    def workspace(self, batch: int) -> Workspace:
-        """Returns the buffers for a batch of this size, made once."""
+    def _head_gradient(self, s: int, h_BH: Array, d_BK: Array, ones_1B: Array) -> None:
+        xp = self.backend.xp
+        xp.matmul(h_BH.T, d_BK, out=self.gradients.head_weights[s])
+        xp.matmul(ones_1B, d_BK, out=self.gradients.head_biases[s])
+
+    def _arrays(self, in_order: Sequence[Any]) -> StackArrays:
+        """Sorts tensors that are in the order of the parameters."""
+        layers, arrays = len(self.weights), [self.backend.view(tensor) for tensor in in_order]
+        heads = 2 * layers + self.networks
+        head_biases = [bias[None] for bias in arrays[heads:]]
+        return StackArrays(arrays[:layers], arrays[layers : 2 * layers], arrays[2 * layers : heads], head_biases)
+
+    def _workspace(self, batch: int) -> Workspace:
         if batch not in self._workspaces:
             self._workspaces[batch] = Workspace(self, batch)
         return self._workspaces[batch]
 
 
 class Workspace:
-    """The buffers of one batch size: every layer's output and its gradient, [S, B, H] each."""
+    """The buffers of one batch size, made once: allocation in an update would cost as much as its arithmetic."""
 
     def __init__(self, stack: StackedMLP, batch: int) -> None:
-        like = stack.head_weights[0]
+        like, backend = stack.head_weights[0], stack.backend
         shapes = [(stack.networks, batch, width) for width in stack.widths[1:]]
-        self.outputs = [torch.empty(shape, dtype=like.dtype, device=like.device) for shape in shapes]
-        self.gradients = [torch.empty(shape, dtype=like.dtype, device=like.device) for shape in shapes]
-        self.uses = 0
-        """Forward passes so far; a backward pass must follow the last."""
-
-
-class _Stack(torch.autograd.Function):
-    """Forward and backward of a `StackedMLP`, one node of the autograd graph."""
-
-    @staticmethod
-    def forward(ctx: Any, x_BI: Tensor, stack: StackedMLP, *parameters: Tensor) -> tuple[Tensor, ...]:
-        work = stack.workspace(x_BI.shape[0])
-        outputs = _forward_pass(stack, work, x_BI, parameters)
-        ctx.stack, ctx.work, ctx.use = stack, work, work.uses
-        ctx.x_BI, ctx.parameters = x_BI, parameters
-        return outputs
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *d_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        if ctx.use != ctx.work.uses:
-            raise RuntimeError("the network was used again before this backward pass, so that its buffers are gone")
-        gradients = [torch.empty_like(parameter) for parameter in ctx.parameters]
-        columns = slice(None) if ctx.needs_input_grad[0] else None
-        d_x = _backward_pass(ctx.stack, ctx.work, ctx.x_BI, ctx.parameters, d_outputs, gradients, columns)
-        return (d_x, None, *gradients)
-
-
-def _forward_pass(stack: StackedMLP, work: Workspace, x_BI: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    weights, biases, head_weights, head_biases = stack.split(parameters)
-    work.uses += 1
-    h_SBH = x_BI.expand(stack.networks, *x_BI.shape)
-    for weight, bias, output in zip(weights, biases, work.outputs, strict=True):
-        h_SBH = stack.activation.torch_(torch.baddbmm(bias, h_SBH, weight, out=output))
-    return tuple(torch.addmm(b, h, w) for h, w, b in zip(h_SBH, head_weights, head_biases, strict=True))
-
-
-def _backward_pass(
-    stack: StackedMLP,
-    work: Workspace,
-    x_BI: Tensor,
-    parameters: Sequence[Tensor],
-    d_outputs: Sequence[Tensor],
-    gradients: Sequence[Tensor] | None,
-    columns: slice | None,
-) -> Tensor | None:
-    """Writes the parameters' gradients, where asked for, and returns the inputs', likewise."""
-    weights, _, head_weights, _ = stack.split(parameters)
-    d_weights, d_biases, d_head_weights, d_head_biases = stack.split(gradients or [None] * len(parameters))
-    inputs = [x_BI.expand(stack.networks, *x_BI.shape), *work.outputs]
-    if gradients is not None:
-        for h, d, d_weight, d_bias in zip(inputs[-1], d_outputs, d_head_weights, d_head_biases, strict=True):
-            torch.mm(h.t(), d, out=d_weight)
-            torch.sum(d, 0, out=d_bias)
-    d_SBH = work.gradients[-1] if weights else torch.empty_like(inputs[0])
-    for d, d_output, weight in zip(d_SBH, d_outputs, head_weights, strict=True):
-        torch.mm(d_output, weight.t(), out=d)
-    for layer in reversed(range(len(weights))):
-        stack.activation.backward_(d_SBH, work.outputs[layer])
-        if gradients is not None:
-            torch.bmm(inputs[layer].transpose(1, 2), d_SBH, out=d_weights[layer])
-            torch.sum(d_SBH, 1, keepdim=True, out=d_biases[layer])
-        if layer > 0:
-            d_SBH = torch.bmm(d_SBH, weights[layer].transpose(1, 2), out=work.gradients[layer - 1])
-    if columns is None:
-        return None
-    if not weights:
-        return d_SBH[:, :, columns].sum(0)
-    return torch.bmm(d_SBH, weights[0][:, columns].transpose(1, 2)).sum(0)
-
-
-class NumpyMLP:
-    """The forward pass of a `StackedMLP` in numpy, on the same memory: for acting, where torch's overhead would rule.
-
-    Make it after the parameters have come to their last place (`FlatParameters`), on the CPU.
-    """
-
-    def __init__(self, stack: StackedMLP) -> None:
-        self.activation = stack.activation
-        self.weights, self.biases, self.head_weights, self.head_biases = (
-            [parameter.detach().numpy() for parameter in group]
-            for group in (stack.weights, stack.biases, stack.head_weights, stack.head_biases)
-        )
-        self._networks = stack.networks
-        self._buffers: dict[int, tuple[list[np.ndarray], list[np.ndarray]]] = {}
-
-    def __call__(self, x_BI: np.ndarray) -> list[np.ndarray]:
-        """Returns the output of each network, [B, K] each; valid until the next call with as large a batch."""
-        batch = x_BI.shape[0]
-        if batch not in self._buffers:
-            self._buffers[batch] = (
-                [np.empty((self._networks, batch, w.shape[2]), w.dtype) for w in self.weights],
-                [np.empty((batch, w.shape[1]), w.dtype) for w in self.head_weights],
-            )
-        hidden, outputs = self._buffers[batch]
-        h_SBH: Any = x_BI
-        for weight, bias, output in zip(self.weights, self.biases, hidden, strict=True):
-            np.matmul(h_SBH, weight, out=output)
-            output += bias
-            h_SBH = self.activation.numpy_(output)
-        for s, (weight, bias, output) in enumerate(zip(self.head_weights, self.head_biases, outputs, strict=True)):
-            np.matmul(h_SBH[s] if hidden else x_BI, weight, out=output)
-            output += bias
-        return outputs
+        self.outputs = [Buffer(shape, like, backend) for shape in shapes]
+        """Every hidden layer's output, [S, B, H]."""
+        self.gradients = [Buffer(shape, like, backend) for shape in shapes]
+        """The loss's gradient by each, [S, B, H]."""
+        self.heads = [Buffer((batch, bias.numel()), like, backend).array for bias in stack.head_biases]
+        """Each network's output, [B, K]."""
+        self.ones: Array = backend.view(torch.ones((1, batch), dtype=like.dtype, device=like.device))
+        """[1, B]: a product with it is the sum over a batch, at the speed of a product."""

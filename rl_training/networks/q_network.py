@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
+from rl_training.networks.backend import Array
 from rl_training.networks.bodies import ObservationLayout, Observations
 from rl_training.networks.initialization import VALUE_GAIN
 from rl_training.networks.observed_mlp import ObservedMLP
@@ -46,23 +47,23 @@ class QNetwork(nn.Module):
         outputs = (1, actions) if dueling else (actions,)
         self.observed = ObservedMLP(layout, 0, hidden, outputs, activation, [VALUE_GAIN] * len(outputs), rng)
 
-    def evaluate(self, observations: Observations) -> Tensor:
+    def evaluate(self, observations: Observations) -> Array:
         """Returns Q, [B, K], for which no gradient is wanted."""
         return self._combine(*self.observed.evaluate(observations))
 
-    def forward(self, observations: Observations) -> Tensor:
+    def forward(self, observations: Observations) -> Array:
         """Returns Q, [B, K], and keeps what `backward` needs."""
         return self._combine(*self.observed(observations))
 
-    def backward(self, d_q_BK: Tensor) -> None:
+    def backward(self, d_q_BK: Array) -> None:
         """Overwrites the gradient of every parameter, given that by Q."""
         if self.dueling:
-            self.observed.backward(d_q_BK.sum(1, keepdim=True), d_q_BK - d_q_BK.mean(1, keepdim=True))
+            self.observed.backward(d_q_BK.sum(1)[:, None], d_q_BK - d_q_BK.mean(1)[:, None])
         else:
             self.observed.backward(d_q_BK)
 
-    def _combine(self, *outputs: Tensor) -> Tensor:
+    def _combine(self, *outputs: Array) -> Array:
         if not self.dueling:
             return outputs[0]
         value_B1, advantages_BK = outputs
-        return value_B1 + advantages_BK - advantages_BK.mean(1, keepdim=True)
+        return value_B1 + advantages_BK - advantages_BK.mean(1)[:, None]

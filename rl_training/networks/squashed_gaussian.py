@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional
 
+from rl_training.networks.backend import Array, Backend, softplus
 from rl_training.networks.distributions import LOG_2PI
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
@@ -24,46 +23,54 @@ LOG_2 = math.log(2.0)
 class SquashedSample:
     """Actions drawn by reparametrisation: a function of the policy's outputs and of noise."""
 
-    actions_BA: Tensor
+    actions_BA: Array
     """tanh of the Gaussian's draw."""
-    logprobs_B: Tensor
+    logprobs_B: Array
     """Their log-density."""
-    deviations_BA: Tensor
+    deviations_BA: Array
     """The draw's distance from its mean: the deviation times the noise."""
-    free_BA: Tensor
+    free_BA: Array
     """1 where the log deviation was not cut, 0 where it was."""
 
-    def backward(self, d_actions_BA: Tensor, d_logprobs_B: Tensor) -> Tensor:
-        """Returns the gradient by the outputs, [B, 2A], given those by the actions and by their log-densities."""
-        d_logprobs_B1 = d_logprobs_B.unsqueeze(1)
+    def backward(self, d_actions_BA: Array, d_logprob: float, xp: Any) -> Array:
+        """Returns the gradient by the outputs, [B, 2A].
+
+        Args:
+            d_actions_BA: The loss's gradient by the actions.
+            d_logprob: That by the log-density of each.
+            xp: The module whose arrays these are.
+        """
         # d tanh(u) / du = 1 - a^2, and d log p / du = 2 a: all that is left of the Gaussian is its deviation.
         slopes_BA = (1.0 - self.actions_BA) * (1.0 + self.actions_BA)
-        d_means_BA = d_actions_BA * slopes_BA + 2.0 * d_logprobs_B1 * self.actions_BA
-        d_log_stds_BA = (d_means_BA * self.deviations_BA - d_logprobs_B1) * self.free_BA
-        return torch.cat([d_means_BA, d_log_stds_BA], dim=1)
+        d_means_BA = d_actions_BA * slopes_BA + 2.0 * d_logprob * self.actions_BA
+        d_log_stds_BA = (d_means_BA * self.deviations_BA - d_logprob) * self.free_BA
+        return xp.concatenate((d_means_BA, d_log_stds_BA), 1)
 
 
-def sample(outputs: Tensor, noise_BA: Tensor) -> SquashedSample:
+def sample(outputs: Array, noise_BA: Array, backend: Backend) -> SquashedSample:
     """Returns tanh(mean + deviation * noise) and its log-density.
 
     Args:
         outputs: [B, 2A] of the policy.
         noise_BA: Standard normal draws.
+        backend: Whose arrays these are.
 
     Source: Haarnoja et al. 2018b, appendix C.
     """
-    means_BA, raw_BA = outputs.chunk(2, dim=1)
-    log_stds_BA = raw_BA.clamp(LOG_STD_MIN, LOG_STD_MAX)
-    deviations_BA = log_stds_BA.exp() * noise_BA
+    xp, dims = backend.xp, noise_BA.shape[1]
+    means_BA, raw_BA = outputs[:, :dims], outputs[:, dims:]
+    log_stds_BA = xp.clip(raw_BA, LOG_STD_MIN, LOG_STD_MAX)
+    deviations_BA = xp.exp(log_stds_BA) * noise_BA
     draws_BA = means_BA + deviations_BA
-    gaussian_BA = -0.5 * noise_BA.square() - log_stds_BA - 0.5 * LOG_2PI
-    logprobs_B = (gaussian_BA - log_slope(draws_BA)).sum(1)
-    return SquashedSample(draws_BA.tanh(), logprobs_B, deviations_BA, (raw_BA == log_stds_BA).to(raw_BA.dtype))
+    gaussian_BA = -0.5 * noise_BA * noise_BA - log_stds_BA - 0.5 * LOG_2PI
+    logprobs_B = (gaussian_BA - log_slope(xp, draws_BA)).sum(1)
+    free_BA = backend.numbers(raw_BA == log_stds_BA, raw_BA)
+    return SquashedSample(xp.tanh(draws_BA), logprobs_B, deviations_BA, free_BA)
 
 
-def log_slope(draws: Tensor) -> Tensor:
+def log_slope(xp: Any, draws: Array) -> Array:
     """Returns log(1 - tanh(u)^2), exact however large u is: 2 (log 2 - u - softplus(-2u))."""
-    return 2.0 * (LOG_2 - draws + functional.logsigmoid(2.0 * draws))
+    return 2.0 * (LOG_2 - draws - softplus(xp, -2.0 * draws))
 
 
 def draw(outputs: np.ndarray, rng: np.random.Generator) -> np.ndarray:

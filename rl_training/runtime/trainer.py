@@ -27,6 +27,7 @@ from rl_training.runtime.checkpoint import (
     load_policy_state,
     load_trainer_state,
 )
+from rl_training.runtime.compute_threads import compute_threads
 from rl_training.runtime.evaluation import Evaluator
 from rl_training.runtime.inexact import INEXACT, computer, inexact_resumes, record_inexact
 from rl_training.runtime.job_lock import run_lock
@@ -36,7 +37,6 @@ from rl_training.runtime.progress import Progress
 from rl_training.runtime.run_utils import TrainingRun, discard_training_run
 from rl_training.runtime.saving import LAST_PAUSES, Contents, Saver
 from rl_training.runtime.stopping import StopFlag, StopTraining
-from rl_training.runtime.torch_threads import torch_threads
 from rl_training.seeding import episode_seeds
 
 logger = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ class Trainer(ABC):
         """
         self._wall_start, cpu_start, self._first_step = time.perf_counter(), time.thread_time(), self.num_timesteps
         try:
-            with run_lock(self.run.run_dir), torch_threads(self.config.threads), closing(self._saver):
+            with run_lock(self.run.run_dir), compute_threads(self.config.threads), closing(self._saver):
                 self._run_to_end()
         except BaseException as error:
             self.state.stop_reason, self.state.error = "failed", f"{type(error).__name__}: {error}"

@@ -1,0 +1,72 @@
+"""The arrays that networks compute with: numpy's on the CPU, torch's on any other device.
+
+A call of numpy costs a fraction of torch's, which is most of what small networks spend their time on. What is written
+with `xp` runs on both: it uses names and arguments that numpy and torch have in common, with `out` where it matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Array: TypeAlias = Any
+"""An `np.ndarray` or a `Tensor`, whichever the backend has."""
+
+
+class Backend:
+    """Numpy or torch, and the way into it and out of it.
+
+    Attributes:
+        device: Where the arrays lie.
+        xp: The module `numpy` or `torch`.
+    """
+
+    def __init__(self, device: torch.device, xp: Any) -> None:
+        self.device, self.xp = device, xp
+        self._aranges: dict[int, Array] = {}
+
+    def array(self, array: np.ndarray) -> Array:
+        """Returns what came as numpy's, sharing its memory where that can be."""
+        return array if self.xp is np else torch.from_numpy(array).to(self.device)
+
+    def numpy(self, array: Array) -> np.ndarray:
+        """Returns an array as numpy's."""
+        return array if self.xp is np else array.cpu().numpy()  # type: ignore[no-any-return]
+
+    def view(self, tensor: Tensor) -> Array:
+        """Returns a tensor of the device as an array on the same memory, without its graph."""
+        return tensor.detach().numpy() if self.xp is np else tensor.detach()
+
+    def tensor(self, array: Array) -> Tensor:
+        """Returns an array as a tensor on the same memory."""
+        return torch.from_numpy(array) if self.xp is np else array
+
+    def floats(self, numbers: Sequence[Any]) -> list[float]:
+        """Returns arrays of one number each as floats, waiting for the device once."""
+        if self.xp is np:
+            return [float(number) for number in numbers]
+        return torch.stack([torch.as_tensor(number, device=self.device) for number in numbers]).tolist()
+
+    def rows(self, count: int) -> Array:
+        """Returns 0, 1, ..., count - 1, to pick one element of each row by; made once."""
+        if count not in self._aranges:
+            self._aranges[count] = self.array(np.arange(count))
+        return self._aranges[count]
+
+    def numbers(self, mask: Array, like: Array) -> Array:
+        """Returns 1 where a mask is true and 0 elsewhere, in the dtype of another array."""
+        return mask.astype(like.dtype) if self.xp is np else mask.to(like.dtype)
+
+
+def backend_of(device: torch.device) -> Backend:
+    """Returns what computes on a device."""
+    return Backend(device, np if device.type == "cpu" else torch)
+
+
+def softplus(xp: Any, x: Array) -> Array:
+    """Returns log(1 + exp(x)), exact and finite however large x is."""
+    return xp.clip(x, 0, None) + xp.log1p(xp.exp(-xp.abs(x)))
