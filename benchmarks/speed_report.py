@@ -129,7 +129,9 @@ def solved_table(parts: Parts) -> Iterator[str]:
 
 
 def scaling_tables(parts: Parts) -> Iterator[str]:
-    """Yields a table of each part that was measured."""
+    """Yields the picture, and a table of each part that was measured."""
+    yield f"![How cost grows](../benchmarks/results/{PICTURE})"
+    yield ""
     if "envs" in parts:
         yield "| environments | vectorisation | minibatch | steps/s | collection alone, steps/s |"
         yield "|---:|---|---:|---:|---:|"
