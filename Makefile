@@ -24,7 +24,7 @@ help:
 	@echo "  make check            format, lint, types and import directions"
 	@echo "  make services-test    run the tests that start real servers"
 	@echo "  make secrets          make the passwords that docker-compose.yml reads, once"
-	@echo "  make extras-test      install the Atari extra and run its tests"
+	@echo "  make extras-test      install the extras for Atari and EnvPool and run their tests"
 	@echo "  make soak             strike trainings by 40 signals each, and compare them with ones that nothing struck"
 	@echo "  make bench-resume     resume in the middle of an episode, on each environment, and compare"
 	@echo "  make bench-gate       simulate decisions of the promotion gate between policies of known means"
@@ -68,7 +68,7 @@ secrets:
 	@docker/make_secrets.sh
 
 extras-test: $(READY)
-	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[atari]'
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[atari,envpool]'
 	@$(BIN)/python -m pytest -q tests/extras
 
 soak: $(READY)

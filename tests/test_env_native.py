@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import gymnasium as gym
@@ -157,6 +158,14 @@ def test_validation_plays_the_native_environment_as_well() -> None:
     assert finding.code == "space-changed"
     assert "Discrete(2)" in finding.message
     assert "Discrete(5)" in finding.message
+
+
+def test_envpool_is_named_by_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(
+        EnvironmentRefused, match=r"envpool is not installed; run: pip install 'rl-training\[envpool\]'"
+    ):
+        TrainingEnvs(settings("CartPole-v1", vectorization="envpool"), gamma=0.9)
 
 
 def test_wrappers_are_refused_with_the_settings() -> None:

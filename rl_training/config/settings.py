@@ -27,6 +27,9 @@ from pydantic_core import PydanticCustomError
 from rl_training.config.document import plain_data
 from rl_training.config.secrets import redact
 
+NATIVE = ("native", "envpool")
+"""The kinds of `vectorization` that step many environments in one object, not each by itself."""
+
 
 class Settings(BaseModel):
     """Base of every settings type: frozen, no unknown keys, no silent NaN, descriptions from the field docstrings."""
@@ -206,9 +209,9 @@ class TrainConfig(Settings):
     """Cuts (truncates) episodes at this length in place of the environment's registered limit."""
     num_envs: PositiveInt = 1
     """Training environments that are stepped together."""
-    vectorization: Literal["sync", "async", "native"] = "sync"
+    vectorization: Literal["sync", "async", "native", "envpool"] = "sync"
     """`sync` steps them in this process, `async` each in a process of its own, `native` all at once where the
-    environment's id has a vector environment of its own."""
+    environment's id has a vector environment of its own, `envpool` in the threads of EnvPool."""
     normalization: NormalizationConfig = NormalizationConfig()
     """Running normalisation."""
     seed: NonNegativeInt = 0
@@ -256,12 +259,12 @@ class TrainConfig(Settings):
 
     def combinations(self) -> Iterator[Combination]:
         """Yields each combination of these settings that can't work; algorithms add theirs."""
-        if self.vectorization == "native" and self.wrappers:
+        if self.vectorization in NATIVE and self.wrappers:
             names = ", ".join(wrapper.name for wrapper in self.wrappers)
             yield Combination(
                 ("wrappers", "vectorization"),
-                f"got {names} with vectorization: native, whose environments are not wrapped one by one; leave the "
-                f"wrappers out, or set vectorization to sync or async",
+                f"got {names} with vectorization: {self.vectorization}, whose environments are not wrapped one by one; "
+                f"leave the wrappers out, or set vectorization to sync or async",
             )
 
     @model_validator(mode="after")

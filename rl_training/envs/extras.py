@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-EXTRA_OF = {"Box2D": "box2d", "mujoco": "mujoco", "imageio": "mujoco", "ale_py": "atari", "cv2": "atari"}
+EXTRA_OF = {
+    "Box2D": "box2d",
+    "mujoco": "mujoco",
+    "imageio": "mujoco",
+    "ale_py": "atari",
+    "cv2": "atari",
+    "envpool": "envpool",
+}
 """The extra of `rl-training` that brings a module, by the module's name."""
 
 MODULE_OF_NAMESPACE = {"ALE": "ale_py"}

@@ -12,8 +12,9 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
 from rl_training.config.secrets import hide, resolve_secrets
-from rl_training.config.settings import TrainConfig
+from rl_training.config.settings import NATIVE, TrainConfig
 from rl_training.envs.closing import close_quietly
+from rl_training.envs.envpool_rows import EnvPoolRows
 from rl_training.envs.extras import missing_extra
 from rl_training.envs.fresh_world import with_fresh_world
 from rl_training.envs.guard import ContractGuard, secrets_of, shown_cause
@@ -68,7 +69,7 @@ def make_vector_env(config: TrainConfig) -> LocalVectorEnv | WorkerVectorEnv | N
     """
     if config.vectorization == "async":
         return WorkerVectorEnv(config)
-    if config.vectorization == "native":
+    if config.vectorization in NATIVE:
         return _make_native(config)
     envs: list[EpisodeReplay] = []
     try:
@@ -100,7 +101,8 @@ def _make_native(config: TrainConfig) -> NativeVectorEnv:
     def make(spec: EnvSpec, kwargs: dict[str, Any]) -> VectorEnv[Any, Any, Any]:
         if config.max_episode_steps is not None:
             kwargs = {**kwargs, "max_episode_steps": config.max_episode_steps}
-        return make_native(spec, config.num_envs, kwargs)
+        maker = make_native if config.vectorization == "native" else EnvPoolRows
+        return maker(spec, config.num_envs, **kwargs)
 
     envs = _construct(config, make)
     try:

@@ -56,7 +56,7 @@ class MaskedCartPole(CartPoleVectorEnv):
         return self.state.T.astype(np.float32), {}
 
 
-def make_native(spec: EnvSpec, num_envs: int, kwargs: Mapping[str, Any]) -> VectorEnv[Any, Any, Any]:
+def make_native(spec: EnvSpec, num_envs: int, **kwargs: Any) -> VectorEnv[Any, Any, Any]:
     """Makes the native vector environment of an id, in a mode in which each step is N transitions if it has one.
 
     Raises:
@@ -111,6 +111,7 @@ class NativeVectorEnv:
                 f"one array each; got {self.single_observation_space} and {self.single_action_space}"
             )
         self._shape = (self.num_envs, *(self.single_observation_space.shape or ()))
+        self._seed = 0
         self._same_step = mode is AutoresetMode.SAME_STEP
         self._begun: NDArray[Any] = np.zeros(self._shape, self.single_observation_space.dtype)
 
@@ -128,8 +129,10 @@ class NativeVectorEnv:
         """
         if options is not None and self._same_step:
             return self._begun, {}
+        first = seed[0] if seed else None
+        self._seed = self._seed if first is None else first
         try:
-            result = self._envs.reset(seed=seed[0] if seed else None, options=options)
+            result = self._envs.reset(seed=first, options=options)
         except FOREIGN_ERRORS as error:
             raise self._fault(raised("reset", error)) from shown_cause(error, self._secrets)
         for breach in reset_result_breaches(result):
@@ -162,11 +165,17 @@ class NativeVectorEnv:
 
     def snapshots(self) -> list[dict[str, Any]]:
         """Returns what `restore` needs, of all environments together."""
-        state = as_text(random_state(self._envs))
-        return [{"num_envs": self.num_envs, "life_steps": self.life_steps, "random_state": state}]
+        return [
+            {
+                "num_envs": self.num_envs,
+                "life_steps": self.life_steps,
+                "seed": self._seed,
+                "random_state": as_text(random_state(self._envs)),
+            }
+        ]
 
     def restore(self, snapshots: Sequence[Mapping[str, Any]]) -> tuple[NDArray[Any], list[int]]:
-        """Begins fresh episodes, drawn from the saved random state, where there was one.
+        """Begins fresh episodes: from the saved random state, or where there is none in reach, from another seed.
 
         Returns:
             The observations, and the indices of all environments.
@@ -182,10 +191,13 @@ class NativeVectorEnv:
             self._env_id,
             self.num_envs,
         )
+        self.life_steps = int(snapshot["life_steps"])
         if snapshot["random_state"] is not None:
             write_random_state(self._envs, snapshot["random_state"])
-        self.life_steps = int(snapshot["life_steps"])
-        return self.reset()[0], list(range(self.num_envs))
+            observation, _ = self.reset()
+        else:
+            observation, _ = self.reset(seed=[(snapshot["seed"] + self.life_steps) % 2**31])
+        return observation, list(range(self.num_envs))
 
     def close(self) -> None:
         """Closes the environment."""

@@ -18,7 +18,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
-from rl_training.config.settings import TrainConfig
+from rl_training.config.settings import NATIVE, TrainConfig
 from rl_training.envs.call_watch import MAKING_SECONDS, CallBlocked, CallWatch
 from rl_training.envs.contract import (
     Breach,
@@ -78,7 +78,7 @@ def validate_env(
                 playable = _check_spaces(first, config, check_spaces, found) and _check_signatures(
                     first.unwrapped, found, watch
                 )
-                if playable and config.vectorization == "native":
+                if playable and config.vectorization in NATIVE:
                     check_native(config, first, found, watch)
         if playable:
             # Two that have lived no step yet, so that a difference between them is none of their ages.
