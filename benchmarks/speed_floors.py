@@ -76,8 +76,8 @@ class Phases(Callback):
         self._began = now
 
 
-class Recorder:
-    """Keeps the actions of all steps of training environments, and the last observation."""
+class Recorder(Callback):
+    """Keeps the actions of all steps of a training's environments, and the last observation."""
 
     def __init__(self) -> None:
         self.actions: list[Array] = []
@@ -92,6 +92,10 @@ class Recorder:
 
         self._step = step
         TrainingEnvs.step = recorded  # type: ignore[method-assign, assignment]
+
+    def on_train_start(self, state: TrainerState) -> None:
+        """Forgets the steps of the environments' check before training."""
+        self.actions.clear()
 
     def stop(self) -> None:
         """Leaves training environments as they were."""
@@ -109,7 +113,7 @@ def collection(task: SpeedTask, threads: int) -> dict[str, float]:
     config = speed_config(task, threads, 0, total_timesteps=rollouts * num_envs * length)
     assert isinstance(config, PPOConfig)
     recorder, phases = Recorder(), Phases()
-    TRAIN["ppo"](config, [phases])
+    TRAIN["ppo"](config, [recorder, phases])
     recorder.stop()
     stack = replay(config, recorder)[FIRST:]
     collected, updated, steps = phases.collected[FIRST:], phases.updated[FIRST:], num_envs * length
