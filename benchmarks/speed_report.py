@@ -79,7 +79,8 @@ def floors_table(parts: Parts) -> Iterator[str]:
         floors = [floor for floor in parts[task.name]["floors"] if "broke" not in floor]
         for words, key, scale, unit, aim in FLOORS[task.floor] if floors and task.floor is not None else ():
             values = [scale * floor[key] for floor in floors]
-            yield row([task.name, words, spread([f(values) for f in (median, min, max)], unit), aim])
+            shown = spread([f(values) for f in (median, min, max)], unit)
+            yield row([task.name, words, shown, aim if task.base is None else ""])
         summary = parts[task.name]["summary"].get(TRACKED, {})
         if "orchestration" in summary:
             shares = [100 * share for share in summary["orchestration"]]

@@ -7,6 +7,7 @@ import pytest
 from common import RESULTS
 from speed import better, in_turn, summarize, takes_part
 from speed_cleanrl import flags, with_hidden
+from speed_floors import Products
 from speed_meter import Moment, steady
 from speed_ours import ALONE, Stopwatch, speed_config
 from speed_processes import CpuTimes, Places, add_to_file, used
@@ -118,6 +119,15 @@ def test_cleanrl_makes_as_many_minibatches_and_updates():
     words = flags(TASKS["dqn-cartpole"], seed=1)
     assert words[words.index("--train-frequency") + 1] == "2"
     assert words[words.index("--target-network-frequency") + 1] == "256"
+
+
+def test_an_update_has_45_products_16_of_them_large():
+    shapes = [(*left.shape, right.shape[1]) for left, right, _ in Products(256, 3, 1, (256, 256)).operands]
+    assert (len(shapes), shapes.count((256, 256, 256))) == (45, 16)
+    # In units of 2 x 256 x 256: actor forward twice 2 x (3 + 2); targets, critics, critics again 3 x 2 x (4 + 1);
+    # critics backward 2 x (1 + 4 + 1), to their inputs 2 x (1 + 4); actor backward 2 + 3 + 2.
+    small = 10 + 30 + 12 + 10 + 7
+    assert sum(2 * m * k * n for m, k, n in shapes) == 16 * 2 * 256**3 + small * 2 * 256 * 256
 
 
 def test_another_script_than_the_one_that_is_meant_is_refused(tmp_path):
