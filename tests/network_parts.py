@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_training.networks.backend import Backend
+from rl_training.networks.backend import NUMPY, Backend
 from rl_training.networks.mlp import ACTIVATIONS, StackedMLP
 from rl_training.networks.observed_mlp import ObservedMLP
 
 CPU = torch.device("cpu")
-BACKENDS = {"numpy": Backend(CPU, np), "torch": Backend(CPU, torch)}
+BACKENDS = {"numpy": NUMPY, "torch": Backend(CPU, torch)}
 """What computes on the CPU, and what computes elsewhere, here on the CPU too."""
 
 

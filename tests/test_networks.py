@@ -85,8 +85,8 @@ def test_backward_fills_the_flat_gradient_and_the_gaps_stay_zero() -> None:
     adam = FlatAdam(flat.vector)
     x = np.random.default_rng(0).standard_normal((7, 5), np.float32)
     for _ in range(3):
-        outputs = stack.evaluate(x)
-        stack.backpropagate(x, [2 * output for output in outputs])  # of the sum of squares
+        outputs = stack.bound.evaluate(x)
+        stack.bound.backpropagate(x, [2 * output for output in outputs])  # of the sum of squares
         adam.step(flat.vector, flat.gradient, 0.1)
     used = sum(p.numel() for p in stack.parameters())
     assert int((flat.vector != 0).sum()) == int((flat.gradient != 0).sum()) == used < len(flat.vector)
@@ -233,17 +233,17 @@ def test_written_out_gradients_equal_autograd(backend: Backend, hidden: tuple[in
     d_x, *expected = torch.autograd.grad(outputs, wanted, d_outputs)
     arrays, d_arrays = backend.view(x), [backend.view(d) for d in d_outputs]
     for columns in (None, slice(None), slice(3, None), slice(2)):  # buffers are used again, gradients overwritten
-        for output, want in zip(stack.evaluate(arrays), outputs, strict=True):
+        for output, want in zip(stack.bound.evaluate(arrays), outputs, strict=True):
             torch.testing.assert_close(backend.tensor(output), want.detach(), rtol=1e-12, atol=1e-12)
-        got = stack.backpropagate(arrays, d_arrays, columns=columns)
+        got = stack.bound.backpropagate(arrays, d_arrays, columns=columns)
         assert (got is None) == (columns is None)
         if got is not None:
             assert float((backend.tensor(got) - d_x[:, columns]).norm()) <= 1e-10 * float(d_x[:, columns].norm())
         for parameter, want in zip(stack.parameters(), expected, strict=True):
             assert float((parameter.grad - want).norm()) <= 1e-10 * float(want.norm())
     flat.gradient.fill_(7.0)
-    stack.evaluate(arrays)
-    stack.backpropagate(arrays, d_arrays, parameters=False, columns=slice(1))
+    stack.bound.evaluate(arrays)
+    stack.bound.backpropagate(arrays, d_arrays, parameters=False, columns=slice(1))
     assert bool((flat.gradient == 7.0).all())
 
 
@@ -251,8 +251,8 @@ def test_an_output_that_the_loss_leaves_out_has_zero_gradient(backend: Backend) 
     stack = make_stack()
     FlatParameters(stack, CPU)
     x, ones, nothing = (backend.view(t) for t in (torch.ones(2, 5), torch.ones(2, 3), torch.zeros(2, 1)))
-    stack.evaluate(x)
-    stack.backpropagate(x, [ones, nothing])
+    stack.bound.evaluate(x)
+    stack.bound.backpropagate(x, [ones, nothing])
     assert not stack.head_weights[1].grad.any()
     assert not stack.weights[0].grad[1].any()
     assert stack.weights[0].grad[0].any()
@@ -264,15 +264,15 @@ def test_batches_of_different_sizes_do_not_disturb_each_other() -> None:
     rng = np.random.default_rng(0)
     large, small = rng.standard_normal((9, 5), np.float32), rng.standard_normal((2, 5), np.float32)
     d_outputs = [np.ones((9, 3), np.float32), np.ones((9, 1), np.float32)]
-    stack.evaluate(large)
-    stack.backpropagate(large, d_outputs)
+    stack.bound.evaluate(large)
+    stack.bound.backpropagate(large, d_outputs)
     alone = flat.gradient.clone()
-    policy, value = stack.evaluate(large)
+    policy, value = stack.bound.evaluate(large)
     kept = policy.copy(), value.copy()
-    stack.evaluate(small)
+    stack.bound.evaluate(small)
     np.testing.assert_array_equal(policy, kept[0])
     np.testing.assert_array_equal(value, kept[1])
-    stack.backpropagate(large, d_outputs)
+    stack.bound.backpropagate(large, d_outputs)
     assert torch.equal(flat.gradient, alone)
 
 
@@ -281,7 +281,7 @@ def test_a_network_sees_every_change_of_its_parameters() -> None:
     flat, x = FlatParameters(stack, CPU), np.ones((8, 5), np.float32)
     for _ in range(2):
         flat.vector += 0.05
-        for got, want in zip(stack.evaluate(x), reference(stack, torch.from_numpy(x)), strict=True):
+        for got, want in zip(stack.bound.evaluate(x), reference(stack, torch.from_numpy(x)), strict=True):
             np.testing.assert_allclose(got, want.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 

@@ -136,8 +136,8 @@ class DQN:
         taken_B = q_BK[rows, actions_B]
         errors_B = taken_B - targets_B
         slopes_B = xp.clip(errors_B, -HUBER_DELTA, HUBER_DELTA)
-        q_loss = (slopes_B * (errors_B - 0.5 * slopes_B)).mean()  # e^2 / 2, and linear beyond delta
-        measured = backend.floats((q_loss, taken_B.mean(), q_BK.max()))
+        q_loss = backend.mean(slopes_B * (errors_B - 0.5 * slopes_B))  # e^2 / 2, and linear beyond delta
+        measured = backend.floats((q_loss, backend.mean(taken_B), q_BK.max()))
         d_q_BK = xp.zeros_like(q_BK)
         d_q_BK[rows, actions_B] = slopes_B * (1.0 / len(batch))
         self.network.backward(d_q_BK)
@@ -152,7 +152,7 @@ class DQN:
             chosen_B = self.network.evaluate(next_observations).argmax(1)
             next_B = next_BK[backend.rows(len(batch)), chosen_B]
         else:
-            next_B = backend.xp.amax(next_BK, 1)
+            next_B = backend.row_max(next_BK)
         return backend.array(batch.rewards) + backend.array(batch.discounts) * next_B
 
     def update_target(self) -> None:

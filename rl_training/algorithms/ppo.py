@@ -199,10 +199,10 @@ class PPO:
         d_outputs_BK = judged.backward(d_ratios_B * ratios_B, -config.entropy_coef / count)
         self.network.backward(d_outputs_BK, config.value_coef * d_values_B[:, None])
 
-        approx_kl = (ratios_B - 1.0 - log_ratios_B).mean()
-        clip_fraction = backend.numbers(xp.abs(ratios_B - 1.0) > clip_range, ratios_B).mean()
+        approx_kl = backend.mean(ratios_B - 1.0 - log_ratios_B)
+        clip_fraction = backend.mean(xp.abs(ratios_B - 1.0) > clip_range)
         norm = self.parameters.gradient_norm()
-        measured = (policy_loss, value_loss, judged.entropies_B.mean(), approx_kl, clip_fraction, norm)
+        measured = (policy_loss, value_loss, backend.mean(judged.entropies_B), approx_kl, clip_fraction, norm)
         measurements = Measurements(*backend.floats(measured))
         self._require_finite(measurements)
         return measurements
@@ -275,7 +275,7 @@ def clipped_surrogate_loss(ratios_B: Array, advantages_B: Array, clip_range: flo
     plain_B = ratios_B * advantages_B
     clipped_B = xp.clip(ratios_B, 1.0 - clip_range, 1.0 + clip_range) * advantages_B
     surrogate_B = xp.minimum(plain_B, clipped_B)
-    return -surrogate_B.mean(), (plain_B <= clipped_B) * advantages_B * (-1.0 / len(advantages_B))
+    return -surrogate_B.sum() / len(ratios_B), (plain_B <= clipped_B) * advantages_B * (-1.0 / len(advantages_B))
 
 
 def clipped_value_loss(
@@ -294,7 +294,7 @@ def clipped_value_loss(
         # Where the kept value decides, it moves with the value only within the clip.
         slopes_B = errors_B * ~kept_is_worse_B + kept_B * (kept_is_worse_B & (xp.abs(moves_B) <= value_clip))
         errors_B = xp.where(kept_is_worse_B, kept_B, errors_B)
-    return xp.square(errors_B).mean(), slopes_B * (2.0 / len(values_B))
+    return (errors_B * errors_B).sum() / len(values_B), slopes_B * (2.0 / len(values_B))
 
 
 def normalized(advantages_B: np.ndarray) -> np.ndarray:

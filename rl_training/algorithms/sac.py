@@ -186,7 +186,7 @@ class SAC:
         # The policy acts on the next observations first: its step needs what the later evaluation leaves behind.
         targets_B1 = self._targets(batch, next_noise_BA, alpha)
         sample = squashed_gaussian.sample(self.actor(observations)[0], noise_BA, self.backend)
-        logprob = float(sample.logprobs_B.mean())
+        logprob = float(self.backend.mean(sample.logprobs_B))
         require_finite({"logprob": logprob}, batch, self._networks())
         if temperature.optimizer is not None:
             metrics["entropy_coef_loss"] = temperature.step(logprob, learning_rate)
@@ -214,10 +214,11 @@ class SAC:
 
     def _critic_gradient(self, batch: ReplayBatch, observations: Observations, targets_B1: Array) -> dict[str, float]:
         """Fills the critics' gradient with that of half the sum of their mean squared errors."""
-        values = self.critics(observations, self.backend.array(batch.actions))
+        backend = self.backend
+        values = self.critics(observations, backend.array(batch.actions))
         errors = [values_B1 - targets_B1 for values_B1 in values]
-        critic_loss = 0.5 * sum((errors_B1 * errors_B1).mean() for errors_B1 in errors)
-        measured = self.backend.floats((critic_loss, values[0].mean()))
+        critic_loss = 0.5 * sum(backend.mean(errors_B1[:, 0] ** 2) for errors_B1 in errors)
+        measured = backend.floats((critic_loss, backend.mean(values[0][:, 0])))
         self.critics.backward(*(errors_B1 * (1.0 / len(batch)) for errors_B1 in errors))
         names = ("critic_loss", "q_mean", "gradient_norm")
         return dict(zip(names, (*measured, self.state.critics.gradient_norm()), strict=True))
@@ -226,7 +227,7 @@ class SAC:
         """Fills the policy's gradient with that of mean(alpha log pi(a|s) - min Q(s, a)), a drawn from the policy."""
         backend, xp, count = self.backend, self.backend.xp, len(sample.actions_BA)
         first_B1, second_B1 = self.critics.evaluate(observations, sample.actions_BA)
-        actor_loss = alpha * sample.logprobs_B.mean() - xp.minimum(first_B1, second_B1).mean()
+        actor_loss = backend.mean(alpha * sample.logprobs_B - xp.minimum(first_B1, second_B1)[:, 0])
         first_is_less_B1 = backend.numbers(first_B1 <= second_B1, first_B1)
         d_actions_BA = self.critics.further_gradient(
             first_is_less_B1 * (-1.0 / count), (first_is_less_B1 - 1.0) * (1.0 / count)

@@ -123,7 +123,7 @@ class RolloutBuffer:
         self.obs[t], self.actions[t], self.rewards[t] = obs, actions, rewards
         self.values[t], self.logprobs[t] = values, logprobs
         self.terminated[t], self.dones[t] = terminated, terminated | truncated
-        self.final_values[t] = np.where(truncated & ~terminated, final_values, 0.0)
+        self.final_values[t] = np.where(truncated & ~terminated, final_values, 0.0) if truncated.any() else 0.0
         self.position += 1
 
     def cut_newest(self, env_indices: Sequence[int], final_values: np.ndarray) -> None:
@@ -158,9 +158,11 @@ class RolloutBuffer:
         deltas_TN = self.rewards[:t_end] + np.float32(gamma) * next_values_TN - values_TN
         decay_TN = np.float32(gamma * gae_lambda) * ~dones_TN
         advantage_N = np.zeros(self.num_envs, np.float32)
-        for t in reversed(range(t_end)):
-            advantage_N = deltas_TN[t] + decay_TN[t] * advantage_N
-            self.advantages[t] = advantage_N
+        steps = zip(deltas_TN[::-1], decay_TN[::-1], self.advantages[t_end - 1 :: -1], strict=True)
+        for delta_N, decay_N, out_N in steps:
+            np.multiply(decay_N, advantage_N, out=out_N)
+            out_N += delta_N
+            advantage_N = out_N
         np.add(self.advantages[:t_end], values_TN, out=self.returns[:t_end])
 
     def iter_minibatches(self, batch_size: int, order: np.ndarray) -> Iterator[Minibatch]:

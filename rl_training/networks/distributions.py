@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from rl_training.networks.backend import Array, Backend, softplus
+from rl_training.networks.backend import NUMPY, Array, Backend, softplus
 
 LOG_2PI = math.log(2.0 * math.pi)
 
@@ -71,11 +71,11 @@ class Categorical(Distribution):
 
     def judge(self, outputs_BK: Array, actions: Array) -> Judged:
         """Log-softmax at the action; minus its expectation."""
-        xp, rows = self.backend.xp, self.backend.rows(len(actions))
-        log_probs_BK = outputs_BK - xp.amax(outputs_BK, 1)[:, None]
-        log_probs_BK -= xp.log(xp.exp(log_probs_BK).sum(1))[:, None]
+        backend, xp, rows = self.backend, self.backend.xp, self.backend.rows(len(actions))
+        log_probs_BK = outputs_BK - backend.row_max(outputs_BK)[:, None]
+        log_probs_BK -= xp.log(backend.row_sums(xp.exp(log_probs_BK)))[:, None]
         probs_BK = xp.exp(log_probs_BK)
-        entropies_B = -(probs_BK * log_probs_BK).sum(1)
+        entropies_B = -backend.row_sums(probs_BK * log_probs_BK)
 
         def backward(d_logprobs_B: Array, d_entropy: float) -> Array:
             d_outputs_BK = -probs_BK * (d_logprobs_B[:, None] + d_entropy * (log_probs_BK + entropies_B[:, None]))
@@ -86,12 +86,10 @@ class Categorical(Distribution):
 
     def sample(self, outputs_BK: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """The winner of a race: of exponential times with the probabilities as rates, each is the least so often."""
-        log_probs = outputs_BK - outputs_BK.max(axis=1, keepdims=True)
+        log_probs = outputs_BK - NUMPY.row_max(outputs_BK)[:, None]
         probs = np.exp(log_probs)
-        sums = probs.sum(axis=1, keepdims=True)
         actions: np.ndarray = (probs / rng.standard_exponential(probs.shape)).argmax(axis=1)
-        log_probs -= np.log(sums)
-        return actions, log_probs[self.backend.rows(len(actions)), actions]
+        return actions, log_probs[NUMPY.rows(len(actions)), actions] - np.log(NUMPY.row_sums(probs))
 
     def mode(self, outputs_BK: np.ndarray) -> np.ndarray:
         """The largest logit."""
@@ -151,8 +149,8 @@ class Bernoulli(Distribution):
         bits_BA = self.backend.numbers(actions, outputs_BK)
         log_zero_BA = -softplus(xp, outputs_BK)  # of the probability of a zero
         ones_BA = xp.exp(outputs_BK + log_zero_BA)  # the probability of a one
-        logprobs_B = (bits_BA * outputs_BK + log_zero_BA).sum(1)
-        entropies_B = -(ones_BA * outputs_BK + log_zero_BA).sum(1)
+        logprobs_B = self.backend.row_sums(bits_BA * outputs_BK + log_zero_BA)
+        entropies_B = -self.backend.row_sums(ones_BA * outputs_BK + log_zero_BA)
 
         def backward(d_logprobs_B: Array, d_entropy: float) -> Array:
             d_entropies_BA = -outputs_BK * ones_BA * xp.exp(log_zero_BA)
@@ -190,7 +188,7 @@ class DiagGaussian(Distribution):
         xp, log_std_A = self.backend.xp, self._log_std
         precisions_A = xp.exp(-log_std_A)
         deviates_BA = (actions - outputs_BK) * precisions_A
-        logprobs_B = (-0.5 * deviates_BA * deviates_BA - (log_std_A + 0.5 * LOG_2PI)).sum(1)
+        logprobs_B = self.backend.row_sums(-0.5 * deviates_BA * deviates_BA - (log_std_A + 0.5 * LOG_2PI))
         entropies_B = (log_std_A + 0.5 * (1.0 + LOG_2PI)).sum() + xp.zeros_like(logprobs_B)
 
         def backward(d_logprobs_B: Array, d_entropy: float) -> Array:

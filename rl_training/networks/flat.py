@@ -74,7 +74,7 @@ class FlatParameters:
             parameter.grad = self.gradient[place].view(parameter.shape)
         self.backend = backend_of(device)
         self._gradient = self.backend.view(self.gradient)
-        for part in module.modules():
+        for part in reversed(list(module.modules())):  # those inside of others first
             if isinstance(part, Bound):
                 part.bind(self.backend)
 

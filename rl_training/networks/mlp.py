@@ -63,22 +63,17 @@ class StackArrays:
 
 
 class StackedMLP(nn.Module):
-    """S networks with common hidden widths, each with a linear head of its own.
-
-    `FlatParameters` binds it to the memory and the backend that it computes with; it can't be evaluated before.
+    """The parameters of S networks with common hidden widths, each with a linear head of its own.
 
     Attributes:
         weights: Hidden weights, [S, I, H] a layer.
         biases: Hidden biases, [S, 1, H] a layer.
         head_weights: [H, K] a network.
         head_biases: [K] a network.
+        bound: What computes with them, once `FlatParameters` has given them their place.
     """
 
-    values: StackArrays
-    """The parameters, where the backend sees them."""
-    gradients: StackArrays
-    """Their gradients, likewise."""
-    backend: Backend
+    bound: BoundMLPs
 
     def __init__(
         self,
@@ -112,26 +107,38 @@ class StackedMLP(nn.Module):
                 orthogonal_(network, HIDDEN_GAIN, rng)
         for weight, gain in zip(self.head_weights, head_gains, strict=True):
             orthogonal_(weight, gain, rng)
-        self._workspaces: dict[int, Workspace] = {}
 
     def bind(self, backend: Backend) -> None:
         """Computes from now on with a backend, on the memory where parameters and gradients are now."""
-        self.backend, self._workspaces = backend, {}
-        self.values = self._arrays([parameter.detach() for parameter in self.parameters()])
-        self.gradients = self._arrays([parameter.grad for parameter in self.parameters()])
+        self.bound = BoundMLPs(self, backend)
+
+
+class BoundMLPs:
+    """Evaluates a `StackedMLP` and goes back through it, where its parameters are at the moment of binding.
+
+    Attributes:
+        backend: What computes.
+    """
+
+    def __init__(self, stack: StackedMLP, backend: Backend) -> None:
+        self.backend, self._activation, self._widths = backend, stack.activation, stack.widths
+        self._own = self._arrays(stack, lambda parameter: parameter)
+        self._gradients = self._arrays(stack, lambda parameter: parameter.grad)
+        self._like = stack.head_biases[0]
+        self._workspaces: dict[int, Workspace] = {}
 
     def evaluate(self, x_BI: Array) -> list[Array]:
         """Returns the output of each network, [B, K] each; valid until the next evaluation of as large a batch."""
-        xp, own, work = self.backend.xp, self.values, self._workspace(len(x_BI))
+        xp, own, work = self.backend.xp, self._own, self._workspace(len(x_BI))
         h_SBH = x_BI  # which the first product spreads over the networks
         for weight, bias, output in zip(own.weights, own.biases, work.outputs, strict=True):
             h_SBH = xp.matmul(h_SBH, weight, out=output.array)
             xp.add(h_SBH, bias, out=h_SBH)
-            self.activation.apply_(output, xp)
+            self._activation.apply_(output, xp)
         for s, output in enumerate(work.heads):
             xp.matmul(h_SBH[s] if work.outputs else x_BI, own.head_weights[s], out=output)
             xp.add(output, own.head_biases[s], out=output)
-        return list(work.heads)
+        return work.heads
 
     def backpropagate(
         self, x_BI: Array, d_outputs: Sequence[Array], *, parameters: bool = True, columns: slice | None = None
@@ -147,65 +154,55 @@ class StackedMLP(nn.Module):
         Returns:
             The gradient by the inputs `columns`, [B, columns]; None without them.
         """
-        xp, own, gradients, work = self.backend.xp, self.values, self.gradients, self._workspace(len(x_BI))
+        xp, own, gradients, work = self.backend.xp, self._own, self._gradients, self._workspace(len(x_BI))
+        if parameters:
+            top = work.outputs[-1].array if work.outputs else [x_BI] * len(d_outputs)
+            for s, d_output in enumerate(d_outputs):
+                xp.matmul(top[s].T, d_output, out=gradients.head_weights[s])
+                xp.matmul(work.ones_1B, d_output, out=gradients.head_biases[s])
         if not work.outputs:
-            return self._backpropagate_heads(x_BI, d_outputs, parameters, columns)
-        top, d = work.outputs[-1].array, work.gradients[-1]
+            return None if columns is None else _sum_of_products(d_outputs, own.head_weights, columns)
+        d = work.gradients[-1]
         for s, d_output in enumerate(d_outputs):
-            if parameters:
-                self._head_gradient(s, top[s], d_output, work.ones)
             xp.matmul(d_output, own.head_weights[s].T, out=d.array[s])
         for layer in reversed(range(len(own.weights))):
-            self.activation.backward_(d.tensor, work.outputs[layer].tensor)
+            self._activation.backward_(d.tensor, work.outputs[layer].tensor)
             if parameters:
                 below = work.outputs[layer - 1].array.swapaxes(1, 2) if layer else x_BI.T
                 xp.matmul(below, d.array, out=gradients.weights[layer])
-                xp.matmul(work.ones, d.array, out=gradients.biases[layer])
+                xp.matmul(work.ones_1B, d.array, out=gradients.biases[layer])
             if layer:
                 xp.matmul(d.array, own.weights[layer].swapaxes(1, 2), out=work.gradients[layer - 1].array)
                 d = work.gradients[layer - 1]
-        return None if columns is None else xp.matmul(d.array, own.weights[0][:, columns].swapaxes(1, 2)).sum(0)
+        return None if columns is None else _sum_of_products(d.array, own.weights[0], columns)
 
-    def _backpropagate_heads(
-        self, x_BI: Array, d_outputs: Sequence[Array], parameters: bool, columns: slice | None
-    ) -> Array | None:
-        """The same where there are no hidden layers."""
-        if parameters:
-            for s, d_output in enumerate(d_outputs):
-                self._head_gradient(s, x_BI, d_output, self._workspace(len(x_BI)).ones)
-        if columns is None:
-            return None
-        return sum(d @ weight[columns].T for d, weight in zip(d_outputs, self.values.head_weights, strict=True))
-
-    def _head_gradient(self, s: int, h_BH: Array, d_BK: Array, ones_1B: Array) -> None:
-        xp = self.backend.xp
-        xp.matmul(h_BH.T, d_BK, out=self.gradients.head_weights[s])
-        xp.matmul(ones_1B, d_BK, out=self.gradients.head_biases[s])
-
-    def _arrays(self, in_order: Sequence[Any]) -> StackArrays:
-        """Sorts tensors that are in the order of the parameters."""
-        layers, arrays = len(self.weights), [self.backend.view(tensor) for tensor in in_order]
-        heads = 2 * layers + self.networks
-        head_biases = [bias[None] for bias in arrays[heads:]]
-        return StackArrays(arrays[:layers], arrays[layers : 2 * layers], arrays[2 * layers : heads], head_biases)
+    def _arrays(self, stack: StackedMLP, pick: Callable[[nn.Parameter], Any]) -> StackArrays:
+        groups = (stack.weights, stack.biases, stack.head_weights, stack.head_biases)
+        views = [[self.backend.view(pick(parameter)) for parameter in group] for group in groups]
+        return StackArrays(views[0], views[1], views[2], [bias[None] for bias in views[3]])
 
     def _workspace(self, batch: int) -> Workspace:
         if batch not in self._workspaces:
-            self._workspaces[batch] = Workspace(self, batch)
+            heads = [array.shape[1] for array in self._own.head_biases]
+            self._workspaces[batch] = Workspace(batch, self._widths[1:], heads, self._like, self.backend)
         return self._workspaces[batch]
+
+
+def _sum_of_products(d_outputs: Sequence[Array], weights: Sequence[Array], columns: slice) -> Array:
+    """Returns the gradient by some of the inputs that all networks share, given the first layer's, [B, columns]."""
+    return sum(d @ weight[columns].T for d, weight in zip(d_outputs, weights, strict=True))
 
 
 class Workspace:
     """The buffers of one batch size, made once: allocation in an update would cost as much as its arithmetic."""
 
-    def __init__(self, stack: StackedMLP, batch: int) -> None:
-        like, backend = stack.head_weights[0], stack.backend
-        shapes = [(stack.networks, batch, width) for width in stack.widths[1:]]
+    def __init__(self, batch: int, hidden: Sequence[int], heads: Sequence[int], like: Tensor, backend: Backend) -> None:
+        shapes = [(len(heads), batch, width) for width in hidden]
         self.outputs = [Buffer(shape, like, backend) for shape in shapes]
         """Every hidden layer's output, [S, B, H]."""
         self.gradients = [Buffer(shape, like, backend) for shape in shapes]
         """The loss's gradient by each, [S, B, H]."""
-        self.heads = [Buffer((batch, bias.numel()), like, backend).array for bias in stack.head_biases]
+        self.heads = [Buffer((batch, width), like, backend).array for width in heads]
         """Each network's output, [B, K]."""
-        self.ones: Array = backend.view(torch.ones((1, batch), dtype=like.dtype, device=like.device))
-        """[1, B]: a product with it is the sum over a batch, at the speed of a product."""
+        self.ones_1B: Array = backend.view(torch.ones((1, batch), dtype=like.dtype, device=like.device))
+        """A product with it is the sum over a batch, at the speed of a product."""

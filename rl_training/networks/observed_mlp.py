@@ -6,14 +6,24 @@ Shapes: B batch, F features of the observation, A further inputs, K outputs of o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from rl_training.networks.backend import Array, Backend
 from rl_training.networks.bodies import ObservationLayout, Observations, VectorBody, make_body
 from rl_training.networks.mlp import StackedMLP
+
+
+class Evaluated:
+    """What the last evaluation leaves to a backward pass; no module, of which attributes are slow to set."""
+
+    features: Any = None
+    """The body's output with its graph, or vectors themselves; None after an evaluation without gradients."""
+    inputs: Array | None = None
+    """What went into the MLPs, [B, I]."""
 
 
 class ObservedMLP(nn.Module):
@@ -46,30 +56,33 @@ class ObservedMLP(nn.Module):
         """
         super().__init__()
         self.body = make_body(layout, rng)
+        self._vectors = isinstance(self.body, VectorBody)
         inputs = self.body.features + further_inputs
         self.mlps = StackedMLP(inputs, hidden, outputs, activation, head_gains, rng)
-        self._features: Tensor | None = None
-        self._inputs: Array | None = None
+        self._evaluated = Evaluated()
 
-    @property
-    def backend(self) -> Backend:
-        """What the MLPs compute with."""
-        return self.mlps.backend
+    def bind(self, backend: Backend) -> None:
+        """Computes from now on with a backend, on the memory where parameters and gradients are now."""
+        self.backend, self._bound, self._evaluated = backend, self.mlps.bound, Evaluated()
 
     def evaluate(self, observations: Observations, further_BA: Array | None = None) -> list[Array]:
         """Returns the output of each MLP, [B, K] each; only `further_gradient` may follow.
 
         Like all outputs they are valid until the next evaluation of as large a batch.
         """
+        if self._vectors:
+            return self._evaluate(None, observations, further_BA)
         with torch.no_grad():
-            features = self.body(observations)
-        return self._evaluate(None, features, further_BA)
+            features_BF = self.body(observations)
+        return self._evaluate(None, self.backend.view(features_BF), further_BA)
 
     def forward(self, observations: Observations, further_BA: Array | None = None) -> list[Array]:
         """Returns the output of each MLP, [B, K] each, and keeps what `backward` needs."""
+        if self._vectors:
+            return self._evaluate(observations, observations, further_BA)
         with torch.enable_grad():
-            features = self.body(observations)
-        return self._evaluate(features, features, further_BA)
+            features_BF = self.body(observations)
+        return self._evaluate(features_BF, self.backend.view(features_BF), further_BA)
 
     def backward(self, *d_outputs: Array) -> None:
         """Overwrites the gradient of every parameter, given that by each output, [B, K] each.
@@ -77,16 +90,17 @@ class ObservedMLP(nn.Module):
         Raises:
             RuntimeError: The last evaluation was not by `forward`.
         """
-        if self._features is None:
+        evaluated = self._evaluated
+        if evaluated.features is None:
             raise RuntimeError("a backward pass must follow `forward`, with no other evaluation between")
-        if isinstance(self.body, VectorBody):
-            self.mlps.backpropagate(self._inputs, d_outputs)
+        if self._vectors:
+            self._bound.backpropagate(evaluated.inputs, d_outputs)
             return
         for parameter in self.body.parameters():
             if parameter.grad is not None:
                 parameter.grad.zero_()
-        d_features_BF = self.mlps.backpropagate(self._inputs, d_outputs, columns=slice(self.body.features))
-        self._features.backward(self.backend.tensor(d_features_BF))  # type: ignore[no-untyped-call]
+        d_features_BF = self._bound.backpropagate(evaluated.inputs, d_outputs, columns=slice(self.body.features))
+        evaluated.features.backward(self.backend.tensor(d_features_BF))
 
     def further_gradient(self, *d_outputs: Array) -> Array:
         """Returns the gradient by the further inputs of the last evaluation, [B, A], and leaves the parameters' be.
@@ -94,14 +108,14 @@ class ObservedMLP(nn.Module):
         Raises:
             RuntimeError: Nothing was evaluated.
         """
-        if self._inputs is None:
+        if self._evaluated.inputs is None:
             raise RuntimeError("the gradient by further inputs must follow an evaluation")
         columns = slice(self.body.features, None)
-        return self.mlps.backpropagate(self._inputs, d_outputs, parameters=False, columns=columns)
+        return self._bound.backpropagate(self._evaluated.inputs, d_outputs, parameters=False, columns=columns)
 
-    def _evaluate(self, kept: Tensor | None, features: Array, further_BA: Array | None) -> list[Array]:
-        if not isinstance(self.body, VectorBody):
-            features = self.backend.view(features)
-        self._features = kept
-        self._inputs = features if further_BA is None else self.backend.xp.concatenate((features, further_BA), 1)
-        return self.mlps.evaluate(self._inputs)
+    def _evaluate(self, kept: Any, features_BF: Array, further_BA: Array | None) -> list[Array]:
+        inputs = features_BF
+        if further_BA is not None:
+            inputs = self.backend.xp.concatenate((features_BF, further_BA), 1)
+        self._evaluated.features, self._evaluated.inputs = kept, inputs
+        return self._bound.evaluate(inputs)

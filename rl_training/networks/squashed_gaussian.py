@@ -63,7 +63,7 @@ def sample(outputs: Array, noise_BA: Array, backend: Backend) -> SquashedSample:
     deviations_BA = xp.exp(log_stds_BA) * noise_BA
     draws_BA = means_BA + deviations_BA
     gaussian_BA = -0.5 * noise_BA * noise_BA - log_stds_BA - 0.5 * LOG_2PI
-    logprobs_B = (gaussian_BA - log_slope(xp, draws_BA)).sum(1)
+    logprobs_B = backend.row_sums(gaussian_BA - log_slope(xp, draws_BA))
     free_BA = backend.numbers(raw_BA == log_stds_BA, raw_BA)
     return SquashedSample(xp.tanh(draws_BA), logprobs_B, deviations_BA, free_BA)
 

@@ -46,6 +46,8 @@ class PPOTrainer(NetworkTrainer):
             self.envs.codec.dtype,
         )
 
+        self._no_values = np.zeros(config.num_envs, np.float32)
+
     def _make_envs(self) -> TrainingEnvs:
         return TrainingEnvs(self.config, gamma=self.config.gamma)
 
@@ -101,12 +103,9 @@ class PPOTrainer(NetworkTrainer):
         return min(self.config.rollout_steps, left)
 
     def _final_value(self, step: VectorStep) -> npt.NDArray[np.float32]:
-        """V of the true final observation where an episode was cut (truncated, not terminated), else 0: [N]."""
-        final_value = np.zeros(self.config.num_envs, np.float32)
-        cut = step.truncated & ~step.terminated
-        if cut.any():
-            final_value[cut] = self.algorithm.value(step.next_normalized)[cut]
-        return final_value
+        """V of the true final observations, [N], where one counts: where an episode was cut; else 0."""
+        cut = step.truncated.any() and (step.truncated & ~step.terminated).any()
+        return self.algorithm.value(step.next_normalized) if cut else self._no_values
 
     def _trainer_state(self) -> dict[str, Any]:
         observation = self.envs.normalized().copy()  # [N, O]; what follows the newest step
