@@ -31,6 +31,7 @@ import numpy as np
 import psutil
 import torch
 from common import provenance, write_json
+from speed_meter import peak_memory
 
 from rl_training.config.dqn import DQNConfig
 from rl_training.data.replay_buffer import ReplayBuffer
@@ -151,12 +152,6 @@ def measure(folder: Path, gigabytes: float) -> dict[str, Any]:
         "second": {**second, "plain": plain(folder, second["written_bytes"])},
         "peak_memory": peak / buffer.nbytes,
     }
-
-
-def peak_memory() -> int:
-    """Returns the most memory that this process has had, in bytes."""
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return 1024 * int(status["VmHWM"].split()[0])
 
 
 def plain(folder: Path, size: float) -> dict[str, float]:
