@@ -92,6 +92,7 @@ class ObservationEncoder:
         if not self._images and self.vector_size == 0:
             raise UnsupportedSpace(f"observation space {space} holds no number; at least one feature is needed")
         self._leaves = [part.leaf for part in self._vectors] + [part.leaf for part in self._images]
+        self._plain = isinstance(space, spaces.Box) and not self._images
         self.kind: ObservationKind = "vector"
         self.shape: tuple[int, ...] = (self.vector_size,)
         self.dtype: np.dtype[Any] = np.dtype(np.float32)
@@ -126,7 +127,7 @@ class ObservationEncoder:
         Returns:
             [N, *shape]; may share memory with `batch`.
         """
-        if self.kind == "vector" and isinstance(self.space, spaces.Box):
+        if self._plain:
             return _as_float32(np.asarray(batch)).reshape(len(batch), -1)
         return self._assemble([np.asarray(leaf.pick(batch)) for leaf in self._leaves])
 
@@ -136,6 +137,8 @@ class ObservationEncoder:
         Returns:
             [n, *shape], in memory of its own.
         """
+        if self._plain:
+            return self.encode(np.array(observations))
         return self._assemble(
             [np.stack([np.asarray(leaf.pick(observation)) for observation in observations]) for leaf in self._leaves]
         )
