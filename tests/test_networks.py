@@ -171,6 +171,16 @@ def test_adam_moves_by_the_learning_rate_on_its_first_step() -> None:
     torch.testing.assert_close(vector, torch.tensor([-0.25, 0.25]), rtol=1e-4, atol=0)
 
 
+def test_a_mean_that_has_decayed_is_zero_and_other_numbers_stay_denormal() -> None:
+    vector = torch.zeros(40)  # as many as several vector registers hold
+    adam = FlatAdam(vector)
+    adam.load_state_dict({"steps": 10, "mean": torch.full((40,), 1e-38), "square": torch.zeros(40)})
+    adam.step(vector, torch.zeros(40), 0.1)  # 0.9e-38 is denormal
+    assert adam.mean.tolist() == [0.0] * 40
+    assert float(np.float32(1e-38) * np.float32(0.5)) > 0.0
+    assert float(torch.tensor(1e-38) * 0.5) > 0.0
+
+
 def test_adam_goes_on_exactly_from_its_saved_state() -> None:
     gradients = torch.randn(6, 9, generator=torch.Generator().manual_seed(2))
     whole, parts = torch.zeros(9), torch.zeros(9)

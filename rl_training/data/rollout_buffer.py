@@ -176,7 +176,7 @@ class RolloutBuffer:
         flat = [self._flat(field) for field in fields]
         for start in range(0, len(order), batch_size):
             index = order[start : start + batch_size]
-            yield Minibatch(*(field[index] for field in flat))
+            yield Minibatch(*(field.take(index, axis=0) for field in flat))
 
     def state_dict(self) -> dict[str, Any]:
         """Returns copies of the filled part, as tensors; records (mixed observations) as their bytes."""
