@@ -64,8 +64,8 @@ def make_native(spec: EnvSpec, num_envs: int, **kwargs: Any) -> VectorEnv[Any, A
     """
     if spec.vector_entry_point is None:
         raise EnvironmentRefused(
-            f"environment {spec.id!r} has no native vector environment (no vector_entry_point is registered for it); "
-            f"set vectorization to sync or async"
+            f"environment {spec.id!r}: no native vector environment (vector_entry_point) is registered for it; set "
+            f"vectorization to sync or async"
         )
     entry_point = spec.vector_entry_point
     creator: Any = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
