@@ -106,14 +106,16 @@ def _check_versions(client: SyncPrefectClient) -> Finding:
 def _check_limits(client: SyncPrefectClient, deployments: list[DeploymentResponse]) -> Iterator[Finding]:
     from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
 
-    flows = {deployment.id: deployment.name for deployment in deployments}
+    def name(deployment: DeploymentResponse) -> str:
+        return f"{client.read_flow(deployment.flow_id).name}/{deployment.name}"
+
     sound = True
     for deployment in deployments:
         limit = deployment.global_concurrency_limit
         if limit is None or not limit.active:
             sound = False
-            text = f"deployment {flows[deployment.id]} (id {deployment.id}) has no concurrency limit"
-            yield Finding("limits", "problem", text, "give it a concurrency_limit in prefect.yaml, and deploy again")
+            text = f"{name(deployment)} has no concurrency limit"
+            yield Finding("limits", "problem", text, f"{DEPLOY}, where prefect.yaml has its concurrency_limit")
             continue
         if not limit.active_slots:
             continue
@@ -123,7 +125,7 @@ def _check_limits(client: SyncPrefectClient, deployments: list[DeploymentRespons
         )
         if holders < limit.active_slots:
             sound = False
-            text = f"deployment {flows[deployment.id]} (id {deployment.id}): a slot is held and no flow run has it"
+            text = f"{name(deployment)}: a slot is held and no flow run has it"
             yield Finding("limits", "note", text, "the server frees it within five minutes")
     if sound:
         yield Finding("limits", "ok", "each deployment has its concurrency limit")

@@ -242,16 +242,21 @@ def heartbeat(services: Services, flow_run: str, tags: list[str]) -> None:
 
 def test_doctor_names_what_is_wrong_and_what_to_do(services: Services, deployed: dict[str, Any]) -> None:
     pool, (silence, _) = "/work_pools/rl-training", dead_runs.automations()
+    promoting = f"/deployments/{services.get('/deployments/name/promote-flow/default')['id']}"
     services.patch(pool, {"is_paused": True})
+    services.patch(promoting, {"concurrency_limit": None})
     with get_client(sync_client=True) as client:
         client.delete_automation(client.read_automations_by_name(silence.name)[0].id)
     try:
         diagnosis = examine()
     finally:
         services.patch(pool, {"is_paused": False})
+        services.patch(promoting, {"concurrency_limit": 1})
     problems = [finding.line() for finding in diagnosis.findings if finding.status == "problem"]
     assert not diagnosis.healthy
     assert problems == [
+        "problem limits: promote-flow/default has no concurrency limit; `rl-training deploy` sets it right, where "
+        "prefect.yaml has its concurrency_limit",
         "problem work pool: rl-training is paused; `prefect work-pool resume rl-training` has its flow runs started "
         "again",
         f"problem automations: {silence.name!r} is not there; `rl-training deploy` sets it right",
@@ -259,7 +264,7 @@ def test_doctor_names_what_is_wrong_and_what_to_do(services: Services, deployed:
     (note,) = [finding for finding in diagnosis.findings if finding.status == "note" and finding.check == "prefect"]
     assert "PREFECT_SERVER_CORS_ALLOWED_ORIGINS" in note.advice  # as plain `prefect server start` leaves it
     assert {finding.check for finding in diagnosis.findings if finding.status == "ok"} >= {
-        "prefect", "clock", "deployments", "limits", "workers", "automations", "mlflow", "artifacts", "runs",
+        "prefect", "clock", "deployments", "workers", "automations", "mlflow", "artifacts", "runs",
     }  # fmt: skip
 
 
