@@ -267,7 +267,7 @@ def test_a_deleted_run_is_said_and_sent_anew_on_request(client):
     old = ship_all(run_dir, lambda: STATUS).address.run_id
     client.delete_run(old)
     run_files.write_json(run_dir / run_files.STATUS, STATUS)
-    with pytest.raises(RunDeleted, match=f"run {old} was deleted in MLflow.*--new-run"):
+    with pytest.raises(RunDeleted, match=f"run {old} was deleted in MLflow.*`rl-training sync {run_dir} --new-run`"):
         sync(run_dir)
     report = sync(run_dir, new_run=True)
     assert report.run_id != old

@@ -1,5 +1,6 @@
 """Signals set the flag, once, and the former handlers come back."""
 
+import math
 import os
 import signal
 import threading
@@ -20,6 +21,20 @@ def test_sigterm_and_sigint_set_the_flag_and_the_handlers_come_back() -> None:
             os.kill(os.getpid(), number)  # a second signal spoils nothing
         assert stop.cause == "signal"
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_time_is_short_after_a_signal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    now, stop = 100.0, StopFlag()
+    assert stop.seconds_left() == math.inf
+    stop.request("callback")
+    assert stop.seconds_left() == math.inf
+    stop.request("signal")
+    now = 107.0
+    stop.request("signal")  # the first one counts
+    assert stop.seconds_left() == 13.0
+    now = 130.0
+    assert stop.seconds_left() == 0.0
 
 
 def test_outside_of_the_main_thread_no_handler_is_touched() -> None:

@@ -114,6 +114,8 @@ def test_a_run_whose_process_is_killed_is_marked_and_complete(client):
     assert (run.info.status, run.data.tags["stop_reason"]) == ("KILLED", "killed")
     assert stored_points(client, run_id) == points_of_file(run_dir)
     assert run_files.read_json(run_dir / run_files.STATUS)["status"] == "KILLED"
+    log = (run_dir / run_files.LOG).read_text()
+    assert log.endswith("training is gone; MLflow has 200 metric values, and lacks 0\n")
 
 
 def test_an_error_marks_the_run_failed_and_offline_runs_are_sent_later(home, client):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import signal
 import threading
@@ -10,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Literal
+
+logger = logging.getLogger(__name__)
 
 StopCause = Literal["callback", "signal"]
 
@@ -22,6 +25,10 @@ UNWINDING_SECONDS = 10.0
 """How long an interrupted command may take to clean up before another signal interrupts that as well."""
 DEAF_SECONDS = 20.0
 """How long training may take to its next poll once a signal has asked it to stop."""
+GONE_SECONDS = 25.0
+"""How long after a signal the process may be there, unless its last checkpoint takes longer."""
+LEAVE_SECONDS = 20.0
+"""How long after a signal the end of a run may wait for MLflow; the process is to be gone after `GONE_SECONDS`."""
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOOK_SECONDS = 0.5
@@ -39,6 +46,7 @@ class StopFlag:
         self.cause: StopCause | None = None
         self.heard = False
         """Whether a poll has seen it set."""
+        self._signalled = math.inf
 
     @property
     def requested(self) -> bool:
@@ -52,6 +60,12 @@ class StopFlag:
         """Asks the run to end; a second request changes nothing."""
         if self.cause is None:
             self.cause = cause
+        if cause == "signal":
+            self._signalled = min(self._signalled, time.monotonic())
+
+    def seconds_left(self) -> float:
+        """Returns how long the end of the run may still wait for others; infinite where no signal has come."""
+        return max(0.0, self._signalled + LEAVE_SECONDS - time.monotonic())
 
 
 class StopTraining(Exception):
@@ -120,6 +134,7 @@ def _watch(stop: StopFlag, over: threading.Event, deaf: Callable[[], None] | Non
     """Polls, and is not told by the handler: a handler may interrupt the very code that tells threads of things."""
     while not over.wait(_LOOK_SECONDS):
         if stop.cause == "signal":
+            logger.info("asked to stop: the run saves, and ends within %.0f s", GONE_SECONDS)
             if not over.wait(DEAF_SECONDS) and not stop.heard and deaf is not None:
                 deaf()
             return

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rl_training.config.programs import program
 from rl_training.errors import TrackingError
 from rl_training.runtime.fine_tuning import CarriedOver
 from rl_training.runtime.inexact import INEXACT
@@ -65,9 +67,10 @@ def find_or_create(
         if experiment_id is not None:
             return RunAddress(known_run_id, experiment_id, ui_hint(uri, experiment_id, known_run_id))
         if not new_run:
+            sync = f"{program('rl-training')} sync {shlex.quote(description['tags']['run_dir'])}"
             raise RunDeleted(
                 f"run {known_run_id} was deleted in MLflow; restore it there, "
-                f"or `rl-training sync RUN_DIR --new-run` sends everything to a new run"
+                f"or `{sync} --new-run` sends everything to a new run"
             )
     experiment_id = get_or_create_experiment(client, uri, description["experiment"])
     run_id = _find(client, experiment_id, description["run_uid"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import queue
@@ -12,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -31,6 +33,8 @@ from rl_training.tracking.shipment import ShipReport
 from rl_training.tracking.shipper import ASKING
 from rl_training.tracking.store import URI_VARIABLE, is_server, resolve_tracking_uri, without_credentials
 
+logger = logging.getLogger(__name__)
+
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 START_SECONDS = 60.0
@@ -49,7 +53,7 @@ DATABASE_SECONDS = 180.0
 """The same for a database that is opened directly, which may have to be made first, in turn with other runs."""
 
 END_SECONDS = 15.0
-"""How long the end of a run waits for what is left to be sent."""
+"""How long the end of a run waits for what is left to be sent; after a signal, `StopFlag.seconds_left` at most."""
 
 POLL_SECONDS = 0.2
 """Between two looks at whether the run shall end, while it waits for MLflow."""
@@ -58,8 +62,11 @@ POLL_SECONDS = 0.2
 class TrackingSession:
     """Tracks one training process; made by `start_tracking`, ended by `finish` or as a context manager."""
 
-    def __init__(self, run_dir: Path, description: Mapping[str, Any], tracking_uri: str | None) -> None:
+    def __init__(
+        self, run_dir: Path, description: Mapping[str, Any], tracking_uri: str | None, stop: StopFlag | None = None
+    ) -> None:
         self.run_dir = run_dir
+        self._stop = stop if stop is not None else StopFlag()
         self.run_uid: str = description["run_uid"]
         self.callback = MetricLog(run_dir)
         """The callback to hand to the trainer."""
@@ -115,8 +122,8 @@ class TrackingSession:
             start = "Start the server, or set" if is_server(self._uri or "") else "Set"
             raise TrackingError(
                 f"MLflow at {without_credentials(self._uri or '')} can't be used: {answer['error']}\n"
-                f"{start} {URI_VARIABLE} to another store; or train with "
-                f"`{program('rl-training')} train --offline` and send the run later with its command `sync`"
+                f"{start} {URI_VARIABLE} to another store; or add --offline, and send the run later with "
+                f"`{program('rl-training')} sync`"
             )
         self._address = answer
         return self._address
@@ -145,7 +152,7 @@ class TrackingSession:
             status: How it ended.
             stop_reason: Why.
             error: What went wrong, one line.
-            wait: Seconds to wait; what is sent later is not in the report.
+            wait: Seconds to wait, fewer after a signal; what is sent later is not in the report.
 
         Returns:
             What is in MLflow, and what is not. A second call returns the same.
@@ -169,12 +176,16 @@ class TrackingSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self._report is not None:
+            return
         if error is None:
-            self.finish("FINISHED")
+            report = self.finish("FINISHED")
         elif isinstance(error, Exception):
-            self.finish("FAILED", error=f"{type(error).__name__}: {error}")
+            report = self.finish("FAILED", error=f"{type(error).__name__}: {error}")
         else:  # KeyboardInterrupt and its like
-            self.finish("KILLED", error=type(error).__name__)
+            report = self.finish("KILLED", error=type(error).__name__)
+        if report.message:
+            logger.warning(report.message)
 
     def _spawn(self, tracking_uri: str) -> subprocess.Popen[str]:
         root = str(Path(rl_training.__file__).parents[1])
@@ -218,7 +229,7 @@ class TrackingSession:
         later = f"`{sync}` sends the rest"
         if self._process is None:
             return self._unreported(f"offline: `{sync}` sends the run to MLflow")
-        deadline = time.monotonic() + wait
+        deadline = time.monotonic() + min(wait, self._stop.seconds_left())
         self._deadline = self._latest = min(self._deadline, deadline)
         assert self._process.stdin is not None
         self._process.stdin.close()  # the shipper takes this for the end
@@ -229,7 +240,8 @@ class TrackingSession:
         line = self._next_line(deadline - time.monotonic())
         if not line:
             return self._unreported(f"{self._why_silent()}; {later}")
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):  # it has said its last word, and leaves
+            self._process.wait(max(0.0, deadline - time.monotonic()))
         said = json.loads(line)
         report = ShipReport(**said["report"])
         if not (report.unsent or report.message) or said["elsewhere"]:
@@ -267,7 +279,8 @@ def start_tracking(
         from_step: Where training begins.
         wait: Whether to wait until the run is there in MLflow. Without, the shipper's start of some seconds overlaps
             with what the caller does next, who then calls `ready()` before training begins.
-        stop: Ends the waiting where it asks the run to end.
+        stop: Where it asks the run to end, there is no waiting for MLflow before training, and after a signal a
+            bounded one at the end.
 
     Raises:
         TrackingError: MLflow can't be reached, or refuses; within 30 s for a server.
@@ -276,7 +289,7 @@ def start_tracking(
     uri = None if offline else resolve_tracking_uri(tracking_uri)
     description = describe_run(run_dir, config, tags or {}, from_step)
     run_files.write_json(run_dir / run_files.TRACKING, description)
-    session = TrackingSession(run_dir, description, uri)
+    session = TrackingSession(run_dir, description, uri, stop)
     if wait:
         try:
             session.ready(stop)

@@ -157,6 +157,17 @@ class Shipment:
         """Whether the run was deleted in MLflow."""
         return experiment_of(self.client, self.address.run_id) is None
 
+    def left(self) -> str:
+        """Returns what is still to be sent, in words; empty where MLflow has everything, the run's end too."""
+        counts = {
+            "metric value": self.report().unsent,
+            "checkpoint": len(pending_checkpoints(self.run_dir, self.cursor.checkpoints)),
+            "file": sum(1 for _ in pending_artifacts(self.run_dir, self.cursor.artifacts)),
+            "model": sum(1 for _ in queued_models(self.run_dir)),
+        }
+        words = [f"{count:,} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count]
+        return ", ".join(words) if words or self._ended else "how the run ended"
+
     def _require_newest(self) -> None:
         require_newest(self.client, self.address.run_id, self.attempt)
 

@@ -2,7 +2,7 @@
 
 A process of its own, so that MLflow can neither block nor fail training. Standard input is a pipe from the training
 process, whose end says that training is over, or gone; on standard output it says one line of JSON once the run is
-there in MLflow, and one at the end. It outlives training by at most `DRAIN_SECONDS`.
+there in MLflow, and one at the end. It outlives training by at most `DRAIN_SECONDS`, whatever it is doing then.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
 from filelock import FileLock, Timeout
 
@@ -49,24 +49,51 @@ LOCK_SECONDS = 15.0
 less than training waits for this one."""
 
 
+class Lifetime:
+    """Watches the training process from this one's first moment, and ends this one `DRAIN_SECONDS` after it.
+
+    Made before this process is made to yield to others, so that its thread does not yield.
+
+    Args:
+        time_is_up: Called right before the end.
+    """
+
+    def __init__(self, time_is_up: Callable[[], object]) -> None:
+        self.over = threading.Event()
+        """Set once training is done or gone."""
+        self.parent = os.getppid()
+        self.time_is_up: Callable[[], object] = time_is_up
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while os.getppid() == self.parent:
+            readable, _, _ = select.select([sys.stdin], [], [], POLL_SECONDS)
+            if readable and not os.read(sys.stdin.fileno(), 1):
+                break
+        self.over.set()
+        time.sleep(DRAIN_SECONDS)
+        try:
+            self.time_is_up()
+        finally:
+            leave(1)  # the main thread may hang in a request; every piece is sent again by `sync`
+
+
 class Shipper:
     """Follows one run until its training process is done or gone, then sends the rest."""
 
-    def __init__(self, shipment: Shipment, replies: TextIO) -> None:
+    def __init__(self, shipment: Shipment, replies: TextIO, lifetime: Lifetime) -> None:
         self.shipment = shipment
         self._lock_file = (shipment.run_dir / run_files.LOCK).stat()
         self._replies = replies
-        self._over = threading.Event()
-        self._parent = os.getppid()
+        self._over = lifetime.over
         self._said_end = threading.Lock()
         self._trouble, self._deleted, self._elsewhere = "", False, False
         every = interval()
         path = shipment.run_dir / run_files.SYSTEM_METRICS
-        self._system = SystemMetrics(path, self._parent, every) if every else None
+        self._system = SystemMetrics(path, lifetime.parent, every) if every else None
 
     def run(self) -> None:
         """Ships until there is no more, or time is up."""
-        threading.Thread(target=self._watch, daemon=True).start()
         self._end_others()
         backoff = FIRST_BACKOFF
         while True:
@@ -97,7 +124,18 @@ class Shipper:
         """Says once what is in MLflow and what is not."""
         if self._said_end.acquire(blocking=False):
             report = self.shipment.report(self._trouble)
-            say(self._replies, {"report": asdict(report), "deleted": self._deleted, "elsewhere": self._elsewhere})
+            if not say(
+                self._replies, {"report": asdict(report), "deleted": self._deleted, "elsewhere": self._elsewhere}
+            ):
+                there = f"MLflow has {report.sent:,} metric values, and lacks {report.unsent:,}"
+                logger.info("training is gone; %s", "; ".join(filter(None, [there, self._trouble])))
+
+    def time_is_up(self) -> None:
+        """Says what could not be sent, as the last thing that this process does."""
+        if left := self.shipment.left():
+            late = f"not sent within {DRAIN_SECONDS:.0f} s: {left}"
+            self._trouble = "; ".join(filter(None, [late, self._trouble]))
+        self.say_end()
 
     def _end_others(self) -> None:
         try:
@@ -128,25 +166,20 @@ class Shipper:
     def _status(self) -> Mapping[str, Any]:
         return end_status(self.shipment.run_dir)
 
-    def _watch(self) -> None:
-        """Waits for the end of the training process, then gives the main thread its time and no more."""
-        while os.getppid() == self._parent:
-            readable, _, _ = select.select([sys.stdin], [], [], POLL_SECONDS)
-            if readable and not os.read(sys.stdin.fileno(), 1):
-                break
-        self._over.set()
-        time.sleep(DRAIN_SECONDS)
-        self._trouble = self._trouble or f"not everything could be sent within {DRAIN_SECONDS:.0f} s"
-        self.say_end()
-        os._exit(1)  # the main thread may hang in a request; every piece is sent again by `sync`
 
-
-def say(replies: TextIO, message: Mapping[str, Any]) -> None:
-    """Writes one line of JSON for the training process, which may be gone."""
+def say(replies: TextIO, message: Mapping[str, Any]) -> bool:
+    """Writes one line of JSON for the training process; returns whether that is there to read it."""
     try:
         print(json.dumps(message), file=replies, flush=True)
     except OSError:
-        logger.warning("nobody listens to: %s", message)
+        return False
+    return True
+
+
+def leave(code: int) -> NoReturn:
+    """Ends this process at once: the interpreter's own end takes long on a busy machine, and everything is written."""
+    logging.shutdown()
+    os._exit(code)
 
 
 def main(run_dir: Path, replies: TextIO) -> int:
@@ -159,12 +192,12 @@ def main(run_dir: Path, replies: TextIO) -> int:
     Returns:
         The exit code.
     """
+    lifetime = Lifetime(lambda: refuse(replies, f"no answer within {DRAIN_SECONDS:.0f} s of the end of training"))
     lock = FileLock(run_dir / run_files.LOCK)
     try:
         lock.acquire(timeout=LOCK_SECONDS)
     except Timeout:
-        say(replies, {"error": f"another process is sending {run_dir} to MLflow (it holds {run_files.LOCK})"})
-        return 2
+        return refuse(replies, f"another process is sending {run_dir} to MLflow (it holds {run_files.LOCK})")
     with lock:
         shipment = Shipment(run_dir, resolve_tracking_uri())
         try:
@@ -175,20 +208,31 @@ def main(run_dir: Path, replies: TextIO) -> int:
                 say(replies, ANSWERED)
             address = shipment.open()
         except TrackingError as error:
-            say(replies, {"error": str(error)})
-            return 2
+            return refuse(replies, str(error))
         except Exception as error:
-            say(replies, {"error": explain(error, shipment.uri)})
-            return 2
-        shipper = Shipper(shipment, replies)
+            return refuse(replies, explain(error, shipment.uri))
+        shipper = Shipper(shipment, replies, lifetime)
+        lifetime.time_is_up = shipper.time_is_up
         say(replies, asdict(address))
         os.nice(10)  # training comes first
         shipper.run()
     return 0
 
 
+def refuse(replies: TextIO, why: str) -> int:
+    """Says why the run can't be sent; returns the exit code."""
+    if not say(replies, {"error": why}):
+        logger.warning("training is gone; nothing was sent: %s", why)
+    return 2
+
+
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as stdout:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a library prints goes to the log
-        sys.exit(main(Path(sys.argv[1]), stdout))
+    stdout = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a library prints goes to the log
+    try:
+        exit_code = main(Path(sys.argv[1]), stdout)
+    except Exception:
+        logger.exception("sending has failed")
+        exit_code = 1
+    leave(exit_code)

@@ -1,0 +1,112 @@
+"""How tracking ends: after a signal in bounded time, and the process beside training never long after training."""
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from mlflow_store import make_run, ship_all, tracked_run
+
+from rl_training.runtime import stopping
+from rl_training.runtime.stopping import StopFlag
+from rl_training.tracking import run_files
+from rl_training.tracking.session import start_tracking
+from rl_training.tracking.shipment import Shipment
+
+SHIPPER = """
+import sys
+from pathlib import Path
+from rl_training.tracking import shipper
+shipper.DRAIN_SECONDS = 0.5
+shipper.leave(shipper.main(Path(sys.argv[1]), sys.stdout))
+"""
+"""The shipper, in less of a hurry with everything than with its end."""
+
+
+def test_after_a_signal_a_run_does_not_wait_for_a_shipper_that_hangs(home, monkeypatch):
+    monkeypatch.setattr(stopping, "LEAVE_SECONDS", 1.0)
+    run_dir, config = make_run()
+    stop = StopFlag()
+    session = start_tracking(run_dir, config, stop=stop)
+    session.log(1, {"train/loss": 1.0}, "update")
+    os.kill(session._process.pid, signal.SIGSTOP)
+    try:
+        stop.request("signal")
+        began = time.monotonic()
+        report = session.finish("KILLED", stop_reason="signal")
+        assert 0.5 < time.monotonic() - began < 5  # of 15
+    finally:
+        session._process.kill()
+        session._process.wait()
+    assert report.unsent == 1
+    assert report.message == f"no answer in time; `rl-training sync {run_dir}` sends the rest"
+
+
+def shipper_of(run_dir, uri):
+    return subprocess.Popen(
+        [sys.executable, "-c", SHIPPER, str(run_dir)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "MLFLOW_TRACKING_URI": uri},
+    )
+
+
+def test_a_shipper_that_has_not_begun_ends_with_training_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
+    run_dir = tracked_run()
+    with socket.socket() as hangs:  # takes connections, and answers nothing for MLflow's 10 seconds, three times
+        hangs.bind(("127.0.0.1", 0))
+        hangs.listen()
+        process = shipper_of(run_dir, f"http://127.0.0.1:{hangs.getsockname()[1]}")
+        assert json.loads(process.stdout.readline()) == {"step": "asking"}
+        ended = time.monotonic()
+        out, _ = process.communicate()  # closes its standard input: training is gone
+        assert time.monotonic() - ended < 8
+    assert process.returncode == 1
+    assert json.loads(out) == {"error": "no answer within 0 s of the end of training"}
+
+
+def test_a_shipper_that_nobody_listens_to_says_in_its_log_what_came_of_the_run(home):
+    run_dir = tracked_run()
+    process = shipper_of(run_dir, f"sqlite:///{home}/mlflow.db")
+    assert "run_id" in json.loads(process.stdout.readline())
+    process.stdout.close()
+    process.stdin.close()
+    log = process.stderr.read()
+    process.wait()
+    assert "Traceback" not in log
+    assert "{" not in log
+
+
+def test_what_is_left_is_counted_in_words(home):
+    run_dir = tracked_run()
+    (run_dir / "metrics.jsonl").write_text(
+        "".join(f'{{"event": "eval", "step": {i}, "time": 1.0, "metrics": {{"a": 1.0}}}}\n' for i in range(1_200))
+    )
+    checkpoint = run_dir / "checkpoints" / "step_000000000100"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "policy.pt").write_bytes(b"weights")
+    (checkpoint / "manifest.json").write_text("{}")
+    shipment = Shipment(run_dir, f"sqlite:///{home}/mlflow.db")
+    shipment.open()
+    assert shipment.left() == "1,200 metric values, 1 checkpoint, 2 files"  # config.yaml and metadata.json
+    assert ship_all(run_dir).left() == "how the run ended"
+    ended = {"status": "FINISHED", "stop_reason": "completed", "error": None, "time": 1.0}
+    assert ship_all(run_dir, lambda: ended).left() == ""
+
+
+def test_a_run_that_fails_says_what_was_not_sent(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
+    run_dir, config = make_run()
+    session = start_tracking(run_dir, config, offline=True)
+    with caplog.at_level(logging.WARNING), pytest.raises(ZeroDivisionError), session:
+        _ = 1 / 0
+    assert caplog.messages == [f"offline: `rl-training sync {run_dir}` sends the run to MLflow"]
+    assert run_files.read_json(run_dir / run_files.STATUS)["status"] == "FAILED"
