@@ -89,5 +89,9 @@ class EnvironmentFault(RunFailed):
     """The environment broke its contract, raised, or exited in mid-run; names its index and step."""
 
 
+class ReplayBufferFull(RunFailed):
+    """The frames that a replay buffer stores once are more than it was given room for."""
+
+
 class NumericError(RunFailed):
     """A NaN or infinity in an observation, reward, loss, gradient or weight."""

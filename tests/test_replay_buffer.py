@@ -201,15 +201,16 @@ def test_an_empty_buffer_or_one_that_whole_steps_do_not_fill_is_refused() -> Non
             make_buffer(capacity, envs=3)
 
 
-def test_views_are_of_whole_rows_and_do_not_lead_over_the_rings_end() -> None:
+def test_rows_are_whole_and_do_not_lead_over_the_rings_end() -> None:
     buffer = make_buffer(6, envs=2)
     fill(buffer, np.arange(10.0).reshape(5, 2))  # rows: steps 3, 4, 2
-    assert buffer.view(6, 4)["rewards"].tolist() == [[6, 7], [8, 9]]
-    assert buffer.view(4, 2)["actions"].tolist() == [[4, 5]]
-    assert all(np.shares_memory(view, getattr(buffer, name)) for name, view in buffer.view(6, 4).items())
+    copy = buffer.copy_rows(6, 4)
+    assert copy["rewards"].tolist() == [[6, 7], [8, 9]]
+    assert buffer.copy_rows(4, 2)["actions"].tolist() == [[4, 5]]
+    assert not any(np.shares_memory(array, getattr(buffer, name)) for name, array in copy.items())
     for first, count in itertools.product((4, 5), (3, 4)):
         with pytest.raises(ValueError, match="no whole rows, or lead over the ring's end"):
-            buffer.view(first, count)
+            buffer.rows(first, count)
 
 
 def collected(env_id: str, num_envs: int, draw: Any) -> tuple[ReplayBuffer, Any]:

@@ -14,6 +14,7 @@ import pytest
 
 from rl_training.config.dqn import DQNConfig
 from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.data.replay_frames import FrameReplayBuffer
 from rl_training.data.replay_memory import available_memory, check_memory
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.errors import ConfigError
@@ -23,8 +24,9 @@ CHOICE = ActionCodec(gym.spaces.Discrete(3))
 GB = 10**9
 
 
-def config(buffer_size: int, num_envs: int = 1) -> DQNConfig:
-    return DQNConfig(env_id="Frames-v0", buffer_size=buffer_size, num_envs=num_envs, total_timesteps=2_000_000)
+def config(buffer_size: int, num_envs: int = 1, frame_channels: int | None = None) -> DQNConfig:
+    fields = {"buffer_size": buffer_size, "num_envs": num_envs, "frame_channels": frame_channels}
+    return DQNConfig(env_id="Frames-v0", total_timesteps=2_000_000, **fields)
 
 
 def test_the_message_has_the_arithmetic_and_a_size_that_fits() -> None:
@@ -34,9 +36,67 @@ def test_the_message_has_the_arithmetic_and_a_size_that_fits() -> None:
     assert str(caught.value) == (
         "buffer_size: 1,000,000 x (2 x 28,224 + 8 + 4 + 2) bytes (observation and next observation, action, reward, "
         "two flags) = 56.5 GB, and this process may use 8.0 GB, of which a tenth is left to everything else; "
-        "buffer_size 120,000 would fit"
+        "buffer_size 120,000 would fit; frame_channels: 1, which stores each frame once, would need 8.0 GB"
     )
     check_memory(config(120_000), FRAMES, CHOICE, available=8 * GB)
+
+
+def test_frames_that_are_stored_once_have_their_own_arithmetic() -> None:
+    check_memory(config(1_000_000, frame_channels=1), FRAMES, CHOICE, available=9 * GB)
+    with pytest.raises(ConfigError) as caught:
+        check_memory(config(1_000_000, frame_channels=1), FRAMES, CHOICE, available=8 * GB)
+    # 9/8 * 7,064 + 32 + 8 + 4 + 2 = 7,993; 2 * 4 * 7,064 = 56,512; .9 * 8e9 / 7,993 = 900,788
+    assert str(caught.value) == (
+        "buffer_size: 1,000,000 x (9/8 x 1 x (7,056 + 8) + 2 x 4 x 4 + 8 + 4 + 2) bytes (new channels and an eighth "
+        "for the first ones of episodes; where the channels of observation and next observation are; action, reward, "
+        "two flags) + 56,512 = 8.0 GB, and this process may use 8.0 GB, of which a tenth is left to everything else; "
+        "buffer_size 900,000 would fit"
+    )
+    check_memory(config(900_000, frame_channels=1), FRAMES, CHOICE, available=8 * GB)
+
+
+@pytest.mark.parametrize(
+    ("shape", "frame_channels", "shared"),
+    [
+        ((4, 84, 84), 1, "8.0 GB"),
+        ((12, 84, 84), 1, "8.1 GB"),
+        ((84, 84, 3), 3, "23.9 GB"),
+        ((84, 84), 1, "8.0 GB"),
+    ],
+)
+def test_images_that_do_not_fit_whole_are_told_what_sharing_would_need(
+    shape: tuple[int, ...], frame_channels: int, shared: str
+) -> None:
+    images = ObservationEncoder(gym.spaces.Box(0, 255, shape, np.uint8))
+    advice = f"frame_channels: {frame_channels}, which stores each frame once, would need {shared}$"
+    with pytest.raises(ConfigError, match=advice):
+        check_memory(config(1_000_000), images, CHOICE, available=8 * GB)
+
+
+def test_vectors_that_do_not_fit_are_told_nothing_of_frames() -> None:
+    vectors = ObservationEncoder(gym.spaces.Box(-1, 1, (10_000,)))
+    with pytest.raises(ConfigError, match=r"buffer_size 89,000 would fit$"):
+        check_memory(config(1_000_000), vectors, CHOICE, available=8 * GB)
+
+
+@pytest.mark.parametrize(
+    ("observation", "frame_channels", "message"),
+    [
+        (gym.spaces.Box(-1, 1, (4,)), 1, r"got 1, and observations are no image but Box\(-1\.0, 1\.0, "),
+        (
+            gym.spaces.Dict(a=gym.spaces.Box(0, 255, (8, 8), np.uint8), b=gym.spaces.Discrete(5)),
+            1,
+            r"frame_channels: got 1, and observations are no image but Dict.*; leave frame_channels out$",
+        ),
+        (gym.spaces.Box(0, 255, (4, 8, 8), np.uint8), 3, r"got 3, expected a divisor of 4, the channels of "),
+        (gym.spaces.Box(0, 255, (4, 8, 8), np.uint8), 8, r"got 8, expected a divisor of 4, the channels of "),
+    ],
+)
+def test_frame_channels_that_do_not_suit_the_observations_are_refused(
+    observation: gym.Space, frame_channels: int, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_memory(config(1_000, frame_channels=frame_channels), ObservationEncoder(observation), CHOICE)
 
 
 def test_the_suggested_size_is_a_multiple_of_the_environments() -> None:
@@ -67,6 +127,19 @@ def test_the_arithmetic_is_what_the_buffer_takes(observation: gym.Space, action:
     check_memory(config(1_000), encoder, codec, available=buffer.nbytes * 10 // 9 + 10)
     with pytest.raises(ConfigError):
         check_memory(config(1_000), encoder, codec, available=buffer.nbytes * 10 // 9 - 10)
+
+
+@pytest.mark.parametrize(("shape", "frame_channels"), [((4, 84, 84), 1), ((12, 6, 6), 3), ((7, 9), 1)])
+@pytest.mark.parametrize("num_envs", [1, 8])
+def test_the_arithmetic_of_frames_is_what_their_buffer_takes(
+    shape: tuple[int, ...], frame_channels: int, num_envs: int
+) -> None:
+    encoder = ObservationEncoder(gym.spaces.Box(0, 255, shape, np.uint8))
+    buffer = FrameReplayBuffer(800, num_envs, encoder.shape, frame_channels, CHOICE.shape, CHOICE.dtype)
+    sharing = config(800, num_envs, frame_channels)
+    check_memory(sharing, encoder, CHOICE, available=buffer.nbytes * 10 // 9 + 10)
+    with pytest.raises(ConfigError):
+        check_memory(sharing, encoder, CHOICE, available=buffer.nbytes * 10 // 9 - 10)
 
 
 def group(folder: Path, version: int, limit: int | str, used: int, cache: int) -> None:

@@ -483,8 +483,8 @@ def test_a_checkpoint_without_a_buffer_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"shape": (4,)}, r"obs is \(\[4, 2, 3\], torch.float32\), and the buffer's is \(\[4, 2, 4\], torch.float32\)"),
-        ({"dtype": np.uint8}, r"and the buffer's is \(\[4, 2, 3\], torch.uint8\)"),
+        ({"shape": (4,)}, r"obs is float32 \(4, 2, 3\), and the buffer's is float32 \(4, 2, 4\)"),
+        ({"dtype": np.uint8}, r"obs is float32 \(4, 2, 3\), and the buffer's is uint8 \(4, 2, 3\)"),
         ({"capacity": 6, "envs": 2}, "lead over the ring's end"),
         ({"capacity": 12, "envs": 3}, "no whole rows"),
     ],

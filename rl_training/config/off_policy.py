@@ -15,6 +15,9 @@ class OffPolicyConfig(TrainConfig):
 
     buffer_size: PositiveInt = 100_000
     """Transitions that the replay buffer holds, over all environments; a multiple of num_envs."""
+    frame_channels: PositiveInt | None = None
+    """For image observations: store each frame once, in a fraction of the memory; null stores observations whole. The
+    number says how many channels of an observation are new in a step: 1 for a stack of grey frames, 3 for colour."""
     learning_starts: NonNegativeInt = 1_000
     """Environment steps with random actions and without updates (which wait for batch_size transitions, too)."""
     batch_size: PositiveInt = 64

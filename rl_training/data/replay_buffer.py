@@ -5,12 +5,14 @@ Shapes: R rows (vector steps), N environments, B batch, O observation dims, A ac
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from rl_training.data.arrays import without_records
 
 
 @dataclass(frozen=True)
@@ -159,8 +161,8 @@ class ReplayBuffer:
         self._take("next_obs", last_B, batch.next_obs)
         return batch
 
-    def view(self, first: int, count: int) -> dict[str, NDArray[Any]]:
-        """Returns the arrays' rows of the transitions `first` to `first + count`, [count / N, N, ...], to read or fill.
+    def rows(self, first: int, count: int) -> slice:
+        """Returns the rows of the ring that have the transitions `first` to `first + count`.
 
         Args:
             first: Number of a transition, a multiple of N.
@@ -170,7 +172,39 @@ class ReplayBuffer:
         stop = start + count // self.num_envs
         if first % self.num_envs or count % self.num_envs or stop > len(self.rewards):
             raise ValueError(f"transitions {first} to {first + count} are no whole rows, or lead over the ring's end")
-        return {name: array[start:stop] for name, array in self.arrays().items()}
+        return slice(start, stop)
+
+    def copy_rows(self, first: int, count: int) -> dict[str, NDArray[Any]]:
+        """Returns copies of these transitions, by name, [count / N, N, ...]; records (mixed observations) as bytes.
+
+        Another thread may call it while steps are added that don't overwrite these.
+        """
+        rows = self.rows(first, count)
+        return {name: without_records(array[rows].copy()) for name, array in self.arrays().items()}
+
+    def fill_rows(self, first: int, count: int, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Puts transitions into the places that they had.
+
+        Args:
+            first: Number of the first one.
+            count: How many there are.
+            arrays: What `copy_rows` returned for them, of a buffer like this one.
+
+        Raises:
+            ValueError: They are of another form, or have other places.
+        """
+        rows = self.rows(first, count)
+        if arrays.keys() != self.arrays().keys():
+            raise ValueError(f"it holds {', '.join(sorted(arrays))}, and the buffer {', '.join(sorted(self.arrays()))}")
+        targets = {name: without_records(array[rows]) for name, array in self.arrays().items()}
+        for name, target in targets.items():
+            got = arrays[name]
+            if (got.shape, got.dtype) != (target.shape, target.dtype):
+                raise ValueError(
+                    f"{name} is {got.dtype} {got.shape}, and the buffer's is {target.dtype} {target.shape}"
+                )
+        for name, target in targets.items():
+            target[:] = arrays[name]
 
     def _follow(self, first_B: NDArray[np.int64], sums_B: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Adds the rewards of the steps after the first to the sums; returns the last steps and how many there are."""

@@ -4,17 +4,36 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
 from math import prod
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 
 from rl_training.config.off_policy import OffPolicyConfig
+from rl_training.data.replay_frames import PLACE_BYTES, PLANE_RECORD_BYTES, planes_held
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.errors import ConfigError
 
 RESERVE = 0.1
 """The share of the memory that a buffer must leave to everything else."""
+
+
+@dataclass(frozen=True)
+class _Arithmetic:
+    """What a replay buffer takes: `each` bytes a transition, and `fixed` ones."""
+
+    each: Fraction
+    fixed: int
+    text: str
+    """The same in figures and words, after the number of transitions."""
+
+    def needed(self, size: int) -> int:
+        return int(size * self.each) + self.fixed
+
+    def fitting(self, usable: int) -> int:
+        return max(0, int((usable - self.fixed) / self.each))
 
 
 def check_memory(
@@ -29,19 +48,62 @@ def check_memory(
         available: Bytes that the process may still use; `available_memory()` by default.
 
     Raises:
-        ConfigError: It does not fit. The message has the arithmetic, and a size that would do.
+        ConfigError: It does not fit. The message has the arithmetic, and a size that would do. Or `frame_channels` does
+            not suit the observations.
     """
+    frame_channels = config.frame_channels
+    if frame_channels is not None:
+        _check_frame_channels(frame_channels, encoder)
     available = available_memory() if available is None else available
-    obs_bytes, action_bytes = (prod(part.shape) * part.dtype.itemsize for part in (encoder, codec))
-    transition_bytes = 2 * obs_bytes + action_bytes + 4 + 2
-    needed, usable = config.buffer_size * transition_bytes, int(available * (1 - RESERVE))
+    arithmetic = _arithmetic(config, encoder, codec, frame_channels)
+    needed, usable = arithmetic.needed(config.buffer_size), int(available * (1 - RESERVE))
     if needed <= usable:
         return
-    fitting = _round_down(usable // transition_bytes, config.num_envs)
+    fitting = _round_down(arithmetic.fitting(usable), config.num_envs)
+    instead = f"buffer_size {fitting:,} would fit"
+    if frame_channels is None and encoder.kind == "image":
+        frame_channels = 3 if encoder.shape[0] == 3 else 1
+        shared = _arithmetic(config, encoder, codec, frame_channels).needed(config.buffer_size)
+        instead += f"; frame_channels: {frame_channels}, which stores each frame once, would need {_gigabytes(shared)}"
     raise ConfigError(
-        f"buffer_size: {config.buffer_size:,} x (2 x {obs_bytes:,} + {action_bytes} + 4 + 2) bytes (observation and "
-        f"next observation, action, reward, two flags) = {_gigabytes(needed)}, and this process may use "
-        f"{_gigabytes(available)}, of which a tenth is left to everything else; buffer_size {fitting:,} would fit"
+        f"buffer_size: {config.buffer_size:,} x {arithmetic.text} = {_gigabytes(needed)}, and this process may use "
+        f"{_gigabytes(available)}, of which a tenth is left to everything else; {instead}"
+    )
+
+
+def _check_frame_channels(frame_channels: int, encoder: ObservationEncoder) -> None:
+    if encoder.kind != "image":
+        raise ConfigError(
+            f"frame_channels: got {frame_channels}, and observations are no image but {encoder.space}; only the "
+            f"channels of images are stored once; leave frame_channels out"
+        )
+    if encoder.shape[0] % frame_channels:
+        raise ConfigError(
+            f"frame_channels: got {frame_channels}, expected a divisor of {encoder.shape[0]}, the channels of an "
+            f"observation {encoder.space}: 1 for a stack of grey frames, 3 for colour"
+        )
+
+
+def _arithmetic(
+    config: OffPolicyConfig, encoder: ObservationEncoder, codec: ActionCodec, frame_channels: int | None
+) -> _Arithmetic:
+    obs_bytes, action_bytes = (prod(part.shape) * part.dtype.itemsize for part in (encoder, codec))
+    if frame_channels is None:
+        return _Arithmetic(
+            Fraction(2 * obs_bytes + action_bytes + 4 + 2),
+            0,
+            f"(2 x {obs_bytes:,} + {action_bytes} + 4 + 2) bytes (observation and next observation, action, reward, "
+            f"two flags)",
+        )
+    channels, pixels = encoder.shape[0], prod(encoder.shape[1:])
+    plane_bytes = pixels + PLANE_RECORD_BYTES
+    fixed = planes_held(0, config.num_envs, channels, frame_channels) * plane_bytes
+    return _Arithmetic(
+        Fraction(9, 8) * frame_channels * plane_bytes + 2 * channels * PLACE_BYTES + action_bytes + 4 + 2,
+        fixed,
+        f"(9/8 x {frame_channels} x ({pixels:,} + {PLANE_RECORD_BYTES}) + 2 x {channels} x {PLACE_BYTES} + "
+        f"{action_bytes} + 4 + 2) bytes (new channels and an eighth for the first ones of episodes; where the channels "
+        f"of observation and next observation are; action, reward, two flags) + {fixed:,}",
     )
 
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from rl_training.config.off_policy import OffPolicyConfig
 from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
+from rl_training.data.replay_frames import FrameReplayBuffer
 from rl_training.data.replay_memory import check_memory
 from rl_training.envs.training import TrainingEnvs
 from rl_training.runtime.callbacks import Callback
@@ -82,23 +83,13 @@ class OffPolicyTrainer(NetworkTrainer):
         stop: StopFlag | None = None,
     ) -> None:
         super().__init__(config, run, callbacks, stop=stop)
-        encoder, codec = self.envs.encoder, self.envs.codec
         try:
-            check_memory(config, encoder, codec)
+            check_memory(config, self.envs.encoder, self.envs.codec)
             self.algorithm = self._make_algorithm()
         except BaseException:
             self.envs.close()
             raise
-        self.buffer = ReplayBuffer(
-            config.buffer_size,
-            config.num_envs,
-            encoder.shape,
-            encoder.dtype,
-            codec.shape,
-            codec.dtype,
-            n_step=config.n_step,
-            gamma=config.gamma,
-        )
+        self.buffer = self._make_buffer()
         self.replay = ReplayStore(run.run_dir / REPLAY)
         self.updates = 0
         """Updates so far."""
@@ -107,6 +98,15 @@ class OffPolicyTrainer(NetworkTrainer):
     @abstractmethod
     def _make_algorithm(self) -> OffPolicyAlgorithm:
         """Returns the algorithm for the environments' spaces."""
+
+    def _make_buffer(self) -> ReplayBuffer:
+        config, encoder, codec = self.config, self.envs.encoder, self.envs.codec
+        size, num_envs, n_step, gamma = config.buffer_size, config.num_envs, config.n_step, config.gamma
+        obs_shape, action = encoder.shape, (codec.shape, codec.dtype)
+        if config.frame_channels is None:
+            return ReplayBuffer(size, num_envs, obs_shape, encoder.dtype, *action, n_step=n_step, gamma=gamma)
+        frame_channels = config.frame_channels
+        return FrameReplayBuffer(size, num_envs, obs_shape, frame_channels, *action, n_step=n_step, gamma=gamma)
 
     def _make_envs(self) -> TrainingEnvs:
         return TrainingEnvs(self.config, gamma=self.config.gamma, scale_actions=self.scale_actions)

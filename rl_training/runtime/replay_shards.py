@@ -22,7 +22,6 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from rl_training.data.arrays import without_records
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.errors import CheckpointError
 from rl_training.runtime import checkpoint_files as files
@@ -64,8 +63,8 @@ class _Shard:
 
     first: int
     end: int
-    rows: dict[str, NDArray[Any]] | None = None
-    """What of the ring is to be written."""
+    copy: Callable[[], dict[str, NDArray[Any]]] | None = None
+    """Takes what is to be written out of the ring; None once that has happened, or was given up."""
     entry: ShardEntry | None = None
     """Of the file, once it is whole."""
     error: BaseException | None = None
@@ -75,15 +74,15 @@ class _Shard:
 
     def take(self) -> dict[str, NDArray[Any]]:
         """Returns a copy of what is to be written."""
-        if self.rows is None:
+        if self.copy is None:
             raise self.error or AssertionError("a shard is written once")
-        rows, self.rows = {name: array.copy() for name, array in self.rows.items()}, None
+        rows, self.copy = self.copy(), None
         self.taken.set()
         return rows
 
     def give_up(self, error: BaseException) -> None:
         """Lets go of the ring; whoever else was to write it fails by the same error."""
-        self.rows, self.error = None, error
+        self.copy, self.error = None, error
         self.taken.set()
 
 
@@ -162,7 +161,7 @@ class ReplayStore:
     def _seal(self, buffer: ReplayBuffer, end: int) -> WriteShards:
         while (start := self._start(buffer)) < end:
             count = min(end - start, _piece(buffer), buffer.capacity - start % buffer.capacity)
-            self._shards.append(_Shard(start, start + count, buffer.view(start, count)))
+            self._shards.append(_Shard(start, start + count, partial(buffer.copy_rows, start, count)))
         return partial(self._write, list(self._shards))
 
     # In the thread that writes.
@@ -186,7 +185,7 @@ class ReplayStore:
             raise
 
     def _write_shard(self, shard: _Shard) -> ShardEntry:
-        tensors = {name: _tensor(array) for name, array in shard.take().items()}
+        tensors = {name: torch.from_numpy(array) for name, array in shard.take().items()}
         staged = self.directory / f"{files.STAGING}{os.getpid()}-shard"
         try:
             file = files.write_file(staged, lambda file: torch.save({"first": shard.first, **tensors}, file))
@@ -266,16 +265,11 @@ def _entries(checkpoint: Checkpoint) -> list[ShardEntry]:
 def _read_shard(checkpoint: Checkpoint, entry: ShardEntry, buffer: ReplayBuffer) -> None:
     state = load_file(checkpoint, entry.path.name)
     try:
-        rows = buffer.view(entry.first, entry.count)
-        if not isinstance(state, Mapping) or state.get("first") != entry.first or state.keys() != {"first", *rows}:
+        if not isinstance(state, Mapping) or state.get("first") != entry.first:
             raise ValueError(f"it holds other things than the transitions from {entry.first}")
-        for name, array in rows.items():
-            target = _tensor(array)
-            if (state[name].shape, state[name].dtype) != (target.shape, target.dtype):
-                got, expected = ((list(t.shape), t.dtype) for t in (state[name], target))
-                raise ValueError(f"{name} is {got}, and the buffer's is {expected}")
-            target.copy_(state[name])
-    except (ValueError, AttributeError, RuntimeError) as error:
+        arrays = {name: value.numpy() for name, value in state.items() if name != "first"}
+        buffer.fill_rows(entry.first, entry.count, arrays)
+    except (ValueError, AttributeError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{entry.path} is refused: {error}") from error
 
 
@@ -283,11 +277,6 @@ def _written(entry: ShardEntry) -> _Shard:
     shard = _Shard(entry.first, entry.end, entry=entry)
     shard.taken.set()
     return shard
-
-
-def _tensor(array: NDArray[Any]) -> torch.Tensor:
-    """Returns a view: what is written to it is in the array."""
-    return torch.from_numpy(without_records(array))
 
 
 def _piece(buffer: ReplayBuffer) -> int:

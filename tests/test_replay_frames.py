@@ -1,0 +1,252 @@
+"""A buffer that stores frames once: what it returns against the plain one's, what it takes, and what fills it up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.data.replay_frames import FrameReplayBuffer, planes_held
+from rl_training.errors import ReplayBufferFull
+
+I8 = np.dtype(np.int64)
+SIDES = (2, 3)
+
+
+class Episodes:
+    """An environment's observations as stacks of frames; the first one is repeated before an episode, or zeros are."""
+
+    def __init__(self, rng: np.random.Generator, lengths: list[int], frames: int, channels: int, zeros: bool) -> None:
+        self.rng, self.lengths, self.frames, self.shape, self.zeros = rng, lengths, frames, (channels, *SIDES), zeros
+        self.played = 0
+        self.begin()
+
+    def begin(self) -> None:
+        first = self.frame()
+        before = np.zeros_like(first) if self.zeros else first
+        self.stack, self.left = [before] * (self.frames - 1) + [first], self.lengths[self.played % len(self.lengths)]
+        self.played += 1
+
+    def frame(self) -> np.ndarray:
+        """Of two colours, so that frames look alike now and then."""
+        return np.full(self.shape, self.rng.integers(2), np.uint8) if self.rng.random() < 0.5 else self.unlike_others()
+
+    def unlike_others(self) -> np.ndarray:
+        return self.rng.integers(0, 256, self.shape).astype(np.uint8)
+
+    def observation(self) -> np.ndarray:
+        return np.concatenate(self.stack)
+
+    def step(self, newer: int) -> bool:
+        """Makes so many new frames; returns whether the episode is over."""
+        self.stack = (self.stack + [self.frame() for _ in range(newer)])[-self.frames :]
+        self.left -= 1
+        return self.left == 0
+
+
+def transitions(envs: list[Episodes], steps: int, newer: list[int]) -> Iterator[tuple[Any, ...]]:
+    """What a trainer stores of them: `newer` are frames a step, in turn."""
+    rng = envs[0].rng
+    for t in range(steps):
+        obs = np.stack([env.observation() for env in envs])
+        over = np.array([env.step(newer[t % len(newer)]) for env in envs])
+        next_obs, terminated = np.stack([env.observation() for env in envs]), over & (rng.random(len(envs)) < 0.5)
+        for env in [env for env, ends in zip(envs, over, strict=True) if ends]:
+            env.begin()
+        actions, rewards = rng.integers(0, 5, len(envs)), rng.standard_normal(len(envs))
+        yield obs, actions, rewards, next_obs, terminated, over & ~terminated
+
+
+def make(kind: str, capacity: int, num_envs: int, channels: int, n_step: int, frame_channels: int) -> ReplayBuffer:
+    shape = (channels, *SIDES)
+    if kind == "plain":
+        return ReplayBuffer(capacity, num_envs, shape, np.dtype(np.uint8), (), I8, n_step, 0.9)
+    return FrameReplayBuffer(capacity, num_envs, shape, frame_channels, (), I8, n_step, 0.9)
+
+
+def assert_same_batches(plain: ReplayBuffer, shared: ReplayBuffer, seed: int, batch_size: int = 40) -> None:
+    expected, got = (buffer.sample(batch_size, np.random.default_rng(seed)) for buffer in (plain, shared))
+    for name, array in vars(expected).items():
+        other = getattr(got, name)
+        assert (other.shape, other.dtype, other.tobytes()) == (array.shape, array.dtype, array.tobytes()), name
+
+
+def held(buffer: FrameReplayBuffer) -> int:
+    return len(buffer.planes) - buffer._num_free
+
+
+def used(buffer: FrameReplayBuffer) -> int:
+    rows = min(buffer.total, buffer.capacity) // buffer.num_envs
+    return len(np.unique([buffer.obs[:rows], buffer.next_obs[:rows]]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_what_is_sampled_is_what_the_plain_buffer_returns(data: st.DataObject) -> None:
+    """Over episodes of any lengths, several laps of the ring, frames that are skipped and cut episodes."""
+    draw = data.draw
+    num_envs, rows, n_step = draw(st.integers(1, 3)), draw(st.integers(1, 9)), draw(st.integers(1, 4))
+    frames, channels, zeros = draw(st.integers(1, 4)), draw(st.sampled_from([1, 3])), draw(st.booleans())
+    lengths = draw(st.lists(st.integers(1, 12), min_size=1, max_size=5))
+    newer = draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    envs = [Episodes(rng, lengths, frames, channels, zeros) for _ in range(num_envs)]
+    form = (rows * num_envs, num_envs, frames * channels, n_step, 2 * frames * channels)  # room for whatever comes
+    plain, shared = make("plain", *form), make("shared", *form)
+    assert isinstance(shared, FrameReplayBuffer)
+    for t, transition in enumerate(transitions(envs, draw(st.integers(1, 40)), newer)):
+        for buffer in (plain, shared):
+            buffer.add(*transition)
+        if rng.random() < 0.1:
+            cut = list(np.flatnonzero(rng.random(num_envs) < 0.5))
+            for buffer in (plain, shared):
+                buffer.cut_newest(cut)
+            for env in cut:
+                envs[env].begin()
+        assert_same_batches(plain, shared, t)
+        assert held(shared) == used(shared)  # neither lost nor given away
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_a_buffer_that_was_filled_from_copies_goes_on_as_the_one_that_was_copied(data: st.DataObject) -> None:
+    draw = data.draw
+    num_envs, rows = draw(st.integers(1, 3)), draw(st.integers(1, 6))
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    envs = [Episodes(rng, draw(st.lists(st.integers(1, 9), min_size=1)), 4, 1, draw(st.booleans())) for _ in "abc"]
+    form = (rows * num_envs, num_envs, 4, 2, 8)
+    buffer, copied, pieces = make("shared", *form), 0, []
+    for transition in transitions(envs[:num_envs], draw(st.integers(1, 25)), [1]):
+        buffer.add(*transition)
+        ring_ends = buffer.total % buffer.capacity == 0
+        if ring_ends or draw(st.booleans()):  # a piece of what is new, as a shard has it
+            pieces.append((copied, buffer.total - copied, buffer.copy_rows(copied, buffer.total - copied)))
+            copied = buffer.total
+        if copied == buffer.total and draw(st.booleans()):
+            other = make("shared", *form)
+            assert isinstance(buffer, FrameReplayBuffer)
+            assert isinstance(other, FrameReplayBuffer)
+            for first, count, arrays in pieces:
+                if first + count > buffer.oldest:
+                    other.fill_rows(first, count, arrays)
+            other.total = buffer.total
+            assert_same_batches(buffer, other, buffer.total)
+            if buffer.size == buffer.capacity:
+                assert held(other) == held(buffer) == used(other)
+            buffer = other
+
+
+def test_copies_are_the_same_bytes_wherever_their_planes_lie() -> None:
+    rng = np.random.default_rng(0)
+    history = list(transitions([Episodes(rng, [7, 3], 4, 1, False)], 30, [1]))
+    one, other = make("shared", 10, 1, 4, 1, 1), make("shared", 10, 1, 4, 1, 1)
+    for transition in history:
+        one.add(*transition)
+    for transition in history[-12:]:
+        other.add(*transition)
+    assert not np.array_equal(one.obs, other.obs)
+    a, b = one.copy_rows(22, 6), other.copy_rows(4, 6)
+    assert {name: array.tobytes() for name, array in a.items()} == {name: array.tobytes() for name, array in b.items()}
+
+
+@pytest.mark.parametrize(("zeros", "beginning"), [(False, 1), (True, 2)])
+def test_a_step_takes_one_frame_and_an_episode_one_more(zeros: bool, beginning: int) -> None:
+    """Three laps of a ring of 200 with episodes of 20 steps, of which it holds ten; before them may be zeros."""
+    env = Episodes(np.random.default_rng(0), [20], 4, 1, zeros)
+    env.frame = env.unlike_others  # type: ignore[method-assign]
+    buffer = make("shared", 200, 1, 4, 1, 1)
+    assert isinstance(buffer, FrameReplayBuffer)
+    for transition in transitions([env], 600, [1]):
+        buffer.add(*transition)
+    assert (held(buffer), len(buffer.planes)) == (200 + 10 * beginning, 225 + 8)
+
+
+@pytest.mark.parametrize("num_envs", [1, 4])
+@pytest.mark.parametrize("lengths", [[8], [1, 15], [1, 1, 30, 4, 4]])
+def test_episodes_of_eight_steps_on_average_fit_for_ever(num_envs: int, lengths: list[int]) -> None:
+    rng = np.random.default_rng(0)
+    envs = [Episodes(rng, lengths, 4, 1, zeros=False) for _ in range(num_envs)]
+    for env in envs:
+        env.frame = env.unlike_others  # type: ignore[method-assign]
+    buffer, plain = (make(kind, 80 * num_envs, num_envs, 4, 3, 1) for kind in ("shared", "plain"))
+    for transition in transitions(envs, 500, [1]):
+        buffer.add(*transition)
+        plain.add(*transition)
+    assert_same_batches(plain, buffer, 0)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "newer", "fits", "room"),
+    [
+        # There is room for 9/8 of 2,000 and 8 frames; t steps have 2 t, 5/4 t, 1 + 2 t; 1 + 4 t > 808 + 3/2 (t - 1).
+        pytest.param([1], [1], 1_129, 2_258, id="episodes of one step"),
+        pytest.param([4], [1], 1_806, 2_258, id="episodes of four steps"),
+        pytest.param([9_999], [2], 1_128, 2_258, id="two frames a step"),
+        pytest.param([9_999], [4], 322, 1_291, id="nothing in common"),
+    ],
+)
+def test_what_does_not_fit_ends_the_run_in_one_line_in_the_first_lap(
+    lengths: list[int], newer: list[int], fits: int, room: int
+) -> None:
+    env = Episodes(np.random.default_rng(0), lengths, 4, 1, zeros=False)
+    env.frame = env.unlike_others  # type: ignore[method-assign]
+    buffer = make("shared", 2_000, 1, 4, 1, 1)
+
+    def fill() -> None:
+        for transition in transitions([env], 2_000, newer):
+            buffer.add(*transition)
+
+    with pytest.raises(ReplayBufferFull) as full:
+        fill()
+    assert buffer.total == fits
+    assert str(full.value) == (
+        f"frame_channels: the replay buffer's {fits:,} transitions have more than {room:,} different channels of "
+        f"images, and there is room for {room:,}: either more than 1 of an observation are new in a step, or episodes "
+        f"have fewer than 8 steps on average; begin a new run without frame_channels"
+    )
+
+
+def test_the_room_follows_the_arithmetic() -> None:
+    assert planes_held(1_000_000, 8, 4, 1) == 1_000_000 * 9 // 8 + 8 * 8
+    buffer = FrameReplayBuffer(800, 2, (12, 84, 84), 3, (), I8)
+    # 3 * 900 + 2 * 12 * 2 = 2,748 planes of 7,056 + 8 bytes; 800 transitions of 2 * 12 * 4 + 8 + 4 + 2 bytes
+    assert (len(buffer.planes), buffer.nbytes) == (2_748, 2_748 * 7_064 + 800 * 110)
+
+
+def test_batches_reuse_their_memory_and_are_no_part_of_the_buffer() -> None:
+    buffer, rng = make("shared", 20, 1, 4, 1, 1), np.random.default_rng(0)
+    for transition in transitions([Episodes(rng, [9], 4, 1, False)], 25, [1]):
+        buffer.add(*transition)
+    first, second = buffer.sample(8, np.random.default_rng(1)), buffer.sample(8, np.random.default_rng(1))
+    assert first.obs is second.obs
+    before = first.obs.copy()
+    first.obs[:] = 0
+    assert np.array_equal(buffer.sample(8, np.random.default_rng(1)).obs, before)
+    assert (len(buffer.sample(5, rng)), len(buffer.sample(50, rng))) == (5, 50)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows.pop("planes"), r"planes is bool \(0,\), and the buffer's is uint8"),
+        (lambda rows: rows.update(planes=rows["planes"][:, :1]), r"planes is uint8 \(\d+, 1, 3\), and the buffer's"),
+        (lambda rows: rows.update(planes=rows["planes"].astype(np.int8)), r"planes is int8"),
+        (lambda rows: rows.update(planes=rows["planes"][:-1]), r"it has \d+ planes, of which those from 0 to \d+ are"),
+        (lambda rows: rows["obs"].__isub__(1), r"those from -1 to"),
+        (lambda rows: rows.update(obs=rows["obs"].astype(np.int64)), r"obs is int64 \(6, 1, 4\), and the buffer's is"),
+        (lambda rows: rows.update(planes=np.zeros((400, 2, 3), np.uint8)), "it has 400 new planes, and there is room"),
+    ],
+)
+def test_copies_that_were_changed_are_refused(change: Any, message: str) -> None:
+    buffer = make("shared", 20, 1, 4, 1, 1)
+    for transition in transitions([Episodes(np.random.default_rng(0), [9], 4, 1, False)], 6, [1]):
+        buffer.add(*transition)
+    rows = buffer.copy_rows(0, 6)
+    change(rows)
+    with pytest.raises(ValueError, match=message):
+        make("shared", 20, 1, 4, 1, 1).fill_rows(0, 6, rows)
