@@ -34,7 +34,12 @@ def error_line(error: BaseException) -> str:
 
 
 def foreign_cause(error: BaseException) -> BaseException | None:
-    """Returns what was raised in a user's own code and led to `error`; None where all of its causes are ours."""
+    """Returns what was raised in a user's own code and led to `error`; None where all of its causes are ours.
+
+    What the system says of a disk is no code of the user's, and is in the error's own line.
+    """
+    if isinstance(error, CheckpointNotWritten):
+        return None
     cause = error.__cause__
     while isinstance(cause, RLTrainingError):
         cause = cause.__cause__

@@ -222,6 +222,18 @@ def test_what_is_no_checkpoint_at_all_is_refused(tmp_path: Path) -> None:
     assert "holds no run and no checkpoint" in refusal(lambda: find_checkpoint(tmp_path / "empty"))
     (tmp_path / "empty" / "config.yaml").touch()
     assert "holds a run that ended before its first checkpoint" in refusal(lambda: find_checkpoint(tmp_path / "empty"))
+    root = tmp_path / "empty" / "checkpoints"
+    (root / ".tmp-17-step_000000000000").mkdir(parents=True)  # killed in its very first save
+    for path in (root, root.parent):
+        said = refusal(lambda path=path: find_checkpoint(path))
+        advice = "train again with another run_dir, or remove this one first"
+        assert said == f"{path} holds a run that ended before its first checkpoint; {advice}"
+    (root / "damaged-step_000000000000").mkdir()
+    said = refusal(lambda: find_checkpoint(tmp_path / "empty"))
+    assert "empty has no good checkpoint; " in said
+    assert said.endswith(
+        "; where the run is in MLflow, resume it by its MLflow run id; else train again with another run_dir"
+    )
     (tmp_path / "step_000000000007").mkdir()
     assert "has no manifest.json" in refusal(lambda: find_checkpoint(tmp_path / "step_000000000007"))
 

@@ -13,7 +13,7 @@ import pytest
 
 from rl_training.cli import run
 from rl_training.cli_output import log_to_stderr
-from rl_training.errors import EnvironmentFault, RunFailed, foreign_cause
+from rl_training.errors import CheckpointNotWritten, EnvironmentFault, RunFailed, foreign_cause
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -330,6 +330,9 @@ def test_traceback_is_of_the_users_own_code_or_none():
     assert foreign_cause(retried) is None
     fault.__cause__ = theirs = RuntimeError("sensor 3 returned no frame")
     assert foreign_cause(retried) is foreign_cause(fault) is theirs
+    full = CheckpointNotWritten("step_000000000064 can't be written: No space left on device")
+    full.__cause__ = OSError(28, "No space left on device")
+    assert foreign_cause(full) is None
 
 
 def test_stopped_by_sigterm_is_75_and_resumable(config, own_home):

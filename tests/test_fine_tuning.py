@@ -104,7 +104,9 @@ def test_layers_of_other_shapes_are_fresh_and_named(caplog: pytest.LogCaptureFix
     trainer: Any = MANAGER.resume(source.run_dir, fine_tune=True, env_id="Acrobot-v1")
     state = policy_at_start(trainer)
     fresh = {"mlps.weights.0", "mlps.biases.0", "mlps.head_weights.0", "mlps.head_biases.0"}  # input, policy's head
-    assert "drawn anew, since the checkpoint has none that fit: mlps.weights.0, mlps.biases.0, " in caplog.text
+    assert (
+        "4 tensors carried over, 4 drawn anew, since the checkpoint has none that fit (mlps.weights.0, " in caplog.text
+    )
     assert set(origin_of(trainer.run.run_dir)["fine_tuning"]["fresh"]) == fresh
     unrelated = policy_at_start(MANAGER.setup(settings(env_id="Acrobot-v1")))["weights"]
     for name, weight in state["weights"].items():
@@ -224,8 +226,8 @@ def test_from_the_command_line_and_in_mlflow(client: Any, tmp_path: Path) -> Non
     assert code == 0, err
     tuned = json.loads(out)
     said = (
-        "4 tensors carried over; drawn anew, since the checkpoint has none that fit: mlps.weights.0, mlps.biases.0, "
-        "mlps.head_weights.0, mlps.head_biases.0; observation statistics: fresh"
+        "4 tensors carried over, 4 drawn anew, since the checkpoint has none that fit (mlps.weights.0, mlps.biases.0, "
+        "mlps.head_weights.0, ...); observation statistics: fresh"
     )
     assert said in err
     assert (tuned["num_timesteps"], tuned["stop_reason"]) == (32, "completed")

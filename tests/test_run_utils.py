@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -174,6 +175,19 @@ def test_a_place_that_can_not_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=rf"run_dir {tmp_path}/file/run can't be written: Not a directory"):
         create_training_run(config(run_dir=tmp_path / "file" / "run"))
+    with pytest.raises(UserError, match=rf"^run_dir {tmp_path}/file is a file; expected a directory"):
+        create_training_run(config(run_dir=tmp_path / "file"))
+
+
+def test_a_place_that_becomes_full_is_left_as_it_was(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))  # less than `config.yaml` has
+    try:
+        with pytest.raises(UserError, match=rf"^run_dir {tmp_path}/run can't be written: File too large"):
+            create_training_run(config(run_dir=tmp_path / "run"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_run_is_opened_by_its_directory(tmp_path: Path) -> None:

@@ -1,8 +1,15 @@
 """A run's summary in lines: the same words from every command."""
 
+import os
+import signal
+
+import pytest
+
 from rl_training.api.summary import summary_lines
+from rl_training.api.training import run_training
 from rl_training.config.reader import compact_config
 from rl_training.experiment.loading import load_config
+from rl_training.runtime.callbacks import Callback, TrainerState
 
 EVALUATION = {"return_mean": 1234.5, "ci_low": 1000.0, "ci_high": 1469.0, "episodes": 1_000, "cut": 0}
 
@@ -65,7 +72,7 @@ def test_resumes_that_were_not_exact_are_said():
 def test_one_episode_has_no_interval_and_cut_episodes_are_said():
     one = {**EVALUATION, "ci_low": None, "ci_high": None, "episodes": 1, "cut": 1}
     line = summary_lines({**DONE, "evaluation": one})[1]
-    assert line == "mean return 1,234.50 over 1 held-out episode; 1 of them were cut at evaluation.max_episode_steps"
+    assert line == "mean return 1,234.50 over 1 held-out episode, of which 1 cut at evaluation.max_episode_steps"
 
 
 def test_settings_on_few_lines_hide_secrets_and_have_every_section():
@@ -77,3 +84,18 @@ def test_settings_on_few_lines_hide_secrets_and_have_every_section():
     assert "seed: 3, " in " ".join(lines)
     assert "network: {hidden: [64, 64], activation: tanh, initial_log_std: 0.0}" in lines
     assert "env_kwargs: {api_token: '***'}" in lines
+
+
+class Signals(Callback):
+    """Has the system stop the run at its first update."""
+
+    def on_update_end(self, state: TrainerState) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.parametrize(("options", "words"), [({"track": False}, "--no-track"), ({"offline": True}, "--offline")])
+def test_a_run_goes_on_tracked_as_it_was_begun(options, words, tmp_path, monkeypatch):
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
+    config = load_config("ppo/cartpole", {"total_timesteps": 64, "num_envs": 1, "rollout_steps": 32, "batch_size": 32})
+    summary = run_training(config, [Signals()], **options)
+    assert summary.lines()[1] == f"go on with: rl-training resume {words} {summary.run_dir}"

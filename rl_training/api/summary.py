@@ -40,7 +40,7 @@ def evaluation_line(evaluation: Mapping[str, Any]) -> str:
     interval = ""
     if evaluation["ci_low"] is not None:
         interval = f" (95 % interval {evaluation['ci_low']:,.2f} to {evaluation['ci_high']:,.2f})"
-    cut = f"; {evaluation['cut']:,} of them were cut at evaluation.max_episode_steps" if evaluation["cut"] else ""
+    cut = f", of which {evaluation['cut']:,} cut at evaluation.max_episode_steps" if evaluation["cut"] else ""
     episodes = f"{evaluation['episodes']:,} held-out episode{'s' if evaluation['episodes'] > 1 else ''}"
     return f"mean return {evaluation['return_mean']:,.2f}{interval} over {episodes}{cut}"
 

@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from textwrap import indent
@@ -65,6 +65,8 @@ class RunSummary:
     """The resumes on the way that may not have been exact; see `rl_training.runtime.inexact`."""
     unsent: str = ""
     """What is not in MLflow, and what to do; empty where everything is there."""
+    resume_words: str = "resume"
+    """The command of `rl-training`, and its options, by which the run goes on as it was begun."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns it for JSON; of the evaluation the numbers that sum it up."""
@@ -87,7 +89,7 @@ class RunSummary:
 
     def lines(self) -> list[str]:
         """Returns it for people."""
-        return summary_lines(self.to_dict())
+        return summary_lines(self.to_dict(), resume=self.resume_words)
 
 
 def check_environment(config: TrainConfig) -> ValidationReport:
@@ -180,7 +182,9 @@ def _run(trainer: Trainer, *, track: bool, offline: bool) -> RunSummary:
             trainer.stop.cause = None  # that wish is granted; who asks from here on is a signal
         evaluation = judge_final_policy(trainer, result, log)
         log.close()
-        return summarize(trainer, result, evaluation, session)
+        summary = summarize(trainer, result, evaluation, session)
+        option = " --no-track" if not track else " --offline" if offline else ""
+        return replace(summary, resume_words=f"resume{option}")
 
 
 def leave_at_checkpoint(trainer: Trainer) -> NoReturn:

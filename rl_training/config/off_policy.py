@@ -66,5 +66,5 @@ class OffPolicyConfig(TrainConfig):
                 ("learning_starts", "total_timesteps", "train_freq", "batch_size"),
                 f"got {self.learning_starts}, and the run ends at total_timesteps = {self.total_timesteps} with 0 "
                 f"updates: the first one waits for learning_starts and for batch_size = {self.batch_size} transitions, "
-                f"then for train_freq = {self.train_freq} steps more; lower learning_starts or raise total_timesteps",
+                f"then for train_freq = {self.train_freq} more; lower learning_starts or raise total_timesteps",
             )

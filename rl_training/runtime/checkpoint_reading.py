@@ -197,15 +197,22 @@ def find_checkpoint(source: str | Path, *, policy_only: bool = False) -> Checkpo
     root = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
     checkpoint, skipped = newest_good(root)
     if checkpoint is None:
-        if root == path and not any(path.glob("*step_*")):
-            if (path / CONFIG).is_file():
-                advice = "train again with another run_dir, or remove this one first"
-                raise CheckpointError(f"{path} holds a run that ended before its first checkpoint; {advice}")
-            raise CheckpointError(f"{path} holds no run and no checkpoint")
-        raise CheckpointError("; ".join([f"{path} has no good checkpoint", *skipped]))
+        raise CheckpointError(_nothing_good(path, root, skipped))
     for line in skipped:
         logger.warning("skipped: %s", line)
     return checkpoint
+
+
+def _nothing_good(path: Path, root: Path, skipped: list[str]) -> str:
+    """Returns what is wrong with a path that stands for no good checkpoint, and what to do."""
+    is_run = any((folder / CONFIG).is_file() for folder in (path, path.parent))
+    if any(not written.name.startswith(files.STAGING) for written in root.glob("*step_*")):
+        advice = "where the run is in MLflow, resume it by its MLflow run id; else train again with another run_dir"
+        return "; ".join([f"{path} has no good checkpoint", *skipped, advice])
+    if is_run:
+        advice = "train again with another run_dir, or remove this one first"
+        return f"{path} holds a run that ended before its first checkpoint; {advice}"
+    return f"{path} holds no run and no checkpoint"
 
 
 def best_path(root: Path) -> tuple[Path, float] | None:

@@ -14,6 +14,9 @@ from rl_training.errors import CheckpointError
 from rl_training.runtime.checkpoint import Checkpoint, load_policy_state, load_trainer_state
 from rl_training.runtime.manifest import TRAINER
 
+NAMED = 3
+"""Tensors that a message names, at most; `metadata.json` has all of them."""
+
 
 @dataclass(frozen=True)
 class WeightsOf:
@@ -34,7 +37,10 @@ class CarriedOver:
     """What became of the observation statistics."""
 
     def __str__(self) -> str:
-        fresh = f"; drawn anew, since the checkpoint has none that fit: {', '.join(self.fresh)}" if self.fresh else ""
+        named = ", ".join(self.fresh[:NAMED]) + (", ..." if len(self.fresh) > NAMED else "")
+        fresh = (
+            f", {len(self.fresh)} drawn anew, since the checkpoint has none that fit ({named})" if self.fresh else ""
+        )
         return f"{len(self.carried)} tensors carried over{fresh}; observation statistics: {self.statistics}"
 
 

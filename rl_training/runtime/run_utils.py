@@ -118,11 +118,15 @@ def create_training_run(
         with (run_dir / METADATA).open("x", encoding="utf-8") as file:
             file.write(json.dumps(metadata, indent=2, allow_nan=False) + "\n")
     except FileExistsError:
+        if not run_dir.is_dir():
+            raise UserError(f"run_dir {run_dir} is a file; expected a directory, or a path that is free") from None
         raise UserError(
             f"{run_dir} holds a run already; go on with it by "
             f"`{program('rl-training')} resume {shlex.quote(str(run_dir))}`, or choose another run_dir"
         ) from None
     except OSError as error:
+        with suppress(OSError):
+            discard_training_run(TrainingRun(run_dir, run_uid))
         raise UserError(f"run_dir {run_dir} can't be written: {error.strerror or error}") from error
     return TrainingRun(run_dir, run_uid)
 

@@ -120,12 +120,11 @@ def _fine_tuned(
         origin = {**_origin(checkpoint, changes), "fine_tuning": asdict(carried)}
         update_metadata(run, {"forked_from": origin})
     logger.warning(
-        "a new run, fine-tuned from run %s at step %s: it begins with the weights alone (%s); counters, optimiser, "
-        "buffers, episodes and random streams begin anew; it differs in %s",
+        "a new run, fine-tuned from run %s at step %s\n  it begins with the weights alone (%s)\n  it differs in %s",
         checkpoint.run_uid,
         f"{checkpoint.num_timesteps:,}",
         carried,
-        "; ".join(map(str, changes)) or "no setting",
+        "".join(f"\n    {change}" for change in changes) or "no setting",
     )
     return trainer
 
