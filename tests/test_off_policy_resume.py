@@ -35,10 +35,15 @@ SMALL: dict[str, Any] = {
     "logging": {"every": 20},
     "evaluation": {"every": 70, "episodes": 2, "num_envs": 2},
 }
+STACKS: dict[str, Any] = {
+    "wrappers": [{"name": "FrameStackObservation", "kwargs": {"stack_size": 4}}],
+    "normalization": {"reward": True},
+}
 CONFIGS = {
     "dqn": dqn("CartPole-v1", target_update_every=30, double=True, dueling=True, **SMALL),
     "sac": sac("Pendulum-v1", max_episode_steps=25, warmup_hold=7, **SMALL),
     "dqn on images and numbers": dqn("DictObs", target_update_every=30, **SMALL),
+    "dqn on frames": dqn("GreyImage", target_update_every=30, frame_channels=1, **{**SMALL, **STACKS}),
 }
 
 
@@ -82,6 +87,8 @@ def phase_and_updates(result: TrainResult) -> tuple[str, int]:
         ("dqn", "async", [132, 258]),
         ("sac", "async", [132, 258]),
         ("dqn on images and numbers", "sync", [67, 118]),
+        ("dqn on frames", "sync", [67, 118, 285]),
+        ("dqn on frames", "async", [67]),
     ],
 )
 def test_a_run_stopped_anywhere_and_resumed_is_the_run_that_was_never_stopped(
@@ -103,6 +110,16 @@ def test_a_run_stopped_anywhere_and_resumed_is_the_run_that_was_never_stopped(
         assert sha(resumed) == expected, polls
         assert points.points == whole.points, polls
     assert any(phase == "update" and updates % 5 for phase, updates in moments), moments
+
+
+def test_frames_that_are_stored_once_teach_the_very_same() -> None:
+    sharing = CONFIGS["dqn on frames"]
+    trainers = [run_of(MANAGER.setup(c)) for c in (sharing, sharing.model_copy(update={"frame_channels": None}))]
+    shared, whole = (trainer.train() for trainer in trainers)
+    assert sha(shared) == sha(whole)
+    assert [type(trainer.buffer).__name__ for trainer in trainers] == ["FrameReplayBuffer", "ReplayBuffer"]
+    assert trainers[0].buffer.terminated.any()
+    assert trainers[0].buffer.truncated.any()
 
 
 def run_of(trainer: Trainer) -> OffPolicyTrainer:
@@ -180,8 +197,13 @@ def test_an_episode_that_could_not_be_brought_back_is_cut_in_the_buffer_for_good
     assert later.buffer.truncated[33].tolist() == [True, True]  # saved so, though its shard had been written before
 
 
-def test_a_setting_of_the_buffer_must_stay() -> None:
+def test_settings_of_the_buffer_must_stay() -> None:
+    done = MANAGER.setup(CONFIGS["dqn on frames"]).train()
+    with pytest.raises(CheckpointError, match=r"frame_channels: 1 -> None \(must be equal\)"):
+        MANAGER.resume(done.run_dir, frame_channels=None)
     done = MANAGER.setup(dqn(total_timesteps=120, learning_starts=40)).train()
+    with pytest.raises(CheckpointError, match=r"frame_channels: None -> 1 \(must be equal\)"):
+        MANAGER.resume(done.run_dir, frame_channels=1)
     with pytest.raises(CheckpointError, match=r"buffer_size: 2000 -> 4000 \(must be equal\)"):
         MANAGER.resume(done.run_dir, buffer_size=4_000)
 

@@ -120,6 +120,27 @@ class SmallImage(Plain):
         return frame
 
 
+class GreyImage(Plain):
+    """Noise of 6 x 8 grey pixels; any step ends an episode with a chance of 1 in 12, and half of them are cut by it."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.observation_space = spaces.Box(0, 255, (6, 8), np.uint8)
+
+    def observe(self) -> Any:
+        return self.np_random.integers(0, 256, (6, 8)).astype(np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = super().reset(seed=seed, options=options)
+        self.cut = bool(self.np_random.integers(2))
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self.t += 1
+        over = bool(self.np_random.random() < 1 / 12)
+        return self.observe(), self.reward(action), over and not self.cut, over and self.cut, {}
+
+
 class DictObs(Plain):
     """A camera, a position, a gear of three and two switches, each telling the step."""
 
