@@ -33,6 +33,8 @@ class Deployed:
     automations: Mapping[str, str]
     """Automations, and what was done with each."""
     deployments: Sequence[Deployment]
+    paused: Sequence[str]
+    """Schedules of them that do not run, by deployment and slug: somebody has paused them, or the file does."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns it for JSON."""
@@ -57,6 +59,7 @@ class Deployed:
                 }
                 for deployment in self.deployments
             ],
+            "paused": list(self.paused),
         }
 
     def lines(self) -> list[str]:
@@ -67,6 +70,7 @@ class Deployed:
             *(f"automation {name!r}: {done}" for name, done in self.automations.items()),
             f"{len(self.deployments)} deployments of {self.file} at {self.api_url}:",
             *(f"  {line}" for deployment in self.deployments for line in deployment.lines()),
+            *(f"paused, does not run: {schedule}" for schedule in self.paused),
             "",
             f"their runs need a worker: rl-training worker{'' if pool == 'rl-training' else f' --pool {pool}'}",
             f"to run one: prefect deployment run '{self.deployments[0].name}' --watch",
@@ -89,8 +93,8 @@ def deploy(file: Path | None = None) -> Deployed:
             pools = {name: _make_pool(client, name) for name in dict.fromkeys(one.pool for one in deployments)}
             automations = install_automations(client)
             _deploy(file)
-            _require(client, deployments)
-    return Deployed(api_url, file, pools, automations, deployments)
+            paused = [schedule for deployment in deployments for schedule in _paused(client, deployment)]
+    return Deployed(api_url, file, pools, automations, deployments, paused)
 
 
 def _make_pool(client: SyncPrefectClient, name: str) -> str:
@@ -121,12 +125,20 @@ def _deploy(file: Path) -> None:
         raise UserError(f"Prefect could not deploy {file}:\n{(done.stdout + done.stderr).strip()}")
 
 
-def _require(client: SyncPrefectClient, deployments: Sequence[Deployment]) -> None:
-    """Checks that the server has them: Prefect leaves out what it can't read, and calls that a success."""
+def _paused(client: SyncPrefectClient, deployment: Deployment) -> list[str]:
+    """Returns the schedules of a deployment that do not run.
+
+    Raises:
+        UserError: The server does not have it: Prefect leaves out what it can't read, and calls that a success.
+    """
     from prefect.exceptions import ObjectNotFound
 
-    for deployment in deployments:
-        try:
-            client.read_deployment_by_name(deployment.name)
-        except ObjectNotFound:
-            raise UserError(f"Prefect deployed the file and left {deployment.name} out; see `prefect deploy`") from None
+    try:
+        there = client.read_deployment_by_name(deployment.name)
+    except ObjectNotFound:
+        raise UserError(f"Prefect deployed the file and left {deployment.name} out; see `prefect deploy`") from None
+    return [
+        f"{deployment.name}, schedule {schedule.slug or schedule.id}"
+        for schedule in there.schedules
+        if there.paused or not schedule.active
+    ]

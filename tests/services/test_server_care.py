@@ -100,6 +100,8 @@ def test_deploy_makes_what_is_missing_and_leaves_what_is_there(
 
     again = deploy(project)
     assert set(again.automations.values()) == {"unchanged"}
+    assert (deployed["paused"], again.paused) == ([], ["retrain-flow/hourly, schedule hourly"])
+    assert "paused, does not run: retrain-flow/hourly, schedule hourly" in again.lines()
     after = services.get("/deployments/name/retrain-flow/hourly")
     assert after["id"] == there["id"]
     assert [(one["id"], one["active"]) for one in after["schedules"]] == [(schedule["id"], False)]
