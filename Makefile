@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check services-test secrets extras-test soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-speed bench-solved bench-scaling screenshots clean
+.PHONY: help setup train test check services-test secrets extras-test soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-replay bench-speed bench-solved bench-scaling screenshots clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -31,6 +31,7 @@ help:
 	@echo "  make bench-learning   train several seeds of each task (or SEEDS seeds of CONFIG) and judge the final policies"
 	@echo "  make bench-overhead   measure what the flow and tracking cost"
 	@echo "  make bench-saving     measure how long training stands still for a checkpoint of a replay buffer of 1 GB"
+	@echo "  make bench-replay     measure what replay buffers of images take, a million transitions among them (8 GB)"
 	@echo "  make bench-speed      measure speed beside other libraries (PEERS=FOLDER, CLEANRL=CHECKOUT, ROUNDS=5) and the machine"
 	@echo "  make bench-solved     measure the time until CartPole and Pendulum are solved, beside the same libraries (SEEDS=5)"
 	@echo "  make bench-scaling    measure how cost grows with environments, steps and replay buffers"
@@ -90,6 +91,9 @@ bench-overhead: $(READY)
 
 bench-saving: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/saving.py
+
+bench-replay: $(READY)
+	@$(BIN)/python benchmarks/replay_memory.py
 
 $(PEERS)/%/.ready: benchmarks/speed/%.txt
 	@echo "installing $* into $(@D) (minutes the first time)"

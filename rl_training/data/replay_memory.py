@@ -14,7 +14,7 @@ import psutil  # type: ignore[import-untyped]
 from rl_training.config.off_policy import OffPolicyConfig
 from rl_training.data.replay_frames import PLACE_BYTES, PLANE_RECORD_BYTES, planes_held
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, one_line
 
 RESERVE = 0.1
 """The share of the memory that a buffer must leave to everything else."""
@@ -74,8 +74,8 @@ def check_memory(
 def _check_frame_channels(frame_channels: int, encoder: ObservationEncoder) -> None:
     if encoder.kind != "image":
         raise ConfigError(
-            f"frame_channels: got {frame_channels}, and observations are no image but {encoder.space}; only the "
-            f"channels of images are stored once; leave frame_channels out"
+            f"frame_channels: got {frame_channels}, and observations are no image but {one_line(encoder.space)}; only "
+            f"the channels of images are stored once; leave frame_channels out"
         )
     if encoder.shape[0] % frame_channels:
         raise ConfigError(

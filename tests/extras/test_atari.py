@@ -5,9 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.data.replay_frames import FrameReplayBuffer
 from rl_training.data.replay_memory import check_memory
 from rl_training.envs.factory import make_env
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
+from rl_training.envs.training import TrainingEnvs
 from rl_training.errors import ConfigError
 from rl_training.experiment.loading import load_config
 from rl_training.runtime.workflows import evaluate_checkpoint
@@ -68,12 +71,33 @@ def test_a_later_episode_comes_back_in_another_instance() -> None:
     other.close()
 
 
-def test_the_replay_buffer_fits_into_four_gigabytes() -> None:
-    """50,000 x (2 x 4 x 84 x 84 + 8 + 4 + 2) bytes = 2,823,100,000."""
+def test_the_replay_buffer_fits_into_half_a_gigabyte() -> None:
+    """50,000 x (9/8 x 7,064 + 2 x 4 x 4 + 8 + 4 + 2) + 8 x 7,064 bytes = 399,706,512."""
     config = load_config("dqn/pong")
     env = make_env(config, 0)
     encoder, codec = ObservationEncoder(env.observation_space), ActionCodec(env.action_space)
     env.close()
-    check_memory(config, encoder, codec, available=4_000_000_000)
-    with pytest.raises(ConfigError, match=r"50,000 x \(2 x 28,224 \+ 8 \+ 4 \+ 2\) bytes .* = 2\.8 GB"):
-        check_memory(config, encoder, codec, available=3_000_000_000)
+    check_memory(config, encoder, codec, available=500_000_000)
+    with pytest.raises(ConfigError, match=r"50,000 x \(9/8 x 1 x \(7,056 \+ 8\) .* = 0\.4 GB"):
+        check_memory(config, encoder, codec, available=400_000_000)
+
+
+def test_frames_that_are_stored_once_are_pongs_own() -> None:
+    """Over the ends of games, with the stacks that they begin with."""
+    config = load_config("dqn/pong")
+    envs = TrainingEnvs(config, gamma=config.gamma)
+    encoder, codec = envs.encoder, envs.codec
+    size, action = (1_500, 1, encoder.shape), (codec.shape, codec.dtype)
+    plain, shared = ReplayBuffer(*size, encoder.dtype, *action), FrameReplayBuffer(*size, 1, *action)
+    envs.start()
+    rng = np.random.default_rng(0)
+    for _ in range(2_000):
+        obs, actions = envs.observation, rng.integers(0, 6, 1)
+        step = envs.step(actions)
+        for buffer in (plain, shared):
+            buffer.add(obs, actions, step.reward, step.next_observation, step.terminated, step.truncated)
+    envs.close()
+    assert plain.terminated.sum() >= 1
+    for seed in range(50):
+        batches = [buffer.sample(32, np.random.default_rng(seed)) for buffer in (plain, shared)]
+        assert all(np.array_equal(a, b) for a, b in zip(*(vars(batch).values() for batch in batches), strict=True))
