@@ -12,6 +12,7 @@ import time
 import pytest
 from mlflow_store import make_run, ship_all, tracked_run
 
+from rl_training.errors import TrackingError
 from rl_training.runtime import stopping
 from rl_training.runtime.stopping import StopFlag
 from rl_training.tracking import run_files
@@ -70,7 +71,7 @@ def test_a_shipper_that_has_not_begun_ends_with_training_too(tmp_path, monkeypat
         out, _ = process.communicate()  # closes its standard input: training is gone
         assert time.monotonic() - ended < 8
     assert process.returncode == 1
-    assert json.loads(out) == {"error": "no answer within 0 s of the end of training"}
+    assert json.loads(out) == {"error": "no answer within 0 s of the end of training", "server": True}
 
 
 def test_a_shipper_that_nobody_listens_to_says_in_its_log_what_came_of_the_run(home):
@@ -83,6 +84,19 @@ def test_a_shipper_that_nobody_listens_to_says_in_its_log_what_came_of_the_run(h
     process.wait()
     assert "Traceback" not in log
     assert "{" not in log
+
+
+def test_a_run_that_was_deleted_is_told_alone(home, client):
+    run_dir, config = make_run()
+    with start_tracking(run_dir, config) as session:
+        session.log(1, {"train/loss": 1.0}, "update")
+    client.delete_run(session.run_id)
+    with pytest.raises(TrackingError) as caught:
+        start_tracking(run_dir, config)
+    assert str(caught.value) == (  # and nothing of a server to be started, or of --offline
+        f"run {session.run_id} was deleted in MLflow; restore it there, "
+        f"or `rl-training sync {run_dir} --new-run` sends everything to a new run"
+    )
 
 
 def test_what_is_left_is_counted_in_words(home):

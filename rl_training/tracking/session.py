@@ -111,14 +111,16 @@ class TrackingSession:
                 return None
             line = self._next_line(min(left, POLL_SECONDS))
             if line is not None:
-                answer = json.loads(line) if line else {"error": self._why_silent()}
+                answer = json.loads(line) if line else self._silent()
             if "step" in answer:
                 seconds = SERVER_SECONDS if answer == ASKING else SLOW_SERVER_SECONDS
                 answer, self._deadline = {}, min(time.monotonic() + seconds, self._latest)
-        answer = answer or {"error": self._why_silent()}
+        answer = answer or self._silent()
         if "error" in answer:
             self._process.kill()
             self._process.wait()
+            if not answer["server"]:
+                raise TrackingError(answer["error"])
             start = "Start the server, or set" if is_server(self._uri or "") else "Set"
             raise TrackingError(
                 f"MLflow at {without_credentials(self._uri or '')} can't be used: {answer['error']}\n"
@@ -215,6 +217,9 @@ class TrackingSession:
             return self._lines.get(timeout=max(0.0, seconds))
         except queue.Empty:
             return None
+
+    def _silent(self) -> dict[str, Any]:
+        return {"error": self._why_silent(), "server": True}
 
     def _why_silent(self) -> str:
         assert self._process is not None

@@ -192,7 +192,8 @@ def main(run_dir: Path, replies: TextIO) -> int:
     Returns:
         The exit code.
     """
-    lifetime = Lifetime(lambda: refuse(replies, f"no answer within {DRAIN_SECONDS:.0f} s of the end of training"))
+    late = f"no answer within {DRAIN_SECONDS:.0f} s of the end of training"
+    lifetime = Lifetime(lambda: refuse(replies, late, server=True))
     lock = FileLock(run_dir / run_files.LOCK)
     try:
         lock.acquire(timeout=LOCK_SECONDS)
@@ -210,7 +211,7 @@ def main(run_dir: Path, replies: TextIO) -> int:
         except TrackingError as error:
             return refuse(replies, str(error))
         except Exception as error:
-            return refuse(replies, explain(error, shipment.uri))
+            return refuse(replies, explain(error, shipment.uri), server=True)
         shipper = Shipper(shipment, replies, lifetime)
         lifetime.time_is_up = shipper.time_is_up
         say(replies, asdict(address))
@@ -219,9 +220,9 @@ def main(run_dir: Path, replies: TextIO) -> int:
     return 0
 
 
-def refuse(replies: TextIO, why: str) -> int:
-    """Says why the run can't be sent; returns the exit code."""
-    if not say(replies, {"error": why}):
+def refuse(replies: TextIO, why: str, *, server: bool = False) -> int:
+    """Says why the run can't be sent, and whether that is the server's trouble; returns the exit code."""
+    if not say(replies, {"error": why, "server": server}):
         logger.warning("training is gone; nothing was sent: %s", why)
     return 2
 

@@ -144,7 +144,9 @@ def connect(uri: str) -> MlflowClient:
         try:
             _create_sqlite(path)
         except OSError as error:
-            raise TrackingError(f"can't make the MLflow store {path}: {error}") from error
+            raise TrackingError(
+                f"can't make the MLflow store {path}: {error}; set {URI_VARIABLE} to another"
+            ) from error
     try:
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
     except MlflowException as error:
