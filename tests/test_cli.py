@@ -321,6 +321,8 @@ def test_run_that_breaks_is_exit_code_1(vectorization, config, own_home):
     assert cause == "RuntimeError: sensor 3 returned no frame"  # the end of a traceback into the environment's code
     assert error.startswith("error: environment case_envs:RaisesLate-v0 (index ")
     assert "its step 700" in error
+    *_, newest = sorted((own_home / "runs").glob("*/checkpoints/step_*"))
+    assert f"the run has failed; its newest checkpoint is {newest}" in err.splitlines()
 
 
 def test_traceback_is_of_the_users_own_code_or_none():

@@ -21,12 +21,12 @@ from rl_training.config.paths import home
 from rl_training.config.reader import compact_config
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.validation import ValidationReport, require_valid, validate_env
-from rl_training.errors import TrackingError
+from rl_training.errors import CheckpointNotWritten, RunFailed, TrackingError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_to_resume
 from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.callbacks import Callback, StopReason
-from rl_training.runtime.checkpoint import list_checkpoints, open_checkpoint
+from rl_training.runtime.checkpoint import Checkpoint, list_checkpoints, open_checkpoint
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.fine_tuning import WeightsOf
 from rl_training.runtime.job_lock import job_lock
@@ -177,7 +177,7 @@ def _run(trainer: Trainer, *, track: bool, offline: bool) -> RunSummary:
         announce(trainer, session)
         log = session.callback if session is not None else MetricLog(trainer.run.run_dir)
         trainer.callbacks.append(log)
-        result = trainer.train()
+        result = _trained(trainer)
         if result.stop_reason == "callback":
             trainer.stop.cause = None  # that wish is granted; who asks from here on is a signal
         evaluation = judge_final_policy(trainer, result, log)
@@ -187,10 +187,25 @@ def _run(trainer: Trainer, *, track: bool, offline: bool) -> RunSummary:
         return replace(summary, resume_words=f"resume{option}")
 
 
+def _trained(trainer: Trainer) -> TrainResult:
+    """Trains; where the run breaks, it is said what there is to go on from."""
+    try:
+        return trainer.train()
+    except RunFailed as error:
+        checkpoint = _newest_written(trainer)
+        if checkpoint is not None and not isinstance(error, CheckpointNotWritten):  # which says so itself
+            logger.warning("the run has failed; its newest checkpoint is %s", checkpoint.path)
+        raise
+
+
+def _newest_written(trainer: Trainer) -> Checkpoint | None:
+    written, _ = list_checkpoints(trainer.run.checkpoints)  # of the last one training may not know that it is whole
+    return written[0] if written else trainer.state.checkpoint
+
+
 def leave_at_checkpoint(trainer: Trainer) -> NoReturn:
     """Ends this process, whose training does not come to its next step: the environment does not return."""
-    written, _ = list_checkpoints(trainer.run.checkpoints)  # of the last one training may not know that it is whole
-    checkpoint = written[0] if written else trainer.state.checkpoint
+    checkpoint = _newest_written(trainer)
     where = "there is no checkpoint yet" if checkpoint is None else f"the run goes on from {checkpoint.path}"
     logger.error("training has not come to its next step within %.0f s of the signal; %s", DEAF_SECONDS, where)
     os._exit(EXIT_TERMINATED if checkpoint is None else EXIT_STOPPED)
