@@ -145,23 +145,23 @@ def peak():
 run(Path(sys.argv[1]) / "warm_up")
 stack, no = np.zeros((1, 4, 84, 84), np.uint8), np.zeros(1, bool)
 before = psutil.Process().memory_info().rss
-buffer = FrameReplayBuffer(12_000, 1, (4, 84, 84), 1, (), np.dtype(np.int64))
+buffer = FrameReplayBuffer(20_000, 1, (4, 84, 84), 1, (), np.dtype(np.int64))
 store = ReplayStore(Path(sys.argv[1]) / "replay")
 if sys.argv[2] == "save":
-    for step in range(14_000):
+    for step in range(24_000):
         after = np.roll(stack, -1, axis=1)
         after[0, -1].view(np.uint32)[:] = step
         buffer.add(stack, [0], [0], after, no, no)
         stack = after
     save(Path(sys.argv[1]), store, buffer)
 else:
-    store.load(open_checkpoint(Path(sys.argv[1]) / "checkpoints" / "step_000000014000"), buffer)
+    store.load(open_checkpoint(Path(sys.argv[1]) / "checkpoints" / "step_000000024000"), buffer)
 print((peak() - before) / buffer.nbytes)
 """
 
 
 def test_saving_and_loading_take_less_than_a_third_of_the_buffer_besides(tmp_path: Path) -> None:
-    """Peak memory of a process of its own with a buffer of 96 MB, of which the ninth for episodes is not touched."""
+    """Peak memory of a process of its own with a buffer of 160 MB, of which the ninth for episodes is not touched."""
     for task in ("save", "load"):
         script = PEAK.format(root=str(ROOT), tests=str(ROOT / "tests"))
         command = [sys.executable, "-c", script, str(tmp_path), task]

@@ -142,7 +142,7 @@ class FrameReplayBuffer(ReplayBuffer):
             raise ValueError(f"it has {len(new):,} new planes, and there is room for {self._num_free:,}")
         self._num_free -= len(new)
         places[new] = self._free[self._num_free : self._num_free + len(new)]
-        self.planes[places[new]] = planes[new]
+        self.planes[places] = planes  # those that were there already are the same bytes, and no copy is made
         for name in ("obs", "next_obs"):
             table = getattr(self, name)[rows]
             table[:] = places[table]
