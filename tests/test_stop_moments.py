@@ -151,7 +151,7 @@ main()
 def test_an_environment_that_hangs_does_not_keep_a_stopped_process(config):
     hang = config.parent / "hang"
     hangs = ["--set", "env_id=case_envs:HangsWhile-v0", "--set", f"env_kwargs.path={hang}"]
-    longer = ["--set", "total_timesteps=1_000_000", "--set", "checkpoint.every=64", "--no-track"]
+    longer = ["--set", "total_timesteps=1_000_000", "--set", "checkpoint.every=64", "--offline"]
     command = [sys.executable, "-c", IMPATIENT, "train", "--config", str(config), *hangs, *longer]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
@@ -165,6 +165,7 @@ def test_an_environment_that_hangs_does_not_keep_a_stopped_process(config):
     assert process.returncode == EXIT_STOPPED
     (run_dir,) = run_directories(config)
     newest = max((run_dir / "checkpoints").glob("step_*"))
-    assert err.splitlines()[-1] == (
-        f"training has not come to its next step within 1 s of the signal; the run goes on from {newest}"
-    )
+    why = "training has not come to its next step within 1 s of the signal"
+    assert err.splitlines()[-1] == f"{why}; the run goes on from {newest}"
+    status = json.loads((run_dir / "status.json").read_text())
+    assert (status["status"], status["stop_reason"], status["error"]) == ("KILLED", "signal", why)

@@ -33,8 +33,9 @@ from rl_training.runtime.job_lock import job_lock
 from rl_training.runtime.run_utils import device_line, resolve_device
 from rl_training.runtime.stopping import DEAF_SECONDS, EXIT_STOPPED, EXIT_TERMINATED, StopTraining, stop_on_signals
 from rl_training.runtime.trainer import Trainer, TrainResult
+from rl_training.tracking import run_files
 from rl_training.tracking.metric_log import MetricLog
-from rl_training.tracking.session import TrackingSession, start_tracking
+from rl_training.tracking.session import TrackingSession, start_tracking, write_status
 from rl_training.tracking.sources import download_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -207,7 +208,10 @@ def leave_at_checkpoint(trainer: Trainer) -> NoReturn:
     """Ends this process, whose training does not come to its next step: the environment does not return."""
     checkpoint = _newest_written(trainer)
     where = "there is no checkpoint yet" if checkpoint is None else f"the run goes on from {checkpoint.path}"
-    logger.error("training has not come to its next step within %.0f s of the signal; %s", DEAF_SECONDS, where)
+    why = f"training has not come to its next step within {DEAF_SECONDS:.0f} s of the signal"
+    logger.error("%s; %s", why, where)
+    if (trainer.run.run_dir / run_files.TRACKING).exists():
+        write_status(trainer.run.run_dir, "KILLED", "signal", why)
     os._exit(EXIT_TERMINATED if checkpoint is None else EXIT_STOPPED)
 
 

@@ -164,11 +164,10 @@ class TrackingSession:
         self.callback.close()
         try:
             require_ours(self.run_dir)
-        except RunTakenOver as error:  # how it ends is another process's to say
-            self._report = self._unreported(str(error))
+        except RunTakenOver as taken:  # how it ends is another process's to say
+            self._report = self._unreported(str(taken))
             return self._report
-        ended = {"status": status, "stop_reason": stop_reason, "error": error, "time": round(time.time(), 3)}
-        run_files.write_json(self.run_dir / run_files.STATUS, ended)
+        write_status(self.run_dir, status, stop_reason, error)
         self._report = self._last_report(wait)
         return self._report
 
@@ -260,6 +259,12 @@ class TrackingSession:
         offset = shipped.get("offsets", {}).get(run_files.METRICS, 0)
         unsent = count_unsent(self.run_dir, self._total_timesteps, offset)
         return ShipReport(shipped.get("points", 0), unsent, message, shipped.get("run_id"))
+
+
+def write_status(run_dir: Path, status: RunStatus, stop_reason: str | None, error: str | None) -> None:
+    """Writes how a tracked run ended; who sends it reads that."""
+    ended = {"status": status, "stop_reason": stop_reason, "error": error, "time": round(time.time(), 3)}
+    run_files.write_json(run_dir / run_files.STATUS, ended)
 
 
 def start_tracking(
