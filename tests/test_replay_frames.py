@@ -207,7 +207,7 @@ def test_what_does_not_fit_ends_the_run_in_one_line_in_the_first_lap(
     assert str(full.value) == (
         f"frame_channels: the replay buffer's {fits:,} transitions have more than {room:,} different channels of "
         f"images, and there is room for {room:,}: either more than 1 of an observation are new in a step, or episodes "
-        f"have fewer than 8 steps on average; begin a new run without frame_channels"
+        f"have fewer than 8 steps on average; begin a new run with more frame_channels, or without"
     )
 
 

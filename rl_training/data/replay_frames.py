@@ -168,8 +168,8 @@ class FrameReplayBuffer(ReplayBuffer):
             raise ReplayBufferFull(
                 f"frame_channels: the replay buffer's {self.size:,} transitions have more than {stored:,} different "
                 f"channels of images, and there is room for {room:,}: either more than {self.frame_channels} of an "
-                f"observation are new in a step, or episodes have fewer than 8 steps on average; begin a new run "
-                f"without frame_channels"
+                f"observation are new in a step, or episodes have fewer than 8 steps on average; begin a new run with "
+                f"more frame_channels, or without"
             )
         self._num_free -= 1
         place = int(self._free[self._num_free])
