@@ -70,7 +70,7 @@ def train(
         from rl_training.cli_progress import make_progress
 
         summary = run_training(settings, [make_progress()], track=not no_track, offline=offline)
-        return finish(summary, out, json, offline=offline)
+        return finish(summary, out, json, offline=offline or no_track)
 
 
 @app.command
@@ -91,7 +91,7 @@ def resume(
         summary = resume_training(
             source, set_, [make_progress()], fine_tune=fine_tune, track=not no_track, offline=offline
         )
-        return finish(summary, out, json, offline=offline)
+        return finish(summary, out, json, offline=offline or no_track)
 
 
 @app.command

@@ -1,12 +1,13 @@
 """A run's summary in lines: the same words from every command."""
 
+import json
 import os
 import signal
 
 import pytest
 
 from rl_training.api.summary import summary_lines
-from rl_training.api.training import run_training
+from rl_training.api.training import resume_training, run_training
 from rl_training.config.reader import compact_config
 from rl_training.experiment.loading import load_config
 from rl_training.runtime.callbacks import Callback, TrainerState
@@ -99,3 +100,14 @@ def test_a_run_goes_on_tracked_as_it_was_begun(options, words, tmp_path, monkeyp
     config = load_config("ppo/cartpole", {"total_timesteps": 64, "num_envs": 1, "rollout_steps": 32, "batch_size": 32})
     summary = run_training(config, [Signals()], **options)
     assert summary.lines()[1] == f"go on with: rl-training resume {words} {summary.run_dir}"
+
+
+def test_a_tracked_run_that_goes_on_untracked_has_ended_as_it_has(tmp_path, monkeypatch):
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
+    config = load_config("ppo/cartpole", {"total_timesteps": 64, "num_envs": 1, "rollout_steps": 32, "batch_size": 32})
+    stopped = run_training(config, [Signals()], offline=True)
+    assert json.loads((stopped.run_dir / "status.json").read_text())["status"] == "KILLED"
+    done = resume_training(stopped.run_dir, track=False)
+    assert json.loads((stopped.run_dir / "status.json").read_text())["status"] == "FINISHED"
+    assert (done.run_uid, done.run_id) == (stopped.run_uid, None)
+    assert done.unsent == f"offline: `rl-training sync {stopped.run_dir}` sends the run to MLflow"

@@ -174,7 +174,10 @@ def resume_training(
 def _run(trainer: Trainer, *, track: bool, offline: bool) -> RunSummary:
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(trainer.stop, partial(leave_at_checkpoint, trainer)))
-        session = stack.enter_context(begin_tracking(trainer, offline=offline)) if track else None
+        in_mlflow = (trainer.run.run_dir / run_files.TRACKING).exists()  # or to be there: its record has to go on
+        session = begin_tracking(trainer, offline=offline or not track) if track or in_mlflow else None
+        if session is not None:
+            stack.enter_context(session)
         announce(trainer, session)
         log = session.callback if session is not None else MetricLog(trainer.run.run_dir)
         trainer.callbacks.append(log)
