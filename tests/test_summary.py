@@ -9,8 +9,10 @@ import pytest
 from rl_training.api.summary import summary_lines
 from rl_training.api.training import resume_training, run_training
 from rl_training.config.reader import compact_config
+from rl_training.errors import AlreadyTraining
 from rl_training.experiment.loading import load_config
 from rl_training.runtime.callbacks import Callback, TrainerState
+from rl_training.runtime.job_lock import run_lock
 
 EVALUATION = {"return_mean": 1234.5, "ci_low": 1000.0, "ci_high": 1469.0, "episodes": 1_000, "cut": 0}
 
@@ -100,6 +102,17 @@ def test_a_run_goes_on_tracked_as_it_was_begun(options, words, tmp_path, monkeyp
     config = load_config("ppo/cartpole", {"total_timesteps": 64, "num_envs": 1, "rollout_steps": 32, "batch_size": 32})
     summary = run_training(config, [Signals()], **options)
     assert summary.lines()[1] == f"go on with: rl-training resume {words} {summary.run_dir}"
+
+
+def test_a_run_that_is_being_trained_is_refused_before_its_record_is_touched(tmp_path, monkeypatch):
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
+    config = load_config("ppo/cartpole", {"total_timesteps": 64, "num_envs": 1, "rollout_steps": 32, "batch_size": 32})
+    run_dir = run_training(config, [Signals()], offline=True).run_dir
+    record = (run_dir / "tracking.json").read_bytes()
+    with run_lock(run_dir), pytest.raises(AlreadyTraining, match=f"the run in {run_dir} is training already"):
+        resume_training(run_dir, offline=True)
+    assert (run_dir / "tracking.json").read_bytes() == record
+    assert resume_training(run_dir, offline=True).num_timesteps == 64
 
 
 def test_a_tracked_run_that_goes_on_untracked_has_ended_as_it_has(tmp_path, monkeypatch):

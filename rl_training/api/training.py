@@ -21,7 +21,7 @@ from rl_training.config.paths import home
 from rl_training.config.reader import compact_config
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.validation import ValidationReport, require_valid, validate_env
-from rl_training.errors import CheckpointNotWritten, RunFailed, TrackingError
+from rl_training.errors import AlreadyTraining, CheckpointNotWritten, RunFailed, TrackingError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_to_resume
 from rl_training.experiment.registry import get_algorithm
@@ -29,7 +29,7 @@ from rl_training.runtime.callbacks import Callback, StopReason
 from rl_training.runtime.checkpoint import Checkpoint, list_checkpoints, open_checkpoint
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.fine_tuning import WeightsOf
-from rl_training.runtime.job_lock import job_lock
+from rl_training.runtime.job_lock import job_lock, require_free
 from rl_training.runtime.run_utils import device_line, resolve_device
 from rl_training.runtime.stopping import DEAF_SECONDS, EXIT_STOPPED, EXIT_TERMINATED, StopTraining, stop_on_signals
 from rl_training.runtime.trainer import Trainer, TrainResult
@@ -225,8 +225,10 @@ def begin_tracking(
 
     Raises:
         TrackingError: MLflow can't be reached, or refuses; a run that has not trained before leaves nothing behind.
+        AlreadyTraining: Another process trains the run; its record stays as it is.
     """
     try:
+        require_free(trainer.run.run_dir)
         return start_tracking(
             trainer.run.run_dir,
             trainer.config,
@@ -235,7 +237,7 @@ def begin_tracking(
             from_step=trainer.num_timesteps,
             stop=trainer.stop,
         )
-    except TrackingError:
+    except (TrackingError, AlreadyTraining):
         trainer.discard()
         raise
 

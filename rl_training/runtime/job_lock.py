@@ -68,6 +68,17 @@ def run_lock(run_dir: Path) -> Iterator[None]:
         yield
 
 
+def require_free(run_dir: Path) -> None:
+    """Checks that no other process trains a run now.
+
+    Raises:
+        AlreadyTraining: One does; names it.
+    """
+    if (run_dir / RUN_LOCK).exists():
+        with run_lock(run_dir):
+            pass
+
+
 def take_over(run_dir: Path) -> None:
     """Takes a run from the process that has it, if there is one: that process writes nothing to it any more.
 
