@@ -110,8 +110,10 @@ def test_a_run_that_is_being_trained_is_refused_before_its_record_is_touched(tmp
     run_dir = run_training(config, [Signals()], offline=True).run_dir
     record = (run_dir / "tracking.json").read_bytes()
     with run_lock(run_dir), pytest.raises(AlreadyTraining, match=f"the run in {run_dir} is training already"):
-        resume_training(run_dir, offline=True)
+        resume_training(run_dir, {"total_timesteps": 64}, offline=True)  # no other settings, so the same run
     assert (run_dir / "tracking.json").read_bytes() == record
+    with run_lock(run_dir), pytest.raises(AlreadyTraining):
+        resume_training(run_dir, track=False)
     assert resume_training(run_dir, offline=True).num_timesteps == 64
 
 

@@ -160,8 +160,11 @@ def resume_training(
         CheckpointError: There is no good checkpoint, a setting or space differs that must be equal, or no layer of the
             network fits.
         TrackingError: MLflow can't be reached, or does not know the source.
+        AlreadyTraining: Another process trains the run.
     """
     home()
+    if not overrides and not fine_tune:  # its checkpoints come and go meanwhile: the newest one is soon not the newest
+        require_free(Path(source))
     checkpoint = download_checkpoint(source, wanted="weights" if fine_tune else "everything")
     config = config_to_resume(checkpoint, overrides, fine_tune=fine_tune)
     check_environment(config)
