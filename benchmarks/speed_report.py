@@ -71,6 +71,19 @@ def contestants_table(parts: Parts) -> Iterator[str]:
                 yield row(cells)
 
 
+def threads_table(parts: Parts) -> Iterator[str]:
+    """Yields what each contestant made with one thread and with two."""
+    tried = {name: parts[name].get("tried_threads", {}) for name in (task.name for task in SPEED) if name in parts}
+    tried = {name: speeds for name, speeds in tried.items() if any(len(counts) > 1 for counts in speeds.values())}
+    yield "| who, steps/s with 1 thread and with 2 | " + " | ".join(tried) + " |"
+    yield "|---|" + "---:|" * len(tried)
+    for who in (OURS, *PEERS):
+        pairs = [speeds.get(who, {}) for speeds in tried.values()]
+        if any(pairs):
+            cells = (f"{number(pair['1'])} and {number(pair['2'])}" if len(pair) > 1 else "" for pair in pairs)
+            yield row([LABELS[who], *cells])
+
+
 def floors_table(parts: Parts) -> Iterator[str]:
     """Yields what the machine could do at best, and how near ours comes."""
     yield "| task | what | median (lowest to highest) | aim |"
@@ -162,6 +175,7 @@ def scaling_tables(parts: Parts) -> Iterator[str]:
 TABLES: dict[str, tuple[str, Callable[[Parts], Iterator[str]]]] = {
     "speed": ("speed", speed_table),
     "contestants": ("speed", contestants_table),
+    "threads": ("speed", threads_table),
     "floors": ("speed", floors_table),
     "solved": ("solved", solved_table),
     "scaling": ("scaling", scaling_tables),
