@@ -32,7 +32,7 @@ from rl_training.tracking.system_metrics import SystemMetrics, interval
 
 logger = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 14.0
+DRAIN_SECONDS = 12.0
 """How long the process may outlive training; a little less than training waits for its last word."""
 
 ASKING, ANSWERED = {"step": "asking"}, {"step": "answered"}
