@@ -59,8 +59,8 @@ def test_fractions_of_a_count_and_text_are_refused_by_name() -> None:
         (
             "learning_starts: 3000\nbatch_size: 32\n",
             "my.yaml:4: learning_starts: got 3000, and the run ends at total_timesteps = 3000 with 0 updates: the "
-            "first one waits for learning_starts and for batch_size = 32 transitions, then for train_freq = 4 steps "
-            "more; lower learning_starts or raise total_timesteps",
+            "first one waits for learning_starts and for batch_size = 32 transitions, then for train_freq = 4 more; "
+            "lower learning_starts or raise total_timesteps",
         ),
         ("target_update: 10\n", "my.yaml:4: target_update: unknown key; did you mean target_update_every?"),
         ("exploration: {end: 1.5}\n", "my.yaml:4: exploration.end: got 1.5, expected less than or equal to 1"),

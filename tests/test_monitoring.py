@@ -221,5 +221,5 @@ def test_what_makes_no_sense_is_refused_and_logs_nothing(client: Any) -> None:
 
 
 def test_what_the_registry_does_not_know_is_said(client: Any) -> None:
-    with pytest.raises(UserError, match=r"models:/nobody@champion: MLflow at .* has no such thing"):
+    with pytest.raises(UserError, match=r"MLflow at .* has no version of a registered model 'nobody'"):
         monitor("models:/nobody@champion")

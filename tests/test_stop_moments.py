@@ -111,12 +111,18 @@ def test_a_signal_once_the_result_is_known_changes_nothing(config, monkeypatch, 
     assert json.loads(capfd.readouterr().out)["stop_reason"] == "completed"
 
 
+def contents(run_dir: Path) -> dict[Path, bytes]:
+    """All files but the name of who had the run last."""
+    files = (path for path in run_dir.rglob("*") if path.is_file() and path.suffix != ".holder")
+    return {path: path.read_bytes() for path in files}
+
+
 @pytest.mark.parametrize("overrides", [(), ("--set", "total_timesteps=384")], ids=["same run", "fork"])
 @pytest.mark.parametrize("where", [DOWNLOAD, PLAY, MAKE_ENVS, RESTORE])
 def test_a_resume_that_has_not_begun_can_be_asked_for_again(where, overrides, config, monkeypatch, capfd):
     assert train(config, "--set", "total_timesteps=256") == 0
     (run_dir,) = run_directories(config)
-    files = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+    files = contents(run_dir)
     capfd.readouterr()
     strike(monkeypatch, where)
     assert run(["resume", str(run_dir), "--no-track", "--json", *overrides]) == EXIT_STOPPED
@@ -125,7 +131,7 @@ def test_a_resume_that_has_not_begun_can_be_asked_for_again(where, overrides, co
     assert f"error: stopped before training went on; {run_dir} is as it was" in err
     assert "Traceback" not in err
     assert run_directories(config) == [run_dir]
-    assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == files
+    assert contents(run_dir) == files
 
 
 def test_a_resume_of_a_downloaded_run_that_has_not_begun_leaves_no_directory(config, monkeypatch, capfd):
