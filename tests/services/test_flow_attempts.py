@@ -92,6 +92,10 @@ def test_a_flow_run_is_cancelled_killed_moved_thought_dead_and_ends_as_one_run(
     run.process(run_dir).kill()
     run.comes_to("Crashed")
     assert eventually(lambda: not processes_of(run_dir), 20)
+    # The worker looks at the crash seconds after its runner, with these words at the end: a retry in between would be
+    # taken for the attempt that crashed, and marked.
+    looked = "flow_runs.worker - Check whether the flow run exceeded its memory"
+    assert eventually(lambda: looked in (services.home / "worker.log").read_text(), 30)
     uploaded = [entry.path for entry in services_client.list_artifacts(run.mlflow().info.run_id, "checkpoints")]
     there = max(int(path.rpartition("_")[2]) for path in uploaded if "step_" in path)
     shutil.move(run_dir, tmp_path / "away")
