@@ -103,9 +103,8 @@ class PPOTrainer(NetworkTrainer):
         return min(self.config.rollout_steps, left)
 
     def _final_value(self, step: VectorStep) -> npt.NDArray[np.float32]:
-        """V of the true final observations, [N], where one counts: where an episode was cut; else 0."""
-        cut = step.truncated.any() and (step.truncated & ~step.terminated).any()
-        return self.algorithm.value(step.next_normalized) if cut else self._no_values
+        """V of the true final observations, [N], where one may count; the buffer takes those of cut episodes."""
+        return self.algorithm.value(step.next_normalized) if step.truncated.any() else self._no_values
 
     def _trainer_state(self) -> dict[str, Any]:
         observation = self.envs.normalized().copy()  # [N, O]; what follows the newest step
