@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check services-test secrets extras-test soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-replay bench-speed bench-solved bench-scaling screenshots clean
+.PHONY: help setup train test check services-test secrets extras-test gpu-test soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-replay bench-speed bench-solved bench-scaling screenshots clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -25,6 +25,7 @@ help:
 	@echo "  make services-test    run the tests that start real servers"
 	@echo "  make secrets          make the passwords that docker-compose.yml reads, once"
 	@echo "  make extras-test      install the extras for Atari and EnvPool and run their tests"
+	@echo "  make gpu-test         on a machine with a GPU that torch sees: run the tests of learning on it"
 	@echo "  make soak             strike trainings by 40 signals each, and compare them with ones that nothing struck"
 	@echo "  make bench-resume     resume in the middle of an episode, on each environment, and compare"
 	@echo "  make bench-gate       simulate decisions of the promotion gate between policies of known means"
@@ -71,6 +72,9 @@ secrets:
 extras-test: $(READY)
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[atari,envpool]'
 	@$(BIN)/python -m pytest -q tests/extras
+
+gpu-test: $(READY)
+	@$(BIN)/python -m pytest -q tests/gpu
 
 soak: $(READY)
 	@$(BIN)/python benchmarks/soak.py

@@ -55,9 +55,9 @@ def _heed_signals() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.fixture(params=["numpy", "torch"])
+@pytest.fixture(params=["numpy", "torch", "recorded"])
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes all networks compute with numpy, as on a CPU, or with torch, as on another device, here on the CPU too."""
+    """Makes all networks compute with numpy, as on a CPU, or with torch, call by call or recorded, as on a GPU."""
     from rl_training.networks import flat
     from tests.network_parts import BACKENDS
 

@@ -8,10 +8,15 @@ import torch
 from rl_training.networks.backend import NUMPY, Backend
 from rl_training.networks.mlp import ACTIVATIONS, StackedMLP
 from rl_training.networks.observed_mlp import ObservedMLP
+from tests.recorded_ops import recorded_ops
 
 CPU = torch.device("cpu")
-BACKENDS = {"numpy": NUMPY, "torch": Backend(CPU, torch)}
-"""What computes on the CPU, and what computes elsewhere, here on the CPU too."""
+BACKENDS = {
+    "numpy": NUMPY,
+    "torch": Backend(CPU, torch),
+    "recorded": Backend(CPU, torch, recorded_ops),
+}
+"""What computes on the CPU, and what computes elsewhere, here on the CPU too: call by call, and by recordings."""
 
 
 def reference(stack: StackedMLP, x: torch.Tensor) -> list[torch.Tensor]:

@@ -14,6 +14,8 @@ from rl_training.config.dqn import DQNConfig
 from rl_training.config.sac import SACConfig
 from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
+from rl_training.networks.backend import Backend
+from rl_training.networks.bodies import to_arrays
 from rl_training.networks.flat import FlatParameters
 
 CPU = torch.device("cpu")
@@ -95,6 +97,18 @@ def wide(batch: ReplayBatch) -> ReplayBatch:
         return array.astype(np.dtype(fields))
 
     return ReplayBatch(**{name: widen(array) for name, array in vars(batch).items()})
+
+
+def in_arrays(batch: ReplayBatch, backend: Backend) -> tuple[Any, ...]:
+    """Observations, next ones, actions, rewards and discounts, as an algorithm's functions of arrays take them."""
+    observations = (to_arrays(each, backend) for each in (batch.obs, batch.next_obs))
+    return *observations, *(backend.array(each) for each in (batch.actions, batch.rewards, batch.discounts))
+
+
+def targets(agent: DQN | SAC, batch: ReplayBatch, *others: Any) -> Any:
+    """What a batch's values shall be; SAC's need noise and alpha too."""
+    _, next_observations, _, rewards, discounts = in_arrays(batch, agent.backend)
+    return agent._targets(next_observations, rewards, discounts, *others)
 
 
 def through_a_file(state: dict[str, Any]) -> Any:

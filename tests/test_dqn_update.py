@@ -26,6 +26,7 @@ from tests.off_policy_parts import (
     mlp,
     random_batch,
     solve_contexts,
+    targets,
     ten_steps,
     through_a_file,
     wide,
@@ -117,7 +118,7 @@ def test_gradients_of_convolutions_equal_autograd(backend: Backend, space: gym.S
 
     q = dqn.network._combine(*by_autograd(dqn.network.observed, to_tensors(batch.obs)))
     taken = q.gather(1, torch.from_numpy(batch.actions).unsqueeze(1)).squeeze(1)
-    loss = nn.functional.smooth_l1_loss(taken, backend.tensor(dqn._targets(batch)))
+    loss = nn.functional.smooth_l1_loss(taken, backend.tensor(targets(dqn, batch)))
     expected = torch.autograd.grad(loss, list(dqn.network.parameters()))
     for (name, parameter), gradient in zip(dqn.network.named_parameters(), expected, strict=True):
         assert float(gradient.norm()) > 0.0
@@ -153,7 +154,7 @@ def test_only_a_terminated_transition_has_no_next_value(terminated: bool, trunca
     buffer = ReplayBuffer(4, 1, (3,), np.dtype(np.float32), (), np.dtype(np.int64), gamma=0.9)
     x = np.ones((1, 3), np.float32)
     buffer.add(x, np.array([2]), np.array([5.0]), x, np.array([terminated]), np.array([truncated]))
-    assert dqn._targets(buffer.sample(2, dqn.replay_rng)).tolist() == pytest.approx([target] * 2)
+    assert targets(dqn, buffer.sample(2, dqn.replay_rng)).tolist() == pytest.approx([target] * 2)
 
 
 def test_n_step_targets_by_hand() -> None:
@@ -173,7 +174,7 @@ def test_n_step_targets_by_hand() -> None:
             x = np.full((1, 3), step, np.float32)
             buffer.add(x, np.array([0]), np.array([2.0**step]), x + 1, *flags)
         batch = buffer.sample(64, dqn.replay_rng)
-        got = dict(zip(batch.obs[:, 0].astype(int).tolist(), dqn._targets(batch).tolist(), strict=True))
+        got = dict(zip(batch.obs[:, 0].astype(int).tolist(), targets(dqn, batch).tolist(), strict=True))
         assert got == pytest.approx(expected)
 
 
@@ -187,8 +188,8 @@ def test_double_q_values_the_online_networks_choice() -> None:
             dqn.target_network.observed.mlps.head_biases[0].copy_(torch.tensor([30.0, 20.0, 10.0]))
     x = np.ones((1, 3), np.float32)
     batch = ReplayBatch(x, np.array([0]), np.float32([0]), x, np.float32([1]))
-    assert plain._targets(batch).tolist() == [30.0]
-    assert double._targets(batch).tolist() == [10.0]
+    assert targets(plain, batch).tolist() == [30.0]
+    assert targets(double, batch).tolist() == [10.0]
 
 
 def test_the_target_network_moves_only_when_it_is_told_to() -> None:

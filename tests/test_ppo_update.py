@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from rl_training.algorithms import ppo as module
+from rl_training.algorithms import ppo_losses
 from rl_training.algorithms.ppo import PPO, check_spaces
 from rl_training.data.rollout_buffer import Minibatch, RolloutBuffer
 from rl_training.errors import CheckpointError, NumericError
@@ -185,7 +186,7 @@ def test_perfect_values_explain_everything() -> None:
 def test_the_surrogate_is_the_pessimistic_one(clip_side: float) -> None:
     advantage, losses, slopes = np.float32([clip_side]), [], []
     for ratio in (0.5, 0.9, 1.0, 1.1, 2.0):
-        loss, d_ratio = module.clipped_surrogate_loss(np.float32([ratio]), advantage, 0.2, np)
+        loss, d_ratio = ppo_losses.clipped_surrogate_loss(np.float32([ratio]), advantage, 0.2, np)
         losses.append(float(loss))
         slopes.append(float(d_ratio[0]))
     assert losses == pytest.approx([-0.5, -0.9, -1.0, -1.1, -1.2] if clip_side > 0 else [0.8, 0.9, 1.0, 1.1, 2.0])
@@ -194,20 +195,20 @@ def test_the_surrogate_is_the_pessimistic_one(clip_side: float) -> None:
 
 def test_the_value_loss_is_the_mean_squared_error_and_its_clip_takes_the_larger() -> None:
     values, old, returns = np.float32([2, 0, 1, 2]), np.float32([0, 0, 1, 0]), np.float32([3, 4, -1, 0])
-    loss, slopes = module.clipped_value_loss(values, old, returns, None, np)
+    loss, slopes = ppo_losses.clipped_value_loss(values, old, returns, None, np)
     assert loss == pytest.approx((1 + 16 + 4 + 4) / 4)
     assert slopes.tolist() == pytest.approx([-2 / 4, -8 / 4, 4 / 4, 4 / 4])
     # The first and the last are kept at 0.5: (0.5 - 3)^2 = 6.25 > 1, which is flat there, and 0.5^2 < 2^2.
-    loss, slopes = module.clipped_value_loss(values, old, returns, 0.5, np)
+    loss, slopes = ppo_losses.clipped_value_loss(values, old, returns, 0.5, np)
     assert loss == pytest.approx((6.25 + 16 + 4 + 4) / 4)
     assert slopes.tolist() == pytest.approx([0.0, -8 / 4, 4 / 4, 4 / 4])
 
 
 def test_normalised_advantages() -> None:
-    np.testing.assert_allclose(module.normalized(np.float32([1, 2, 3])), [-1, 0, 1], atol=1e-6)
-    assert module.normalized(np.float32([7.5])).tolist() == [7.5]
+    np.testing.assert_allclose(ppo_losses.normalized(np.float32([1, 2, 3])), [-1, 0, 1], atol=1e-6)
+    assert ppo_losses.normalized(np.float32([7.5])).tolist() == [7.5]
     for constant in (0.1, -1e4, 3.3e-7):
-        assert module.normalized(np.full(255, constant, np.float32)).tolist() == [0.0] * 255
+        assert ppo_losses.normalized(np.full(255, constant, np.float32)).tolist() == [0.0] * 255
 
 
 @pytest.mark.parametrize("batch_size", [31, 16, 5])

@@ -23,7 +23,6 @@ from rl_training.runtime.checkpoint import newest_good, write_best
 from rl_training.runtime.run_utils import (
     TrainingRun,
     create_training_run,
-    device_line,
     open_training_run,
     redact_command,
     resolve_device,
@@ -45,12 +44,16 @@ def config(**settings: Any) -> PPOConfig:
 # The device
 
 
-def test_auto_is_the_cpu_for_vectors_and_a_gpu_for_images_where_there_is_one() -> None:
-    assert resolve_device("auto") == torch.device("cpu")
-    assert device_line("auto", torch.device("cpu")).startswith("device: cpu (auto: ")
-    assert device_line("cpu", torch.device("cpu")) == "device: cpu"
-    assert resolve_device("auto", images=True).type == ("cuda" if torch.cuda.is_available() else "cpu")
-    assert resolve_device("cpu", images=True) == torch.device("cpu")
+def test_auto_is_the_cpu_for_vectors_and_a_gpu_for_images_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda:0")
+    for count in (0, 2):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda count=count: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        assert resolve_device("auto") == (cpu, "auto: networks on vectors are so small that a GPU is slower")
+        images = (gpu, "auto: convolutions are quicker on a GPU") if count else (cpu, "auto: torch sees no GPU")
+        assert resolve_device("auto", images=True) == images
+        assert resolve_device("cpu", images=True) == (cpu, "as set")
+    assert resolve_device("cuda:1") == (torch.device("cuda:1"), "as set")
 
 
 def test_a_gpu_that_is_not_there_is_refused() -> None:

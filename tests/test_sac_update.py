@@ -22,6 +22,7 @@ from tests.off_policy_parts import (
     OBSERVATIONS,
     TEN_STEP_VALUES,
     VECTOR,
+    in_arrays,
     in_float64,
     live_ten_steps,
     make_sac,
@@ -29,6 +30,7 @@ from tests.off_policy_parts import (
     moves,
     random_batch,
     solve_contexts,
+    targets,
     ten_steps,
     through_a_file,
     wide,
@@ -152,11 +154,11 @@ def assert_gradients(module: nn.Module, expected: Any) -> None:
 @pytest.mark.parametrize("kind", SPACES)
 def test_the_critics_gradient_equals_autograd(backend: Backend, kind: str) -> None:
     sac, batch, noise = make_double(SPACES[kind], 7)
-    targets = sac._targets(batch, backend.view(noise), 0.3)
+    noise_BA, target = backend.view(noise), backend.tensor(targets(sac, batch, backend.view(noise), 0.3)).clone()
     for _ in range(2):  # overwritten and not added to
-        sac._critic_gradient(batch, to_arrays(batch.obs, backend), targets)
+        sac._backpropagate_critics(*in_arrays(batch, backend), noise_BA, 0.3)
     values = by_autograd(sac.critics, to_tensors(batch.obs), torch.from_numpy(batch.actions))
-    loss = sum(0.5 * nn.functional.mse_loss(value, backend.tensor(targets)) for value in values)
+    loss = sum(0.5 * nn.functional.mse_loss(value, target) for value in values)
     expected = torch.autograd.grad(loss, list(sac.critics.parameters()))
     assert_gradients(sac.critics, expected)
 
@@ -169,8 +171,8 @@ def test_the_policys_gradient_equals_autograd_and_leaves_the_critics_be(backend:
     with torch.no_grad():
         sac.actor.mlps.head_biases[0][3] += 2.0 - raw.median()  # a log deviation is cut in some of the states
     for _ in range(2):
-        sample = squashed_gaussian.sample(sac.actor(arrays)[0], backend.view(noise), backend)
-        sac._actor_gradient(arrays, sample, 0.3)
+        sac._backpropagate_actor(arrays, backend.view(noise), 0.3)
+    sample = squashed_gaussian.sample(sac.actor.evaluate(arrays)[0], backend.view(noise), backend)
     assert 0 < int((sample.free_BA == 0).sum()) < 7 * 2
     assert not sac.state.critics.gradient.any()
 
@@ -305,7 +307,7 @@ def test_only_a_terminated_transition_has_no_next_value(terminated: bool, trunca
     x = np.ones((1, 3), np.float32)
     buffer.add(x, moves(sac.replay_rng, 1), np.array([5.0]), x, np.array([terminated]), np.array([truncated]))
     noise = np.zeros((2, 2), np.float32)
-    got = sac._targets(buffer.sample(2, sac.replay_rng), noise, alpha=0.5)
+    got = targets(sac, buffer.sample(2, sac.replay_rng), noise, 0.5)
     sample = squashed_gaussian.sample(sac.actor.evaluate(np.ones((2, 3), np.float32))[0], noise, NUMPY)
     soft_value = 7.0 - 0.5 * sample.logprobs_B  # the smaller of the two, and the entropy
     np.testing.assert_allclose(got[:, 0], 5.0 + 0.9 * soft_value if has_next else [5.0, 5.0], rtol=1e-6)

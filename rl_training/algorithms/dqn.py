@@ -6,6 +6,7 @@ Shapes: N environments, B batch, O observation dims, K actions.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,7 @@ from rl_training.data.replay_buffer import ReplayBatch
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.networks.adam import FlatAdam
 from rl_training.networks.backend import Array
-from rl_training.networks.bodies import to_arrays
+from rl_training.networks.bodies import Observations, to_arrays
 from rl_training.networks.flat import FlatParameters, Layers
 from rl_training.networks.q_network import QNetwork
 from rl_training.seeding import generator, generator_state, restore_generator
@@ -66,6 +67,7 @@ class DQN:
         self.target_network = copy.deepcopy(self.network)
         self.parameters = FlatParameters(self.network, device)
         self.backend = self.parameters.backend
+        self._backpropagate = self.backend.captured(self._loss_gradient)
         self.state = DQNState(
             target=FlatParameters(self.target_network, device),
             optimizer=FlatAdam(self.parameters.vector),
@@ -130,30 +132,49 @@ class DQN:
     @np.errstate(all="ignore")  # what is not finite is found in the measurements, and named
     def _gradient(self, batch: ReplayBatch) -> dict[str, float]:
         """Fills the gradient with that of the mean Huber loss."""
-        backend, xp, rows = self.backend, self.backend.xp, self.backend.rows(len(batch))
-        targets_B, actions_B = self._targets(batch), backend.array(batch.actions)
-        q_BK = self.network(to_arrays(batch.obs, backend))
+        backend = self.backend
+        *measured, squared_norm = backend.floats(
+            self._backpropagate(
+                to_arrays(batch.obs, backend),
+                to_arrays(batch.next_obs, backend),
+                backend.array(batch.actions),
+                backend.array(batch.rewards),
+                backend.array(batch.discounts),
+            )
+        )
+        names = ("q_loss", "q_mean", "q_max", "gradient_norm")
+        return dict(zip(names, (*measured, math.sqrt(squared_norm)), strict=True))
+
+    def _loss_gradient(
+        self,
+        observations: Observations,
+        next_observations: Observations,
+        actions_B: Array,
+        rewards_B: Array,
+        discounts_B: Array,
+    ) -> tuple[Array, ...]:
+        """Fills the gradient; returns loss, mean and largest Q, and the gradient's squared norm."""
+        backend, xp, rows = self.backend, self.backend.xp, self.backend.rows(len(actions_B))
+        targets_B = self._targets(next_observations, rewards_B, discounts_B)
+        q_BK = self.network(observations)
         taken_B = q_BK[rows, actions_B]
         errors_B = taken_B - targets_B
         slopes_B = xp.clip(errors_B, -HUBER_DELTA, HUBER_DELTA)
         q_loss = backend.mean(slopes_B * (errors_B - 0.5 * slopes_B))  # e^2 / 2, and linear beyond delta
-        measured = backend.floats((q_loss, backend.mean(taken_B), q_BK.max()))
         d_q_BK = xp.zeros_like(q_BK)
-        d_q_BK[rows, actions_B] = slopes_B * (1.0 / len(batch))
+        d_q_BK[rows, actions_B] = slopes_B * (1.0 / len(actions_B))
         self.network.backward(d_q_BK)
-        names = ("q_loss", "q_mean", "q_max", "gradient_norm")
-        return dict(zip(names, (*measured, self.parameters.gradient_norm()), strict=True))
+        return q_loss, backend.mean(taken_B), q_BK.max(), self.parameters.squared_gradient_norm()
 
-    def _targets(self, batch: ReplayBatch) -> Array:
+    def _targets(self, next_observations: Observations, rewards_B: Array, discounts_B: Array) -> Array:
         """Returns r + discount * Q_target(s', a'), [B]; the discount is 0 where the episode terminated."""
-        backend, next_observations = self.backend, to_arrays(batch.next_obs, self.backend)
         next_BK = self.target_network.evaluate(next_observations)
         if self.config.double:
             chosen_B = self.network.evaluate(next_observations).argmax(1)
-            next_B = next_BK[backend.rows(len(batch)), chosen_B]
+            next_B = next_BK[self.backend.rows(len(rewards_B)), chosen_B]
         else:
-            next_B = backend.row_max(next_BK)
-        return backend.array(batch.rewards) + backend.array(batch.discounts) * next_B
+            next_B = self.backend.row_max(next_BK)
+        return rewards_B + discounts_B * next_B
 
     def update_target(self) -> None:
         """Copies the Q-network to the target network."""

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.ppo_losses import clipped_surrogate_loss, clipped_value_loss, normalized
 from rl_training.algorithms.schedules import annealed
 from rl_training.algorithms.space_checks import encoding_faults
 from rl_training.config.ppo import PPOConfig
@@ -24,7 +25,7 @@ from rl_training.errors import CheckpointError, NumericError
 from rl_training.networks.actor_critic import ActorCritic
 from rl_training.networks.adam import FlatAdam
 from rl_training.networks.backend import Array
-from rl_training.networks.bodies import to_arrays
+from rl_training.networks.bodies import Observations, to_arrays
 from rl_training.networks.distributions import make_distribution
 from rl_training.networks.flat import FlatParameters, Layers
 from rl_training.seeding import generator, generator_state, restore_generator
@@ -101,6 +102,7 @@ class PPO:
         self.network = ActorCritic(encoder, self.distribution, network.hidden, network.activation, rng)
         self.parameters = FlatParameters(self.network, device)
         self.backend = self.parameters.backend
+        self._backpropagate = self.backend.captured(self._loss_gradient)
         self.state = PPOState(
             optimizer=FlatAdam(self.parameters.vector, config.adam_epsilon),
             action_rng=generator(config.seed, "action"),
@@ -181,31 +183,52 @@ class PPO:
     @np.errstate(all="ignore")  # what is not finite is found in the measurements, and named
     def _gradient(self, minibatch: Minibatch, clip_range: float) -> Measurements:
         """Fills the gradient with that of the loss on a minibatch."""
-        config, backend, xp, count = self.config, self.backend, self.backend.xp, len(minibatch)
-        fields = (minibatch.actions, minibatch.logprobs, minibatch.values, minibatch.returns)
-        actions, old_logprobs_B, old_values_B, returns_B = (backend.array(field) for field in fields)
-        advantages_B = minibatch.advantages
-        if config.normalize_advantage:
+        backend, advantages_B = self.backend, minibatch.advantages
+        if self.config.normalize_advantage:
             advantages_B = normalized(advantages_B)
+        measured = backend.floats(
+            self._backpropagate(
+                to_arrays(minibatch.obs, backend),
+                backend.array(minibatch.actions),
+                backend.array(minibatch.logprobs),
+                backend.array(minibatch.values),
+                backend.array(minibatch.returns),
+                backend.array(advantages_B),
+                clip_range,
+            )
+        )
+        measured[-1] = math.sqrt(measured[-1])
+        measurements = Measurements(*measured)
+        self._require_finite(measurements)
+        return measurements
 
-        outputs_BK, values_B1 = self.network(to_arrays(minibatch.obs, backend))
+    def _loss_gradient(
+        self,
+        observations: Observations,
+        actions: Array,
+        old_logprobs_B: Array,
+        old_values_B: Array,
+        returns_B: Array,
+        advantages_B: Array,
+        clip_range: Array,
+    ) -> tuple[Array, ...]:
+        """Fills the gradient; returns the `Measurements`, the last of them squared."""
+        config, backend, xp, count = self.config, self.backend, self.backend.xp, len(actions)
+        outputs_BK, values_B1 = self.network(observations)
         judged = self.distribution.judge(outputs_BK, actions)
         log_ratios_B = judged.logprobs_B - old_logprobs_B
         ratios_B = xp.exp(log_ratios_B)
 
-        policy_loss, d_ratios_B = clipped_surrogate_loss(ratios_B, backend.array(advantages_B), clip_range, xp)
+        policy_loss, d_ratios_B = clipped_surrogate_loss(ratios_B, advantages_B, clip_range, xp)
         value_loss, d_values_B = clipped_value_loss(values_B1[:, 0], old_values_B, returns_B, config.value_clip, xp)
         # The loss is policy_loss + value_coef * value_loss - entropy_coef * entropy, and d ratio / d log_prob = ratio.
         d_outputs_BK = judged.backward(d_ratios_B * ratios_B, -config.entropy_coef / count)
         self.network.backward(d_outputs_BK, config.value_coef * d_values_B[:, None])
 
+        entropy = backend.mean(judged.entropies_B)
         approx_kl = backend.mean(ratios_B - 1.0 - log_ratios_B)
         clip_fraction = backend.mean(xp.abs(ratios_B - 1.0) > clip_range)
-        norm = self.parameters.gradient_norm()
-        measured = (policy_loss, value_loss, backend.mean(judged.entropies_B), approx_kl, clip_fraction, norm)
-        measurements = Measurements(*backend.floats(measured))
-        self._require_finite(measurements)
-        return measurements
+        return policy_loss, value_loss, entropy, approx_kl, clip_fraction, self.parameters.squared_gradient_norm()
 
     def _require_finite(self, measured: Measurements) -> None:
         for name in ("policy_loss", "value_loss", "entropy", "gradient_norm"):
@@ -265,50 +288,6 @@ def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]
     Unbounded `Box` actions are no fault: PPO needs no bounds, and nothing is clipped.
     """
     return encoding_faults(observation_space, action_space)
-
-
-def clipped_surrogate_loss(ratios_B: Array, advantages_B: Array, clip_range: float, xp: Any) -> tuple[Array, Array]:
-    """Returns minus the mean of the pessimistic surrogate (Schulman et al. 2017, equation 7), and its gradient [B].
-
-    A ratio beyond the clip has no gradient where the clipped surrogate is the smaller one.
-    """
-    plain_B = ratios_B * advantages_B
-    clipped_B = xp.clip(ratios_B, 1.0 - clip_range, 1.0 + clip_range) * advantages_B
-    surrogate_B = xp.minimum(plain_B, clipped_B)
-    return -surrogate_B.sum() / len(ratios_B), (plain_B <= clipped_B) * advantages_B * (-1.0 / len(advantages_B))
-
-
-def clipped_value_loss(
-    values_B: Array, old_B: Array, returns_B: Array, value_clip: float | None, xp: Any
-) -> tuple[Array, Array]:
-    """Returns the mean squared error, without a factor of one half, and its gradient by the values [B].
-
-    With `value_clip`, the larger of it and that of the value kept within `value_clip` of the rollout's, in each place.
-    """
-    errors_B = values_B - returns_B
-    slopes_B = errors_B
-    if value_clip is not None:
-        moves_B = values_B - old_B
-        kept_B = old_B + xp.clip(moves_B, -value_clip, value_clip) - returns_B
-        kept_is_worse_B = xp.square(kept_B) > xp.square(errors_B)
-        # Where the kept value decides, it moves with the value only within the clip.
-        slopes_B = errors_B * ~kept_is_worse_B + kept_B * (kept_is_worse_B & (xp.abs(moves_B) <= value_clip))
-        errors_B = xp.where(kept_is_worse_B, kept_B, errors_B)
-    return (errors_B * errors_B).sum() / len(values_B), slopes_B * (2.0 / len(values_B))
-
-
-def normalized(advantages_B: np.ndarray) -> np.ndarray:
-    """Returns advantages with mean 0 and deviation 1; a single one, which has no deviation, as it is.
-
-    In float64, in which equal advantages have an exact mean and become zeros: in float32 their rounding errors would be
-    blown up to the size of a real signal.
-    """
-    if len(advantages_B) < 2:
-        return advantages_B
-    centred_B = advantages_B.astype(np.float64)
-    centred_B -= centred_B.mean()
-    deviation = math.sqrt(centred_B @ centred_B / (len(centred_B) - 1))
-    return (centred_B / (deviation + 1e-8)).astype(advantages_B.dtype)
 
 
 def explained_variance(buffer: RolloutBuffer) -> dict[str, float]:

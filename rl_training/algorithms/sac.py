@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from rl_training.algorithms.finite import require_finite
 from rl_training.algorithms.schedules import annealed
 from rl_training.algorithms.space_checks import encoding_faults, wrong_actions
+from rl_training.algorithms.temperature import Temperature, make_temperature
 from rl_training.config.sac import SACConfig
 from rl_training.data.replay_buffer import ReplayBatch
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
@@ -29,33 +30,7 @@ from rl_training.networks.bodies import Observations, to_arrays
 from rl_training.networks.flat import FlatParameters, Layers
 from rl_training.networks.initialization import POLICY_GAIN, VALUE_GAIN
 from rl_training.networks.observed_mlp import ObservedMLP
-from rl_training.networks.squashed_gaussian import SquashedSample
 from rl_training.seeding import generator, generator_state, restore_generator
-
-
-@dataclass
-class Temperature:
-    """The weight of the entropy, alpha: learned as its logarithm, or fixed."""
-
-    log_alpha: Tensor
-    """[1]; minus infinity for a fixed weight of 0."""
-    optimizer: FlatAdam | None
-    """Adam of log alpha; None where alpha is fixed."""
-    target_entropy: float
-    """What a learned weight aims for."""
-
-    @property
-    def alpha(self) -> float:
-        """The weight."""
-        return math.exp(float(self.log_alpha))
-
-    def step(self, logprob: float, learning_rate: float) -> float:
-        """Moves log alpha, given the mean log-density of the policy's actions; returns the loss before the step."""
-        error = logprob + self.target_entropy
-        loss = -float(self.log_alpha) * error
-        assert self.optimizer is not None
-        self.optimizer.step(self.log_alpha, torch.full_like(self.log_alpha, -error), learning_rate)
-        return loss
 
 
 @dataclass
@@ -107,6 +82,8 @@ class SAC:
         self.target_critics = copy.deepcopy(self.critics)
         self.parameters = FlatParameters(self.actor, device)
         self.backend = self.parameters.backend
+        self._backpropagate_critics = self.backend.captured(self._critic_gradient)
+        self._backpropagate_actor = self.backend.captured(self._actor_gradient)
         critics = FlatParameters(self.critics, device)
         self.state = SACState(
             critics=critics,
@@ -162,7 +139,7 @@ class SAC:
 
     @np.errstate(all="ignore")  # what is not finite is found in the measurements, and named
     def update(self, batch: ReplayBatch, progress: float) -> dict[str, float]:
-        """Takes one gradient step each of temperature, critics and policy, then moves the target critics.
+        """Takes one gradient step each of critics, temperature and policy, then moves the target critics.
 
         All losses weigh the entropy by alpha as it was before the temperature's step.
 
@@ -180,52 +157,84 @@ class SAC:
         learning_rate = annealed(config.learning_rate, config.learning_rate_schedule, progress)
         alpha = temperature.alpha
         metrics = {"entropy_coef": alpha, "learning_rate": learning_rate}
-        observations = to_arrays(batch.obs, self.backend)
-        shape = (2, len(batch), self.action_dims)
-        next_noise_BA, noise_BA = self.backend.array(state.noise_rng.standard_normal(shape, dtype=np.float32))
-        # The policy acts on the next observations first: its step needs what the later evaluation leaves behind.
-        targets_B1 = self._targets(batch, next_noise_BA, alpha)
-        sample = squashed_gaussian.sample(self.actor(observations)[0], noise_BA, self.backend)
-        logprob = float(self.backend.mean(sample.logprobs_B))
-        require_finite({"logprob": logprob}, batch, self._networks())
-        if temperature.optimizer is not None:
-            metrics["entropy_coef_loss"] = temperature.step(logprob, learning_rate)
 
-        critic = self._critic_gradient(batch, observations, targets_B1)
+        backend, shape = self.backend, (2, len(batch), self.action_dims)
+        next_noise_BA, noise_BA = backend.array(state.noise_rng.standard_normal(shape, dtype=np.float32))
+        observations, next_observations = to_arrays(batch.obs, backend), to_arrays(batch.next_obs, backend)
+
+        critic = self._measured(
+            ("critic_loss", "q_mean", "gradient_norm"),
+            self._backpropagate_critics(
+                observations,
+                next_observations,
+                backend.array(batch.actions),
+                backend.array(batch.rewards),
+                backend.array(batch.discounts),
+                next_noise_BA,
+                alpha,
+            ),
+        )
         require_finite(critic, batch, self._networks())
         state.critic_optimizer.step(state.critics.vector, state.critics.gradient, learning_rate)
 
-        actor = self._actor_gradient(observations, sample, alpha)
+        actor = self._measured(
+            ("actor_loss", "entropy", "actor_gradient_norm"),
+            self._backpropagate_actor(observations, noise_BA, alpha),
+        )
         require_finite(actor, batch, self._networks())
+        if temperature.optimizer is not None:
+            metrics["entropy_coef_loss"] = temperature.step(-actor["entropy"], learning_rate)
         state.actor_optimizer.step(self.parameters.vector, self.parameters.gradient, learning_rate)
 
         state.targets.vector.lerp_(state.critics.vector, config.tau)
-        metrics |= critic | actor | {"entropy": -logprob}
-        return {f"train/{name}": value for name, value in metrics.items()}
+        return {f"train/{name}": value for name, value in (metrics | critic | actor).items()}
 
-    def _targets(self, batch: ReplayBatch, noise_BA: Array, alpha: float) -> Array:
-        """Returns r + discount * (min Q_target(s', a') - alpha log pi(a'|s')), a' of the policy, [B, 1]."""
-        backend, next_observations = self.backend, to_arrays(batch.next_obs, self.backend)
-        sample = squashed_gaussian.sample(self.actor.evaluate(next_observations)[0], noise_BA, backend)
-        first_B1, second_B1 = self.target_critics.evaluate(next_observations, sample.actions_BA)
-        next_B1 = backend.xp.minimum(first_B1, second_B1) - alpha * sample.logprobs_B[:, None]
-        rewards_B, discounts_B = backend.array(batch.rewards), backend.array(batch.discounts)
-        return rewards_B[:, None] + discounts_B[:, None] * next_B1
+    def _measured(self, names: Sequence[str], measured: Sequence[Array]) -> dict[str, float]:
+        """Returns what a backward pass has measured by its names; the last is the square of a norm."""
+        *losses, squared_norm = self.backend.floats(measured)
+        return dict(zip(names, (*losses, math.sqrt(squared_norm)), strict=True))
 
-    def _critic_gradient(self, batch: ReplayBatch, observations: Observations, targets_B1: Array) -> dict[str, float]:
-        """Fills the critics' gradient with that of half the sum of their mean squared errors."""
+    def _critic_gradient(
+        self,
+        observations: Observations,
+        next_observations: Observations,
+        actions_BA: Array,
+        rewards_B: Array,
+        discounts_B: Array,
+        next_noise_BA: Array,
+        alpha: Array,
+    ) -> tuple[Array, ...]:
+        """Fills the critics' gradient with that of half the sum of their mean squared errors.
+
+        Returns:
+            That loss, the first critic's mean, and the gradient's squared norm.
+        """
         backend = self.backend
-        values = self.critics(observations, backend.array(batch.actions))
+        targets_B1 = self._targets(next_observations, rewards_B, discounts_B, next_noise_BA, alpha)
+        values = self.critics(observations, actions_BA)
         errors = [values_B1 - targets_B1 for values_B1 in values]
         critic_loss = 0.5 * sum(backend.mean(errors_B1[:, 0] ** 2) for errors_B1 in errors)
-        measured = backend.floats((critic_loss, backend.mean(values[0][:, 0])))
-        self.critics.backward(*(errors_B1 * (1.0 / len(batch)) for errors_B1 in errors))
-        names = ("critic_loss", "q_mean", "gradient_norm")
-        return dict(zip(names, (*measured, self.state.critics.gradient_norm()), strict=True))
+        q_mean = backend.mean(values[0][:, 0])
+        self.critics.backward(*(errors_B1 * (1.0 / len(actions_BA)) for errors_B1 in errors))
+        return critic_loss, q_mean, self.state.critics.squared_gradient_norm()
 
-    def _actor_gradient(self, observations: Observations, sample: SquashedSample, alpha: float) -> dict[str, float]:
-        """Fills the policy's gradient with that of mean(alpha log pi(a|s) - min Q(s, a)), a drawn from the policy."""
-        backend, xp, count = self.backend, self.backend.xp, len(sample.actions_BA)
+    def _targets(
+        self, next_observations: Observations, rewards_B: Array, discounts_B: Array, noise_BA: Array, alpha: Array
+    ) -> Array:
+        """Returns r + discount * (min Q_target(s', a') - alpha log pi(a'|s')), a' of the policy, [B, 1]."""
+        sample = squashed_gaussian.sample(self.actor.evaluate(next_observations)[0], noise_BA, self.backend)
+        first_B1, second_B1 = self.target_critics.evaluate(next_observations, sample.actions_BA)
+        next_B1 = self.backend.xp.minimum(first_B1, second_B1) - alpha * sample.logprobs_B[:, None]
+        return rewards_B[:, None] + discounts_B[:, None] * next_B1
+
+    def _actor_gradient(self, observations: Observations, noise_BA: Array, alpha: Array) -> tuple[Array, ...]:
+        """Fills the policy's gradient with that of mean(alpha log pi(a|s) - min Q(s, a)), a drawn from the policy.
+
+        Returns:
+            That loss, the entropy, and the gradient's squared norm.
+        """
+        backend, xp, count = self.backend, self.backend.xp, len(noise_BA)
+        sample = squashed_gaussian.sample(self.actor(observations)[0], noise_BA, backend)
         first_B1, second_B1 = self.critics.evaluate(observations, sample.actions_BA)
         actor_loss = backend.mean(alpha * sample.logprobs_B - xp.minimum(first_B1, second_B1)[:, 0])
         first_is_less_B1 = backend.numbers(first_B1 <= second_B1, first_B1)
@@ -233,8 +242,7 @@ class SAC:
             first_is_less_B1 * (-1.0 / count), (first_is_less_B1 - 1.0) * (1.0 / count)
         )
         self.actor.backward(sample.backward(d_actions_BA, alpha / count, xp))
-        names = ("actor_loss", "actor_gradient_norm")
-        return dict(zip(names, (*backend.floats((actor_loss,)), self.parameters.gradient_norm()), strict=True))
+        return actor_loss, -backend.mean(sample.logprobs_B), self.parameters.squared_gradient_norm()
 
     def _networks(self) -> dict[str, FlatParameters]:
         return {"policy": self.parameters, "critics": self.state.critics, "target critics": self.state.targets}
@@ -306,15 +314,6 @@ class SAC:
         own.replay_rng = restore_generator(state["replay_rng"])
         own.noise_rng = restore_generator(state["noise_rng"])
         own.warmup_actions = state["warmup_actions"].numpy().copy()
-
-
-def make_temperature(config: SACConfig, action_dims: int) -> Temperature:
-    """Returns alpha at its start; on the CPU, since it is a single number."""
-    target_entropy = -float(action_dims) if config.target_entropy == "auto" else config.target_entropy
-    learned = config.entropy_coef == "auto"
-    start = config.initial_entropy_coef if config.entropy_coef == "auto" else config.entropy_coef
-    log_alpha = torch.tensor([start], dtype=torch.float64).log()
-    return Temperature(log_alpha, FlatAdam(log_alpha) if learned else None, target_entropy)
 
 
 def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> list[str]:

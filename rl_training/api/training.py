@@ -30,7 +30,7 @@ from rl_training.runtime.checkpoint import Checkpoint, list_checkpoints, open_ch
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.fine_tuning import WeightsOf
 from rl_training.runtime.job_lock import job_lock, require_free
-from rl_training.runtime.run_utils import device_line, resolve_device
+from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.stopping import DEAF_SECONDS, EXIT_STOPPED, EXIT_TERMINATED, StopTraining, stop_on_signals
 from rl_training.runtime.trainer import Trainer, TrainResult
 from rl_training.tracking import run_files
@@ -249,7 +249,7 @@ def announce(trainer: Trainer, session: TrackingSession | None) -> None:
     """Says where the run is kept and with which settings, before it trains."""
     logger.info("settings:\n%s", indent(compact_config(trainer.config), "  "))
     logger.info("home: %s\nrun directory: %s", home(), trainer.run.run_dir)
-    logger.info(device_line(trainer.config.device, trainer.device))
+    logger.info("device: %s (%s)", trainer.device, trainer.device_reason)
     if session is not None and not trainer.stop.requested and session.ui is not None:
         logger.info("MLflow run %s: %s", session.run_id, session.ui)
 

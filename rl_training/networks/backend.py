@@ -6,13 +6,17 @@ with `xp` runs on both: it uses names and arguments that numpy and torch have in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.networks.captured import CapturedFunction, Record, cuda_graph
+
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 Array: TypeAlias = Any
 """An `np.ndarray` or a `Tensor`, whichever the backend has."""
 
@@ -25,8 +29,8 @@ class Backend:
         xp: The module `numpy` or `torch`.
     """
 
-    def __init__(self, device: torch.device, xp: Any) -> None:
-        self.device, self.xp = device, xp
+    def __init__(self, device: torch.device, xp: Any, record: Record | None = None) -> None:
+        self.device, self.xp, self._record = device, xp, record
         self._rows: dict[int, Array] = {}
         self._ones: dict[tuple[int, Any], Array] = {}
 
@@ -51,6 +55,12 @@ class Backend:
         if self.xp is np:
             return [float(number) for number in numbers]
         return torch.stack([torch.as_tensor(number, device=self.device) for number in numbers]).tolist()
+
+    def captured(self, function: FunctionT) -> FunctionT:
+        """Returns a function of arrays as the device runs it best: on a GPU as a `CapturedFunction`, else as it is."""
+        if self._record is None:
+            return function
+        return CapturedFunction(function, self._record, self.device)  # type: ignore[return-value]
 
     def rows(self, count: int) -> Array:
         """Returns 0, 1, ..., count - 1, to pick one element of each row by; made once."""
@@ -84,7 +94,9 @@ NUMPY = Backend(torch.device("cpu"), np)
 
 def backend_of(device: torch.device) -> Backend:
     """Returns what computes on a device."""
-    return NUMPY if device.type == "cpu" else Backend(device, torch)
+    if device.type == "cpu":
+        return NUMPY
+    return Backend(device, torch, partial(cuda_graph, device) if device.type == "cuda" else None)
 
 
 def softplus(xp: Any, x: Array) -> Array:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from rl_training.errors import CheckpointError
-from rl_training.networks.backend import Backend, backend_of
+from rl_training.networks.backend import Array, Backend, backend_of
 
 ALIGNMENT_BYTES = 64
 
@@ -81,9 +81,9 @@ class FlatParameters:
     def __deepcopy__(self, memo: object) -> NoReturn:
         raise TypeError("a copy would lose the shared memory; construct a second network and copy its vector")
 
-    def gradient_norm(self) -> float:
-        """Returns the gradient's Euclidean norm."""
-        return math.sqrt(self._gradient @ self._gradient)
+    def squared_gradient_norm(self) -> Array:
+        """Returns the square of the gradient's Euclidean norm, one number of the backend's."""
+        return self._gradient @ self._gradient
 
     def clip_gradient(self, norm: float, max_norm: float) -> None:
         """Scales the gradient, whose norm is `norm`, so that it is at most `max_norm`."""

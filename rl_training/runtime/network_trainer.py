@@ -88,7 +88,8 @@ class NetworkTrainer(Trainer):
     ) -> None:
         super().__init__(config, run, callbacks, stop=stop)
         self.envs = self._make_envs()
-        self.device = resolve_device(config.device, images=self.envs.encoder.kind != "vector")
+        images = self.envs.encoder.kind != "vector"
+        self.device, self.device_reason = resolve_device(config.device, images=images)
 
     @abstractmethod
     def _make_envs(self) -> TrainingEnvs:

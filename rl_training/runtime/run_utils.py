@@ -57,7 +57,7 @@ class TrainingRun:
         return self.run_dir / CHECKPOINTS
 
 
-def resolve_device(name: str, *, images: bool = False) -> torch.device:
+def resolve_device(name: str, *, images: bool = False) -> tuple[torch.device, str]:
     """Chooses the device, by rule.
 
     Args:
@@ -65,23 +65,23 @@ def resolve_device(name: str, *, images: bool = False) -> torch.device:
             small networks on vectors wait longer for a GPU's launches than they compute.
         images: Whether the observations have images.
 
+    Returns:
+        The device, and in words why it was chosen.
+
     Raises:
         ConfigError: A GPU is asked for that is not there.
     """
     available = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name == "auto":
-        return torch.device("cuda:0" if images and available else "cpu")
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= available:
-        raise ConfigError(f"device: got {name}, and torch sees {available} GPUs; use auto or cpu")
-    return device
-
-
-def device_line(name: str, device: torch.device) -> str:
-    """Returns which device was chosen, with the rule where the settings leave it to `resolve_device`."""
     if name != "auto":
-        return f"device: {device}"
-    return f"device: {device} (auto: a GPU for images where there is one, else the CPU)"
+        device = torch.device(name)
+        if device.type == "cuda" and (device.index or 0) >= available:
+            raise ConfigError(f"device: got {name}, and torch sees {available} GPUs; use auto or cpu")
+        return device, "as set"
+    if not images:
+        return torch.device("cpu"), "auto: networks on vectors are so small that a GPU is slower"
+    if not available:
+        return torch.device("cpu"), "auto: torch sees no GPU"
+    return torch.device("cuda:0"), "auto: convolutions are quicker on a GPU"
 
 
 def serialize_train_config(config: TrainConfig) -> dict[str, Any]:

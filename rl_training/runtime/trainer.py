@@ -67,6 +67,7 @@ class Trainer(ABC):
 
     device = torch.device("cpu")
     """Where the learning is computed; a trainer of networks chooses it by the rule of `resolve_device`."""
+    device_reason = "nothing else is used"
 
     def __init__(
         self, config: TrainConfig, run: TrainingRun, callbacks: Iterable[Callback] = (), *, stop: StopFlag | None = None

@@ -1,0 +1,46 @@
+"""The weight of the entropy in SAC, fixed or learned (Haarnoja et al. 2018b, section 5)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rl_training.config.sac import SACConfig
+from rl_training.networks.adam import FlatAdam
+
+
+@dataclass
+class Temperature:
+    """The weight of the entropy, alpha: learned as its logarithm, or fixed."""
+
+    log_alpha: Tensor
+    """[1]; minus infinity for a fixed weight of 0."""
+    optimizer: FlatAdam | None
+    """Adam of log alpha; None where alpha is fixed."""
+    target_entropy: float
+    """What a learned weight aims for."""
+
+    @property
+    def alpha(self) -> float:
+        """The weight."""
+        return math.exp(float(self.log_alpha))
+
+    def step(self, logprob: float, learning_rate: float) -> float:
+        """Moves log alpha, given the mean log-density of the policy's actions; returns the loss before the step."""
+        error = logprob + self.target_entropy
+        loss = -float(self.log_alpha) * error
+        assert self.optimizer is not None
+        self.optimizer.step(self.log_alpha, torch.full_like(self.log_alpha, -error), learning_rate)
+        return loss
+
+
+def make_temperature(config: SACConfig, action_dims: int) -> Temperature:
+    """Returns alpha at its start; on the CPU, since it is a single number."""
+    target_entropy = -float(action_dims) if config.target_entropy == "auto" else config.target_entropy
+    learned = config.entropy_coef == "auto"
+    start = config.initial_entropy_coef if config.entropy_coef == "auto" else config.entropy_coef
+    log_alpha = torch.tensor([start], dtype=torch.float64).log()
+    return Temperature(log_alpha, FlatAdam(log_alpha) if learned else None, target_entropy)

@@ -1,0 +1,24 @@
+"""Short trainings on a device of one's choice."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rl_training import TrainResult, train_dqn, train_ppo, train_sac
+from rl_training.config.dqn import DQNConfig
+from rl_training.config.ppo import PPOConfig
+from rl_training.config.sac import SACConfig
+
+SMALL: dict[str, Any] = {"network": {"hidden": [16, 16]}, "seed": 3, "evaluation": {"episodes": 1, "video": False}}
+OFF: dict[str, Any] = {"total_timesteps": 192, "learning_starts": 64, "batch_size": 16, "buffer_size": 256, **SMALL}
+IMAGES: dict[str, Any] = {"env_id": "case_envs:GreyImage-v0"}
+PPO: dict[str, Any] = {"num_envs": 4, "rollout_steps": 16, "batch_size": 48, "total_timesteps": 192, **SMALL}
+
+TRAININGS: dict[str, Callable[[str], TrainResult]] = {
+    "ppo": lambda device: train_ppo(PPOConfig(env_id="CartPole-v1", device=device, **PPO)),
+    "ppo-box": lambda device: train_ppo(PPOConfig(env_id="Pendulum-v1", device=device, **PPO)),
+    "ppo-images": lambda device: train_ppo(PPOConfig(**IMAGES, device=device, **PPO)),
+    "dqn": lambda device: train_dqn(DQNConfig(env_id="CartPole-v1", double=True, dueling=True, device=device, **OFF)),
+    "dqn-images": lambda device: train_dqn(DQNConfig(**IMAGES, device=device, **OFF)),
+    "sac": lambda device: train_sac(SACConfig(env_id="Pendulum-v1", device=device, **OFF)),
+}
+"""PPO's batches have two sizes: 64 transitions, 48 at a time."""
