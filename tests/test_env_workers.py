@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from rl_training.config.ppo import PPOConfig
-from rl_training.envs import worker_vector
-from rl_training.envs.worker_vector import WorkerVectorEnv
+from rl_training.envs.factory import make_vector_env
+from rl_training.envs.vector import MaskedVectorEnv
 from rl_training.errors import EnvironmentRefused
 
 PARENT = """
@@ -23,6 +23,7 @@ import sys, time
 import numpy as np
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs.factory import make_vector_env
+from rl_training.envs.vector import MaskedVectorEnv
 envs = make_vector_env(PPOConfig(
     env_id=sys.argv[1], total_timesteps=1, num_envs=2, rollout_steps=128, vectorization="async"))
 envs.reset(seed=1)
@@ -41,9 +42,9 @@ def gone(processes: list[psutil.Process], seconds: float) -> bool:
     return all(process.status() == psutil.STATUS_ZOMBIE for process in alive if process.is_running())
 
 
-def workers_of(envs: WorkerVectorEnv) -> list[psutil.Process]:
+def workers_of(envs: MaskedVectorEnv) -> list[psutil.Process]:
     """Its processes alone: this process may have others, such as a server of other tests."""
-    return [psutil.Process(process.pid) for process in envs._processes]
+    return [psutil.Process(worker.process.pid) for worker in envs._workers]
 
 
 def descendants() -> list[psutil.Process]:
@@ -52,7 +53,7 @@ def descendants() -> list[psutil.Process]:
 
 def test_nothing_is_left_after_close_not_even_the_simulator_of_an_env() -> None:
     before = set(descendants())
-    envs = WorkerVectorEnv(settings("case_envs:SpawnsChild-v0"))
+    envs = make_vector_env(settings("case_envs:SpawnsChild-v0"))
     envs.reset(seed=0)
     simulators = [psutil.Process(pid) for pid in envs.call("child_pid")]
     workers = [process for process in descendants() if process not in before]
@@ -64,7 +65,7 @@ def test_nothing_is_left_after_close_not_even_the_simulator_of_an_env() -> None:
 
 
 def test_workers_outlive_sigint_and_sigterm_and_go_on() -> None:
-    envs = WorkerVectorEnv(settings("case_envs:Plain-v0"))
+    envs = make_vector_env(settings("case_envs:Plain-v0"))
     try:
         envs.reset(seed=0)
         workers = workers_of(envs)
@@ -107,11 +108,11 @@ def test_workers_end_with_their_parent_in_the_middle_of_a_step_that_hangs() -> N
 
 
 def test_close_kills_a_worker_that_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_vector, "CLOSE_SECONDS", 0.0)
-    envs = WorkerVectorEnv(settings("case_envs:HangsInStep-v0"))
+    monkeypatch.setattr("rl_training.envs.vector.CLOSE_SECONDS", 0.0)
+    envs = make_vector_env(settings("case_envs:HangsInStep-v0"))
     envs.reset(seed=0)
     workers = workers_of(envs)
-    envs._send(0, ("step", np.int64(0)))
+    envs._workers[0].ask_for_step()
     start = time.monotonic()
     envs.close()
     assert time.monotonic() - start < 3.0
@@ -140,15 +141,15 @@ def test_an_env_that_only_this_process_knows_is_refused_by_its_worker() -> None:
     import trialplug  # noqa: F401 - registers the id here, and only here
 
     with pytest.raises(EnvironmentRefused, match="unknown namespace 'trialplug'; its module must be named"):
-        WorkerVectorEnv(settings("trialplug/Walk-v0"))
+        make_vector_env(settings("trialplug/Walk-v0"))
 
 
 def test_a_secret_is_resolved_in_the_worker_or_missed_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     kwargs = {"api_token": "${env:CASE_TOKEN}"}
     with pytest.raises(EnvironmentRefused, match="environment variable CASE_TOKEN is not set"):
-        WorkerVectorEnv(settings("case_envs:NeedsToken-v0", env_kwargs=kwargs))
+        make_vector_env(settings("case_envs:NeedsToken-v0", env_kwargs=kwargs))
     monkeypatch.setenv("CASE_TOKEN", "let me in")
-    envs = WorkerVectorEnv(settings("case_envs:NeedsToken-v0", env_kwargs=kwargs))
+    envs = make_vector_env(settings("case_envs:NeedsToken-v0", env_kwargs=kwargs))
     try:
         assert envs.call("api_token") == ("let me in", "let me in")
     finally:
@@ -156,7 +157,7 @@ def test_a_secret_is_resolved_in_the_worker_or_missed_by_name(monkeypatch: pytes
 
 
 def test_attributes_and_methods_reach_the_envs() -> None:
-    envs = WorkerVectorEnv(settings("case_envs:Plain-v0"))
+    envs = make_vector_env(settings("case_envs:Plain-v0"))
     try:
         envs.reset(seed=[1, 2])
         envs.set_attr("length", [3, 4])
@@ -169,12 +170,15 @@ def test_attributes_and_methods_reach_the_envs() -> None:
         envs.close()
 
 
-def test_workers_hold_no_end_of_a_siblings_socket() -> None:
-    envs = WorkerVectorEnv(settings("case_envs:Plain-v0"))
+def test_workers_hold_no_end_of_a_siblings_pipes() -> None:
+    envs = make_vector_env(settings("case_envs:Plain-v0"))
     try:
         envs.reset(seed=0)
-        for worker in workers_of(envs):
-            links = [descriptor.readlink() for descriptor in Path(f"/proc/{worker.pid}/fd").iterdir()]
-            assert len([link for link in links if str(link).startswith("socket:")]) == 1
+        one, other = ({link for link in links_of(worker) if link.startswith("pipe:")} for worker in workers_of(envs))
+        assert (len(one), len(other), one & other) == (3, 3, set())  # requests, answers, what it says to stderr
     finally:
         envs.close()
+
+
+def links_of(process: psutil.Process) -> list[str]:
+    return [str(descriptor.readlink()) for descriptor in Path(f"/proc/{process.pid}/fd").iterdir()]

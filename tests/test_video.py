@@ -86,7 +86,7 @@ def test_an_episode_that_takes_long_is_shown_in_part(monkeypatch):
 )
 def test_a_renderer_that_fails_is_named(env, message, monkeypatch):
     monkeypatch.setattr(video, "ANSWER_SECONDS", 1.0 if env == "Hangs" else 10.0)
-    monkeypatch.setattr("rl_training.envs.worker_vector.CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr("rl_training.envs.vector.CLOSE_SECONDS", 0.5)
     began = time.monotonic()
     with pytest.raises(EnvironmentFault, match=message):
         filmed(env, token="CASE-SECRET")

@@ -209,9 +209,10 @@ class TrainConfig(Settings):
     """Cuts (truncates) episodes at this length in place of the environment's registered limit."""
     num_envs: PositiveInt = 1
     """Training environments that are stepped together."""
-    vectorization: Literal["sync", "async", "native", "envpool"] = "sync"
-    """`sync` steps them in this process, `async` each in a process of its own, `native` all at once where the
-    environment's id has a vector environment of its own, `envpool` in the threads of EnvPool."""
+    vectorization: Literal["sync", "async", "split", "native", "envpool"] = "sync"
+    """`sync` steps them in this process, `async` each in a process of its own, `split` a share of them in this process
+    and one in a worker process for each further CPU, `native` all at once where the environment's id has a vector
+    environment of its own, `envpool` in the threads of EnvPool."""
     normalization: NormalizationConfig = NormalizationConfig()
     """Running normalisation."""
     seed: NonNegativeInt = 0

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from difflib import get_close_matches
+from functools import partial
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import gymnasium as gym
@@ -18,12 +21,11 @@ from rl_training.envs.envpool_rows import EnvPoolRows
 from rl_training.envs.extras import missing_extra
 from rl_training.envs.fresh_world import with_fresh_world
 from rl_training.envs.guard import ContractGuard, secrets_of, shown_cause
-from rl_training.envs.local_vector import LocalVectorEnv
 from rl_training.envs.mujoco_log import log_mujoco_warnings
 from rl_training.envs.native_vector import NativeVectorEnv, make_native
 from rl_training.envs.registered import find_spec
 from rl_training.envs.replay import EpisodeReplay
-from rl_training.envs.worker_vector import WorkerVectorEnv
+from rl_training.envs.vector import MaskedVectorEnv
 from rl_training.errors import FOREIGN_ERRORS, EnvironmentRefused, error_line
 
 T = TypeVar("T")
@@ -59,7 +61,7 @@ def make_env(config: TrainConfig, env_index: int) -> EpisodeReplay:
         raise
 
 
-def make_vector_env(config: TrainConfig) -> LocalVectorEnv | WorkerVectorEnv | NativeVectorEnv:
+def make_vector_env(config: TrainConfig) -> MaskedVectorEnv | NativeVectorEnv:
     """Makes `config.num_envs` environments that are stepped together.
 
     The autoreset mode is DISABLED: rows whose episode ended are reset by `reset(options={"reset_mask": mask})`.
@@ -67,17 +69,31 @@ def make_vector_env(config: TrainConfig) -> LocalVectorEnv | WorkerVectorEnv | N
     Raises:
         EnvironmentRefused: As `make_env`, or the environments differ in their spaces, or there is no native one.
     """
-    if config.vectorization == "async":
-        return WorkerVectorEnv(config)
     if config.vectorization in NATIVE:
         return _make_native(config)
-    envs: list[EpisodeReplay] = []
-    try:
-        envs.extend(make_env(config, index) for index in range(config.num_envs))
-        return LocalVectorEnv(config.env_id, envs, secrets_of(config))
-    except BaseException:
-        close_quietly(config.env_id, envs, secrets_of(config))
-        raise
+    return MaskedVectorEnv(
+        config, shares(config.vectorization, config.num_envs, usable_cpus()), partial(make_env, config)
+    )
+
+
+def usable_cpus() -> int:
+    """Returns how many CPUs this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def shares(vectorization: str, num_envs: int, cpus: int) -> list[range]:
+    """Returns which environments each process steps, first those of the process that trains.
+
+    Args:
+        vectorization: `sync`, `async` or `split`.
+        num_envs: How many there are.
+        cpus: Of which `split` uses all, each process with one; the larger shares come first.
+    """
+    if vectorization == "async":
+        return [range(0), *(range(index, index + 1) for index in range(num_envs))]
+    count = 1 if vectorization == "sync" else min(num_envs, cpus)
+    bounds = [-(-num_envs * k // count) for k in range(count + 1)]
+    return [range(first, end) for first, end in pairwise(bounds)]
 
 
 def make_bare_env(config: TrainConfig) -> gym.Env[Any, Any]:

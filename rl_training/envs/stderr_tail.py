@@ -1,4 +1,4 @@
-"""The last lines that worker processes wrote to their standard error, for the message when one of them dies."""
+"""The last lines that a worker process wrote to its standard error, for the message when it dies."""
 
 from __future__ import annotations
 
@@ -10,35 +10,32 @@ _LINES = 8
 _WIDTH = 300
 
 
-class StderrTails:
-    """Reads each process's standard error as it comes, so that the process never waits, and keeps its last lines."""
+class StderrTail:
+    """Reads a process's standard error as it comes, so that the process never waits, and keeps the last lines.
 
-    def __init__(self) -> None:
-        self._lines: dict[int, deque[str]] = {}
-        self._threads: dict[int, threading.Thread] = {}
+    Args:
+        process: Started with `stderr=subprocess.PIPE`.
+    """
 
-    def follow(self, process: subprocess.Popen[bytes]) -> None:
-        """Begins to read `process.stderr`, until its end."""
-        lines = self._lines[process.pid] = deque(maxlen=_LINES)
-        thread = threading.Thread(target=_read, args=(process, lines), daemon=True)
-        self._threads[process.pid] = thread
-        thread.start()
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self._lines: deque[str] = deque(maxlen=_LINES)
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
 
-    def last_lines(self, process: subprocess.Popen[bytes]) -> str:
-        """Returns the last lines of an ended process, as one line."""
-        self._threads[process.pid].join(1.0)
-        return " | ".join(self._lines[process.pid])
+    def last_lines(self) -> str:
+        """Returns the last lines of the ended process, as one line."""
+        self._thread.join(1.0)
+        return " | ".join(self._lines)
 
     def close(self) -> None:
-        """Waits shortly for the readers; one whose process left a child with the same stderr is left behind."""
-        for thread in self._threads.values():
-            thread.join(0.2)
+        """Waits shortly for the reader; one whose process left a child with the same stderr is left behind."""
+        self._thread.join(0.2)
 
-
-def _read(process: subprocess.Popen[bytes], lines: deque[str]) -> None:
-    assert process.stderr is not None
-    with process.stderr as stream:
-        for line in stream:
-            text = line.decode(errors="replace").strip()
-            if text:
-                lines.append(text[:_WIDTH])
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as stream:
+            for line in stream:
+                text = line.decode(errors="replace").strip()
+                if text:
+                    self._lines.append(text[:_WIDTH])

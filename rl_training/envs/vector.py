@@ -1,46 +1,83 @@
 """Environments stepped together, where those whose episode ended are reset by mask.
 
-Leaner than Gymnasium's `SyncVectorEnv` where an environment's own step is quick: observations of a `Box` are copied
-once, and infos, which nothing here reads and which can't always be batched, are left out.
+They are divided into shares, each stepped by a process of its own, the first by this one; the shares have no effect on
+what comes out. Leaner than Gymnasium's vector environments where an environment's own step is quick: results are
+written to rows of memory that the processes share, and infos, which nothing here reads and which can't always be
+batched, are left out.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from rl_training.errors import CheckpointError, EnvironmentRefused
+from rl_training.config.secrets import handed_down_secrets, hide
+from rl_training.config.settings import TrainConfig
+from rl_training.envs.guard import RaisedByEnvironment, fault_text, secrets_of
+from rl_training.envs.replay import EpisodeReplay
+from rl_training.envs.share import EnvShare
+from rl_training.envs.spaces import ActionCodec, ObservationEncoder
+from rl_training.envs.step_rows import StepRows, shared_file
+from rl_training.envs.worker import CLOSE_SECONDS, Reply
+from rl_training.envs.worker_process import WorkerProcess
+from rl_training.errors import CheckpointError, EnvironmentFault, EnvironmentRefused
+
+_FIELDS = ("algo", "env_id", "env_kwargs", "wrappers", "max_episode_steps", "total_timesteps")
 
 
 class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
     """A vector environment, autoreset DISABLED, of single environments as `make_env` makes them.
 
     Args:
-        env_id: The id in the settings, for messages.
-        pairs: The (observation space, action space) of each environment.
+        config: The settings, as for `make_env`.
+        shares: Which environments each process steps, in their order: this process the first share, and a worker
+            process each of the others.
+        make: Makes the environment of an index, for this process's own share.
+        answer_seconds: How long a worker may take to each answer; an `EnvironmentFault` says that one did not come.
+            None waits for ever, as training does: a step takes what it takes.
 
     Raises:
-        EnvironmentRefused: They differ in their spaces.
+        EnvironmentRefused: One can't be made, or has spaces without an array form, or they differ in their spaces.
     """
 
     life_steps = 0
     """Steps since the run began: of each environment as many, since they step together."""
 
-    def __init__(self, env_id: str, pairs: Sequence[tuple[Any, Any]]) -> None:
-        _require_same_spaces(env_id, pairs)
-        self.num_envs = len(pairs)
+    def __init__(
+        self,
+        config: TrainConfig,
+        shares: Sequence[range],
+        make: Callable[[int], EpisodeReplay],
+        *,
+        answer_seconds: float | None = None,
+    ) -> None:
+        own, *others = shares
+        self.num_envs = config.num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
-        self.single_observation_space, self.single_action_space = pairs[0]
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._observations: Sequence[Any] = [None] * self.num_envs
+        self._env_id, self._secrets = config.env_id, secrets_of(config)
+        self._answer_seconds = answer_seconds
+        self._own_indices, self._own = own, EnvShare(config.env_id, self._secrets)
+        self._workers: list[WorkerProcess] = []
+        try:
+            with shared_file() if others else nullcontext(-1) as memory:
+                for indices in others:
+                    # Where this process has no share, there may be more workers than CPUs: waiting leaves them free.
+                    self._workers.append(WorkerProcess(indices, memory, spins=len(own) > 0))
+                pairs = self._make_all(config, make)
+                self._take_spaces(pairs)
+                self._rows = self._own.rows = StepRows(*pairs[0], self.num_envs, memory)
+                for worker in self._workers:
+                    worker.ask(self.num_envs)
+        except BaseException:
+            self.close()
+            raise
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
@@ -58,19 +95,20 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         rest = dict(options) if options is not None else None
         mask = rest.pop("reset_mask", None) if rest is not None else None
         rows = range(self.num_envs) if mask is None else np.flatnonzero(mask).tolist()
-        observations = list(self._observations)
-        for i, (observation, _) in zip(rows, self._reset_rows(rows, each, rest), strict=True):
-            observations[i] = observation
-        self._observations = observations
-        return self._batched(), {}
+        self._ask("reset", {i: (each[i], rest) for i in rows})
+        return self._rows.observations(), {}
 
     def step(
         self, actions: Any
     ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """Steps all environments once; the arrays are new ones each time, and there are no infos."""
         self.life_steps += 1
-        self._observations, reward, terminated, truncated, _ = zip(*self._step_rows(actions), strict=True)
-        return self._batched(), np.array(reward, np.float64), np.array(terminated), np.array(truncated), {}
+        if self._workers:
+            self._step_beside_workers(actions)
+        else:
+            self._own.step(actions)
+        rows = self._rows
+        return rows.observations(), rows.reward.copy(), rows.terminated.copy(), rows.truncated.copy(), {}
 
     def snapshots(self) -> list[dict[str, Any]]:
         """Returns what `restore` needs; see `EpisodeReplay.snapshot`."""
@@ -86,36 +124,97 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
             CheckpointError: The snapshots are of another number of environments.
         """
         require_count(len(snapshots), self.num_envs)
-        exact = self.call_each("restore", snapshots)
-        self._observations = self.call("last_observation")
+        exact = self._ask("restore", {i: (snapshot,) for i, snapshot in enumerate(snapshots)})
         self.life_steps = int(snapshots[0]["life_steps"])
-        return self._batched(), [i for i, same in enumerate(exact) if not same]
+        return self._rows.observations(), [i for i, same in enumerate(exact) if not same]
 
-    @abstractmethod
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Calls a method of each environment, or reads an attribute."""
+        return tuple(self._ask("call", dict.fromkeys(range(self.num_envs), (name, args, kwargs))))
 
-    @abstractmethod
-    def call_each(self, name: str, arguments: Sequence[Any]) -> list[Any]:
-        """Calls the method `name` of each environment with an argument of its own."""
+    def set_attr(self, name: str, values: Any) -> None:
+        """Sets an attribute of each environment: one value for all, or a list or tuple of one each."""
+        each = values if isinstance(values, list | tuple) else [values] * self.num_envs
+        self._ask("set_attr", {i: (name, value) for i, value in enumerate(each)})
 
-    @abstractmethod
-    def _reset_rows(
-        self, rows: Sequence[int], seeds: Sequence[int | None], options: dict[str, Any] | None
-    ) -> Sequence[tuple[Any, dict[str, Any]]]:
-        """Returns what `reset` of the environments `rows` returns; `seeds` has one for each of all N."""
+    def close_extras(self, **kwargs: Any) -> None:
+        """Hangs up, closes the environments of this process, and kills the workers that are late with theirs."""
+        for worker in self._workers:
+            worker.hang_up()
+        deadline = time.monotonic() + CLOSE_SECONDS + 1.0
+        self._own.close()
+        for worker in self._workers:
+            worker.end(deadline)
 
-    @abstractmethod
-    def _step_rows(self, actions: Any) -> Sequence[tuple[Any, float, bool, bool, dict[str, Any]]]:
-        """Returns what `step` of each environment returns."""
+    def _make_all(self, config: TrainConfig, make: Callable[[int], EpisodeReplay]) -> list[tuple[Any, Any]]:
+        """Has each process make its environments, at the same time; returns the spaces of each environment."""
+        fields = config.model_dump(include=set(_FIELDS))
+        secrets = handed_down_secrets(fields) if self._workers else {}
+        for worker in self._workers:
+            worker.ask((fields, worker.indices, secrets))
+        self._own.make(self._own_indices, make)
+        return self._own.spaces + self._values(self._awaited([(worker, worker.indices) for worker in self._workers]))
 
-    def _batched(self) -> Any:
-        """Returns the newest observations as arrays of their own."""
-        space = self.single_observation_space
-        if isinstance(space, spaces.Box):
-            return np.array(self._observations)
-        empty: Any = create_empty_array(space, self.num_envs, np.zeros)
-        return concatenate(space, self._observations, empty)
+    def _take_spaces(self, pairs: Sequence[tuple[Any, Any]]) -> None:
+        _require_same_spaces(self._env_id, pairs)
+        self.single_observation_space, self.single_action_space = pairs[0]
+        ObservationEncoder(self.single_observation_space)  # which refuse a space that has no array form
+        ActionCodec(self.single_action_space)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+
+    def _step_beside_workers(self, actions: Any) -> None:
+        self._rows.action[:] = actions
+        for worker in self._workers:
+            worker.ask_for_step()
+        try:
+            self._own.step(actions[: len(self._own_indices)])
+        finally:
+            replies = self._awaited([(worker, worker.indices) for worker in self._workers])
+        self._values(replies)
+
+    def _ask(self, command: str, calls: Mapping[int, tuple[Any, ...]]) -> list[Any]:
+        """Has `EnvShare`'s method `command` called for environments, each with arguments of its own.
+
+        Args:
+            command: The method's name.
+            calls: By index, in their order.
+
+        Returns:
+            What came of each.
+        """
+        asked = [(worker, [i for i in worker.indices if i in calls]) for worker in self._workers]
+        asked = [(worker, indices) for worker, indices in asked if indices]
+        for worker, indices in asked:
+            worker.ask((command, [(i, *calls[i]) for i in indices]))
+        try:
+            method = getattr(self._own, command)
+            values = [method(i, *arguments) for i, arguments in calls.items() if i in self._own_indices]
+        finally:
+            replies = self._awaited(asked)
+        return values + self._values(replies)
+
+    def _awaited(self, asked: Iterable[tuple[WorkerProcess, Sequence[int]]]) -> list[tuple[int, Reply]]:
+        """Returns what workers reply for environments, each with its index; nothing of a step that went well.
+
+        All are awaited, whatever goes wrong: an answer that is left in a pipe would be taken for a later request's.
+        """
+        replies: list[tuple[int, Reply]] = []
+        for worker, indices in asked:
+            replies += zip(indices, worker.replies(self._answer_seconds) or (), strict=False)
+        return replies
+
+    def _values(self, replies: Sequence[tuple[int, Reply]]) -> list[Any]:
+        """Returns what was answered, or raises the first error."""
+        for i, (kind, value) in replies:
+            if kind == "refused":
+                raise EnvironmentRefused(f"{value} (in the worker process of environment {i})")
+            if kind != "ok":
+                text, frames = hide(value[0], self._secrets), hide(value[1] or "", self._secrets)
+                if kind != "fault":
+                    text = fault_text(self._env_id, i, self.life_steps, text)
+                raise EnvironmentFault(text) from (RaisedByEnvironment(f"\n{frames.rstrip()}") if frames else None)
+        return [value for _, (_, value) in replies]
 
 
 def require_count(found: int, num_envs: int) -> None:

@@ -1,90 +1,110 @@
-"""A process that runs one environment for a parent at the other end of a socket, and ends when the parent is gone.
+"""A process that runs a share of a vector environment's environments for a parent, and ends when the parent is gone.
 
-Started by `worker_vector`. It does not run the parent's main module again, as multiprocessing would, so a training
-script needs no guard. Requests are `(command, payload)`, replies `("ok", value)` or `(error kind, text)`, with the
-traceback beside the text (or None) where the environment raised.
+Started by `worker_process`. It does not run the parent's main module again, as multiprocessing would, so a training
+script needs no guard. A bell asks for a step with the actions in shared memory; a bell answers that its results are
+there. All else is messages: `(command, calls)`, the calls with an environment's index and arguments each, and for each
+of them a reply, `("ok", value)` or `(error kind, (text, traceback))`, the traceback None where no environment raised.
 """
 
 from __future__ import annotations
 
 import os
 import pickle
-import select
 import signal
 import threading
 import time
 import traceback
-from contextlib import suppress
-from multiprocessing.connection import Connection
+from contextlib import closing, suppress
+from functools import partial
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from rl_training.envs.channel import Channel
 from rl_training.errors import FOREIGN_ERRORS, EnvironmentFault, UserError, error_line, foreign_cause
+
+if TYPE_CHECKING:
+    from rl_training.envs.share import EnvShare
+
+Reply = tuple[str, Any]
 
 CLOSE_SECONDS = 5.0
 """How long an environment may take to close, or to finish its step, once the parent has hung up."""
 
 
-def main(descriptor: int) -> None:
-    """Serves one environment until the other end of the socket `descriptor` is closed."""
+def main(reading: int, writing: int, memory: int, spins: bool) -> None:
+    """Serves a share of environments until the parent closes its end of the channel.
+
+    Args:
+        reading: Descriptor of the pipe that brings requests.
+        writing: Descriptor of the pipe for replies.
+        memory: Descriptor of the file for `StepRows`.
+        spins: See `Channel`.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         # A cancel signals the whole group; the parent closes its workers. A handler and not SIG_IGN, which programs
         # that the environment starts would inherit, so that the environment could not end them.
         signal.signal(number, _ignore)
-    connection = Connection(descriptor)
-    threading.Thread(target=_end_with_parent, args=(descriptor,), daemon=True).start()
+    for descriptor in (reading, writing, memory):
+        # Else a program that outlives this process would hold the line, and the parent would wait for ever.
+        os.set_inheritable(descriptor, False)
+    channel = Channel(reading, writing, spins=spins)
+    threading.Thread(target=_end_with_parent, args=(channel,), daemon=True).start()
     with suppress(EOFError, ConnectionError):
-        _serve(connection)
+        _serve(channel, memory)
 
 
-def _serve(connection: Connection) -> None:
+def _serve(channel: Channel, memory: int) -> None:
     from rl_training.config.secrets import hand_down
     from rl_training.config.settings import TrainConfig
     from rl_training.envs.factory import make_env
+    from rl_training.envs.guard import secrets_of
+    from rl_training.envs.share import EnvShare
+    from rl_training.envs.step_rows import StepRows
 
-    fields, index, secrets = connection.recv()
+    fields, indices, secrets = channel.receive()
     for kind, found in secrets.items():
         hand_down(kind, found.__getitem__)
-    try:
-        env = make_env(TrainConfig(**fields), index)
-    except UserError as error:
-        connection.send(("refused", str(error)))
-        return
-    try:
-        connection.send(("ok", (env.observation_space, env.action_space)))
+    config = TrainConfig(**fields)
+    with closing(EnvShare(config.env_id, secrets_of(config))) as share:
+        try:
+            share.make(indices, partial(make_env, config))
+        except UserError as error:
+            channel.send([("refused", str(error))])
+            return
+        channel.send([("ok", pair) for pair in share.spaces])
+        share.rows = StepRows(*share.spaces[0], channel.receive(), memory)
+        own = slice(indices.start, indices.stop)
         while True:
-            command, payload = connection.recv()
-            _reply(connection, _answer(env, command, payload))
-    finally:
-        env.close()
+            request = channel.receive()
+            if request is not None:
+                _reply(channel, [_answer(share, request[0], call) for call in request[1]])
+            elif (reply := _attempt(share.step, share.rows.action[own].copy()))[0] == "ok":
+                channel.ring()
+            else:
+                channel.send([reply])
 
 
-def _answer(env: Any, command: str, payload: Any) -> tuple[str, Any]:
+def _answer(share: EnvShare, command: str, call: tuple[Any, ...]) -> Reply:
+    kind, value = _attempt(getattr(share, command), *call)
+    if isinstance(value, tuple) and value and isinstance(value[-1], dict):
+        value = (*value[:-1], {})  # infos, which nobody reads there and not all of which can be sent
+    return kind, value
+
+
+def _attempt(function: Any, *arguments: Any) -> Reply:
     try:
-        if command == "step":
-            return "ok", env.step(payload)
-        if command == "reset":
-            return "ok", env.reset(seed=payload[0], options=payload[1])
-        name, args, kwargs = payload
-        if command == "set":
-            env.set_wrapper_attr(name, *args)
-            return "ok", None
-        attribute = env.get_wrapper_attr(name)
-        return "ok", attribute(*args, **kwargs) if callable(attribute) else attribute
+        return "ok", function(*arguments)
     except EnvironmentFault as error:
         return "fault", (str(error), _frames(foreign_cause(error)))
     except FOREIGN_ERRORS as error:
         return "failed", (error_line(error), _frames(error))
 
 
-def _reply(connection: Connection, reply: tuple[str, Any]) -> None:
-    kind, value = reply
-    if kind == "ok" and isinstance(value, tuple) and value and isinstance(value[-1], dict):
-        value = (*value[:-1], {})  # infos, which nobody reads there and not all of which can be sent
+def _reply(channel: Channel, replies: list[Reply]) -> None:
     try:
-        connection.send((kind, value))
+        channel.send(replies)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
-        connection.send(("failed", (f"the answer can't be sent between processes: {error}", None)))
+        channel.send([("failed", (f"the answer can't be sent between processes: {error}", None))])
 
 
 def _frames(error: BaseException | None) -> str | None:
@@ -95,11 +115,9 @@ def _frames(error: BaseException | None) -> str | None:
     return "".join(traceback.format_exception(error)) if error is not None else None
 
 
-def _end_with_parent(descriptor: int) -> None:
-    """Waits until the parent's end of the socket is closed, by whatever ended the parent, and ends this process."""
-    hung_up = select.poll()
-    hung_up.register(descriptor, 0)
-    hung_up.poll()
+def _end_with_parent(channel: Channel) -> None:
+    """Ends this process where the parent has hung up and closing takes too long."""
+    channel.wait_for_end()
     time.sleep(CLOSE_SECONDS)
     os._exit(1)
 

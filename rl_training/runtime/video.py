@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from gymnasium.envs.registration import load_env_creator
 from PIL import Image
 
 from rl_training.config.settings import TrainConfig
+from rl_training.envs.factory import make_env
 from rl_training.envs.registered import find_spec
-from rl_training.envs.worker_vector import WorkerVectorEnv
+from rl_training.envs.vector import MaskedVectorEnv
 from rl_training.errors import EnvironmentFault
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.stopping import StopFlag, StopTraining
@@ -67,9 +69,8 @@ def film_episode(policy: Policy, config: TrainConfig, seed: int, stop: StopFlag 
         StopTraining: `stop` was set.
     """
     rendered = {**config.env_kwargs, "render_mode": "rgb_array"}
-    env = WorkerVectorEnv(
-        config.model_copy(update={"num_envs": 1, "env_kwargs": rendered}), answer_seconds=ANSWER_SECONDS
-    )
+    config = config.model_copy(update={"num_envs": 1, "env_kwargs": rendered})
+    env = MaskedVectorEnv(config, [range(0), range(1)], partial(make_env, config), answer_seconds=ANSWER_SECONDS)
     try:
         (metadata,) = env.call("metadata")
         frames, stride = _play(policy, env, seed, stop)
@@ -78,7 +79,7 @@ def film_episode(policy: Policy, config: TrainConfig, seed: int, stop: StopFlag 
     return _gif(frames, stride / float(metadata.get("render_fps") or 30))
 
 
-def _play(policy: Policy, env: WorkerVectorEnv, seed: int, stop: StopFlag | None) -> tuple[list[Image.Image], int]:
+def _play(policy: Policy, env: MaskedVectorEnv, seed: int, stop: StopFlag | None) -> tuple[list[Image.Image], int]:
     """Returns at most `MOST_FRAMES` frames at equal distances, and that distance in steps; the length is not known."""
     frames: list[Image.Image] = []
     step, stride, over = 0, 1, False

@@ -1,0 +1,109 @@
+"""A process that runs a share of a vector environment's environments, as its parent sees it.
+
+Gymnasium's `AsyncVectorEnv` forks, or re-runs the caller's main module (which under Prefect imports all of Prefect in
+each worker); loses the text of an environment that exits; and waits for ever on closing. Here each worker is a plain
+program with two pipes: no sibling holds an end of them, closing ours ends the worker, and there is a deadline.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+from rl_training.envs.channel import Channel
+from rl_training.envs.stderr_tail import StderrTail
+from rl_training.envs.worker import CLOSE_SECONDS, Reply
+
+_START = """import json, sys
+sys.path[:] = json.loads(sys.argv[2])
+from rl_training.envs.worker import main
+main(*json.loads(sys.argv[1]))"""
+
+
+class WorkerProcess:
+    """Starts a worker; the first message to it says what it makes, see `rl_training.envs.worker`.
+
+    Args:
+        indices: Which of the run's environments are its own.
+        memory: Descriptor of the file for `StepRows`.
+        spins: See `Channel`.
+    """
+
+    def __init__(self, indices: range, memory: int, *, spins: bool) -> None:
+        self.indices = indices
+        requests, asking = os.pipe()
+        answering, answers = os.pipe()
+        self._channel = Channel(answering, asking, spins=spins)
+        theirs = (requests, answers, memory)
+        arguments = [json.dumps([*theirs, spins]), json.dumps([str(path) for path in sys.path])]
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", _START, *arguments],
+                pass_fds=theirs,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except BaseException:
+            self._channel.close()
+            raise
+        finally:
+            os.close(requests)
+            os.close(answers)
+        self._tail = StderrTail(self.process)
+
+    def ask(self, message: Any) -> None:
+        """Sends a request; what it comes to is said by `replies`."""
+        try:
+            self._channel.send(message)
+        except ConnectionError:
+            # It is gone; why is said where its answer is awaited.
+            return
+
+    def ask_for_step(self) -> None:
+        """Rings the bell: the actions of a step are in shared memory."""
+        try:
+            self._channel.ring()
+        except ConnectionError:
+            return
+
+    def replies(self, seconds: float | None = None) -> list[Reply] | None:
+        """Returns what the worker answers; None where a step went well.
+
+        Args:
+            seconds: How long the answer may take; None waits for ever.
+        """
+        try:
+            answer: list[Reply] | None = self._channel.receive(seconds)
+            return answer
+        except TimeoutError as error:
+            return [("gone", (str(error), None))]
+        except (EOFError, ConnectionError):
+            return [("gone", (self._why_gone(), None))]
+
+    def hang_up(self) -> None:
+        """Lets the worker close its environments and end."""
+        self._channel.close()
+
+    def end(self, deadline: float) -> None:
+        """Waits until the worker has ended, and kills it where that is later than `deadline` (monotonic seconds)."""
+        try:
+            self.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._tail.close()
+
+    def _why_gone(self) -> str:
+        try:
+            code = self.process.wait(CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "its worker process hung up without ending"
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        tail = self._tail.last_lines()
+        return f"its worker process {how}" + (f"; its last words: {tail}" if tail else "")
