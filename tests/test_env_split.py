@@ -206,18 +206,18 @@ def test_a_line_brings_bells_messages_and_the_end_in_order(spins: bool) -> None:
     here, there = ends_of_a_line(spins=spins)
     with pytest.raises(TimeoutError, match=r"gave no answer within 0\.01 s"):
         here.receive(0.01)
-    there.ring()
+    there.ring(b"x")
     with pytest.raises((pickle.PicklingError, AttributeError)):
         there.send(lambda: 0)  # which sends nothing
     there.send({"a": np.arange(3)})
-    assert here.receive() is None
+    assert here.receive() == b"x"
     assert here.receive()["a"].tolist() == [0, 1, 2]
-    threading.Timer(4 * channel.SPIN_SECONDS, there.ring).start()
-    assert here.receive() is None  # asleep by then
+    threading.Timer(4 * channel.SPIN_SECONDS, there.ring, [b"y"]).start()
+    assert here.receive() == b"y"  # asleep by then
     there.close()
     here.wait_for_end()
     with pytest.raises(EOFError):
         here.receive()
     with pytest.raises(BrokenPipeError):
-        here.ring()
+        here.ring(b"x")
     here.close()

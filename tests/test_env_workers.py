@@ -16,6 +16,7 @@ import pytest
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.vector import MaskedVectorEnv
+from rl_training.envs.worker import STEP
 from rl_training.errors import EnvironmentRefused
 
 PARENT = """
@@ -24,6 +25,7 @@ import numpy as np
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.vector import MaskedVectorEnv
+from rl_training.envs.worker import STEP
 envs = make_vector_env(PPOConfig(
     env_id=sys.argv[1], total_timesteps=1, num_envs=2, rollout_steps=128, vectorization="async"))
 envs.reset(seed=1)
@@ -112,7 +114,7 @@ def test_close_kills_a_worker_that_does_not_come_back(monkeypatch: pytest.Monkey
     envs = make_vector_env(settings("case_envs:HangsInStep-v0"))
     envs.reset(seed=0)
     workers = workers_of(envs)
-    envs._workers[0].ask_for_step()
+    envs._workers[0].ring(STEP)
     start = time.monotonic()
     envs.close()
     assert time.monotonic() - start < 3.0

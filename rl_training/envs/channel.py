@@ -1,4 +1,4 @@
-"""A line between two processes: messages, and a bell of one byte for what is said in memory that both share.
+"""A line between two processes: messages, and bells of one byte for what is said in memory that both share.
 
 Two pipes, which carry a byte in a third of the time that a socket takes. The system calls order memory too: what one
 side wrote before it rang, the other reads after it heard that, on every kind of CPU.
@@ -16,7 +16,7 @@ from typing import Any
 SPIN_SECONDS = 0.0005
 """How long a side that may spin looks for an answer again and again before it sleeps: waking takes 50 µs and more."""
 
-_BELL, _MESSAGE = b"b", b"m"
+_MESSAGE = b"m"
 
 
 class Channel:
@@ -35,9 +35,9 @@ class Channel:
         self._arrival = select.poll()
         self._arrival.register(reading, select.POLLIN)
 
-    def ring(self) -> None:
-        """Tells the other side that shared memory holds what it waits for."""
-        os.write(self._writing, _BELL)
+    def ring(self, bell: bytes) -> None:
+        """Tells the other side by one byte, not `m`, what shared memory holds for it."""
+        os.write(self._writing, bell)
 
     def send(self, message: Any) -> None:
         """Sends an object.
@@ -50,7 +50,7 @@ class Channel:
         self._writer.send_bytes(pickled)
 
     def receive(self, seconds: float | None = None) -> Any:
-        """Returns the next message, or None for a bell.
+        """Returns the next message, or the byte of a bell.
 
         Args:
             seconds: How long to wait; None waits for ever.
@@ -68,7 +68,7 @@ class Channel:
         kind = os.read(self._reading, 1)
         if not kind:
             raise EOFError
-        return None if kind == _BELL else self._reader.recv()
+        return self._reader.recv() if kind == _MESSAGE else kind
 
     def wait_for_end(self) -> None:
         """Returns once the other side has closed its end, by whatever ended it; reads nothing."""

@@ -43,6 +43,12 @@ class EnvShare:
             observation, reward[i], terminated[i], truncated[i], _ = env.step(action)
             put(i, observation)
 
+    def begin_episodes(self) -> None:
+        """Resets those of which `rows.ended` says so, with the empty options that a reset by mask leaves."""
+        for i, env in self._envs.items():
+            if self.rows.ended[i]:
+                self.rows.put(i, env.reset(options={})[0])
+
     def reset(self, index: int, seed: int | None, options: dict[str, Any] | None) -> None:
         """Resets one."""
         self.rows.put(index, self._envs[index].reset(seed=seed, options=options)[0])

@@ -39,10 +39,12 @@ class StepRows:
         rows = [
             (name, space.dtype, (num_envs, *(space.shape or ()))) for name, space in [*parts, ("action", action_space)]
         ]
-        rows += [(name, np.dtype(kind), (num_envs,)) for name, kind in _OUTCOME]
+        rows += [(name, np.dtype(kind), (num_envs,)) for name, kind in _FLAT]
         arrays = _mapped(np.dtype(rows, align=True), memory)
         self.action: NDArray[Any] = arrays["action"]
         """[N, *A] what the next step is made with."""
+        self.ended: NDArray[np.bool_] = arrays["ended"]
+        """[N] where the next episode is to begin."""
         self.reward: NDArray[np.float64] = arrays["reward"]
         """[N]"""
         self.terminated: NDArray[np.bool_] = arrays["terminated"]
@@ -65,7 +67,7 @@ class StepRows:
         return _assembled(self._space, iter(self._columns))
 
 
-_OUTCOME = (("reward", np.float64), ("terminated", np.bool_), ("truncated", np.bool_))
+_FLAT = (("ended", np.bool_), ("reward", np.float64), ("terminated", np.bool_), ("truncated", np.bool_))
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from rl_training.envs.replay import EpisodeReplay
 from rl_training.envs.share import EnvShare
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.envs.step_rows import StepRows, shared_file
-from rl_training.envs.worker import CLOSE_SECONDS, Reply
+from rl_training.envs.worker import BEGIN, CLOSE_SECONDS, STEP, Reply
 from rl_training.envs.worker_process import WorkerProcess
 from rl_training.errors import CheckpointError, EnvironmentFault, EnvironmentRefused
 
@@ -94,8 +94,14 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         each = seed if isinstance(seed, list) else [None if seed is None else seed + i for i in range(self.num_envs)]
         rest = dict(options) if options is not None else None
         mask = rest.pop("reset_mask", None) if rest is not None else None
-        rows = range(self.num_envs) if mask is None else np.flatnonzero(mask).tolist()
-        self._ask("reset", {i: (each[i], rest) for i in rows})
+        if mask is not None and seed is None and not rest:  # where episodes ended, the usual case
+            ended = self._rows.ended
+            ended[:] = mask
+            asked = [worker for worker in self._workers if np.count_nonzero(ended[worker.rows])]
+            self._do(BEGIN, asked, self._own.begin_episodes)
+        else:
+            rows = range(self.num_envs) if mask is None else np.flatnonzero(mask).tolist()
+            self._ask("reset", {i: (each[i], rest) for i in rows})
         return self._rows.observations(), {}
 
     def step(
@@ -104,9 +110,8 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         """Steps all environments once; the arrays are new ones each time, and there are no infos."""
         self.life_steps += 1
         if self._workers:
-            self._step_beside_workers(actions)
-        else:
-            self._own.step(actions)
+            self._rows.action[:] = actions
+        self._do(STEP, self._workers, self._own.step, actions[: len(self._own_indices)])
         rows = self._rows
         return rows.observations(), rows.reward.copy(), rows.terminated.copy(), rows.truncated.copy(), {}
 
@@ -163,14 +168,14 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
 
-    def _step_beside_workers(self, actions: Any) -> None:
-        self._rows.action[:] = actions
-        for worker in self._workers:
-            worker.ask_for_step()
+    def _do(self, bell: bytes, workers: Sequence[WorkerProcess], own: Callable[..., None], *arguments: Any) -> None:
+        """Has workers do what `bell` asks for, and this process its own part meanwhile."""
+        for worker in workers:
+            worker.ring(bell)
         try:
-            self._own.step(actions[: len(self._own_indices)])
+            own(*arguments)
         finally:
-            replies = self._awaited([(worker, worker.indices) for worker in self._workers])
+            replies = self._awaited([(worker, worker.indices) for worker in workers])
         self._values(replies)
 
     def _ask(self, command: str, calls: Mapping[int, tuple[Any, ...]]) -> list[Any]:
@@ -195,13 +200,13 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         return values + self._values(replies)
 
     def _awaited(self, asked: Iterable[tuple[WorkerProcess, Sequence[int]]]) -> list[tuple[int, Reply]]:
-        """Returns what workers reply for environments, each with its index; nothing of a step that went well.
+        """Returns what workers reply for environments, each with its index; nothing of what went well after a bell.
 
         All are awaited, whatever goes wrong: an answer that is left in a pipe would be taken for a later request's.
         """
         replies: list[tuple[int, Reply]] = []
         for worker, indices in asked:
-            replies += zip(indices, worker.replies(self._answer_seconds) or (), strict=False)
+            replies += zip(indices, worker.replies(self._answer_seconds), strict=False)
         return replies
 
     def _values(self, replies: Sequence[tuple[int, Reply]]) -> list[Any]:

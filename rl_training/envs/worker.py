@@ -1,9 +1,10 @@
 """A process that runs a share of a vector environment's environments for a parent, and ends when the parent is gone.
 
 Started by `worker_process`. It does not run the parent's main module again, as multiprocessing would, so a training
-script needs no guard. A bell asks for a step with the actions in shared memory; a bell answers that its results are
-there. All else is messages: `(command, calls)`, the calls with an environment's index and arguments each, and for each
-of them a reply, `("ok", value)` or `(error kind, (text, traceback))`, the traceback None where no environment raised.
+script needs no guard. Bells ask for what is done at each step, with what it takes in shared memory, and a bell answers
+that the results are there. All else is messages: `(command, calls)`, the calls with an environment's index and
+arguments each, and for each of them a reply, `("ok", value)` or `(error kind, (text, traceback))`, the traceback None
+where no environment raised.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ from rl_training.errors import FOREIGN_ERRORS, EnvironmentFault, UserError, erro
 
 if TYPE_CHECKING:
     from rl_training.envs.share import EnvShare
+
+STEP, BEGIN, DONE = b"s", b"b", b"d"
+"""The bells: step all with `StepRows.action`; begin the next episodes of `StepRows.ended`; it is done."""
 
 Reply = tuple[str, Any]
 
@@ -73,15 +77,23 @@ def _serve(channel: Channel, memory: int) -> None:
             return
         channel.send([("ok", pair) for pair in share.spaces])
         share.rows = StepRows(*share.spaces[0], channel.receive(), memory)
-        own = slice(indices.start, indices.stop)
+        own_actions = share.rows.action[indices.start : indices.stop]
         while True:
             request = channel.receive()
-            if request is not None:
-                _reply(channel, [_answer(share, request[0], call) for call in request[1]])
-            elif (reply := _attempt(share.step, share.rows.action[own].copy()))[0] == "ok":
-                channel.ring()
+            if request == STEP:
+                _say_done(channel, _attempt(share.step, own_actions.copy()))
+            elif request == BEGIN:
+                _say_done(channel, _attempt(share.begin_episodes))
             else:
-                channel.send([reply])
+                command, calls = request
+                _reply(channel, [_answer(share, command, call) for call in calls])
+
+
+def _say_done(channel: Channel, reply: Reply) -> None:
+    if reply[0] == "ok":
+        channel.ring(DONE)
+    else:
+        channel.send([reply])
 
 
 def _answer(share: EnvShare, command: str, call: tuple[Any, ...]) -> Reply:

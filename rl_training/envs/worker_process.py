@@ -16,7 +16,7 @@ from typing import Any
 
 from rl_training.envs.channel import Channel
 from rl_training.envs.stderr_tail import StderrTail
-from rl_training.envs.worker import CLOSE_SECONDS, Reply
+from rl_training.envs.worker import CLOSE_SECONDS, DONE, Reply
 
 _START = """import json, sys
 sys.path[:] = json.loads(sys.argv[2])
@@ -34,7 +34,7 @@ class WorkerProcess:
     """
 
     def __init__(self, indices: range, memory: int, *, spins: bool) -> None:
-        self.indices = indices
+        self.indices, self.rows = indices, slice(indices.start, indices.stop)
         requests, asking = os.pipe()
         answering, answers = os.pipe()
         self._channel = Channel(answering, asking, spins=spins)
@@ -65,22 +65,22 @@ class WorkerProcess:
             # It is gone; why is said where its answer is awaited.
             return
 
-    def ask_for_step(self) -> None:
-        """Rings the bell: the actions of a step are in shared memory."""
+    def ring(self, bell: bytes) -> None:
+        """Asks by a bell for what stands in shared memory."""
         try:
-            self._channel.ring()
+            self._channel.ring(bell)
         except ConnectionError:
             return
 
-    def replies(self, seconds: float | None = None) -> list[Reply] | None:
-        """Returns what the worker answers; None where a step went well.
+    def replies(self, seconds: float | None = None) -> list[Reply]:
+        """Returns what the worker answers; nothing where what a bell asked for is done.
 
         Args:
             seconds: How long the answer may take; None waits for ever.
         """
         try:
-            answer: list[Reply] | None = self._channel.receive(seconds)
-            return answer
+            answer = self._channel.receive(seconds)
+            return [] if answer == DONE else answer
         except TimeoutError as error:
             return [("gone", (str(error), None))]
         except (EOFError, ConnectionError):
