@@ -23,10 +23,10 @@ from typing import Any
 
 from common import RESULTS, ROOT, usable_cpus
 from speed_processes import Places, RunBroke, add_to_file, measure, present, run_noted
-from speed_tasks import LABELS, OURS, PEERS, SPEED, TRACKED, SpeedTask
+from speed_tasks import LABELS, OURS, PEERS, SPEED, SPLIT, TRACKED, SpeedTask
 
 NAME = "speed"
-CONTESTANTS = (OURS, *PEERS, TRACKED)
+CONTESTANTS = (OURS, SPLIT, *PEERS, TRACKED)
 SUMMED_UP = ("steps_per_second", "steps_per_cpu_second", "wall_seconds", "startup_seconds", "peak_memory_bytes")
 
 
@@ -73,8 +73,9 @@ def measure_task(
 
 
 def takes_part(name: str, task: SpeedTask) -> bool:
-    """Whether a contestant has a run of this task: not each is tracked, and no peer steps native environments."""
-    return task.tracked_steps is not None if name == TRACKED else name == OURS or task.base is None
+    """Whether a contestant has a run of this task: not each is tracked or split, and no peer steps native ones."""
+    own = {OURS: True, SPLIT: task.split, TRACKED: task.tracked_steps is not None}
+    return own.get(name, task.base is None)
 
 
 def in_turn(counts: dict[str, int], i: int) -> Iterator[tuple[str, int]]:

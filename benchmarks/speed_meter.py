@@ -3,7 +3,8 @@
 A run script makes a `Meter`, tells it of every step, and ends with `finish`, which prints one line of JSON:
 
 - `steps_per_second`: environment steps a second of wall time, from the window's opening (`Task.warm`) to the end of
-  training; `steps_per_cpu_second` is the same of the CPU time of all the process's threads;
+  training; `steps_per_cpu_second` is the same of the CPU time of all the process's threads, and of the processes that
+  step environments for it;
 - `startup_seconds`: from the start of the process to its first environment step;
 - `peak_memory_bytes`: the most memory that the process has had (`VmHWM`);
 - `solved_seconds`, `solved_step`: of a task that is trained until solved, from the start of the process to the end of
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 import time
@@ -23,7 +25,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from speed_tasks import EPISODES, TASKS, SolvedTask, Task
+from speed_tasks import EPISODES, SPLIT, TASKS, SolvedTask, Task
+
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Solved(Exception):
@@ -38,11 +42,19 @@ class Moment:
     wall: float
     """Seconds since 1970."""
     cpu: float
-    """CPU seconds of the process so far."""
+    """CPU seconds so far, of the process and of its workers."""
 
 
-def moment(steps: int) -> Moment:
-    return Moment(steps, time.time(), time.process_time())
+def children() -> list[Path]:
+    """Returns where the system counts the CPU time of each process that this one has started and that still runs."""
+    pids = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [Path("/proc", pid, "stat") for pid in pids]
+
+
+def cpu_seconds(stat: Path) -> float:
+    """Returns the CPU time of a process so far."""
+    user, system = stat.read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / TICKS
 
 
 def steady(first: Moment, last: Moment) -> dict[str, float]:
@@ -75,6 +87,7 @@ class Meter:
         if isinstance(self.task, SolvedTask):
             self._every, self.threshold = self.task.every, self.task.threshold
         self._first: float | None = None
+        self._workers: list[Path] = []
         self._opened: Moment | None = None
         self._closed: Moment | None = None
         self._evaluated = 0
@@ -84,6 +97,7 @@ class Meter:
         """Called at the first environment step."""
         if self._first is None:
             self._first = time.time()
+            self._workers = children() if self.arguments.contestant == SPLIT else []
 
     def stepped(self, steps: int) -> None:
         """Called after an environment step, before the updates that belong to it; evaluates where that is due.
@@ -93,7 +107,7 @@ class Meter:
         """
         self.begin()
         if self._opened is None and steps > self.task.warm:
-            self._opened = moment(steps)
+            self._opened = self._moment(steps)
         if self.threshold is not None and steps // self._every > self._evaluated:
             self._evaluated = steps // self._every
             self.judge(steps, evaluate(self.act, self.task.env_id, seed=10_000 + steps))
@@ -102,14 +116,17 @@ class Meter:
 
     def updated(self, steps: int) -> None:
         """Called after updates, by who can say so: the last one of these calls closes the window."""
-        self._closed = moment(steps)
+        self._closed = self._moment(steps)
         if self._opened is None and steps >= self.task.warm:
             self._opened = self._closed
 
     def judge(self, steps: int, return_mean: float) -> None:
         """Notes the evaluation that solves the task, if this one does."""
         if self.solved is None and self.threshold is not None and return_mean >= self.threshold:
-            self.solved = moment(steps)
+            self.solved = self._moment(steps)
+
+    def _moment(self, steps: int) -> Moment:
+        return Moment(steps, time.time(), time.process_time() + sum(map(cpu_seconds, self._workers)))
 
     def finish(self, steps: int, packages: tuple[str, ...], **more: Any) -> None:
         """Prints what was measured; called when training has ended.
@@ -119,7 +136,7 @@ class Meter:
             packages: Whose versions are noted.
             more: Noted besides.
         """
-        closed, opened, first = self._closed or moment(steps), self._opened, self._first
+        closed, opened, first = self._closed or self._moment(steps), self._opened, self._first
         result = {
             "task": self.task.name,
             "contestant": self.arguments.contestant,

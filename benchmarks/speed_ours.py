@@ -1,10 +1,11 @@
 """One run of ours through the public interface, as a user would; see `speed_meter.py`.
 
 `ours` is `train_ppo(config)` and its like, with no evaluation and no checkpoint on the way, as in the peers: what is
-left is a checkpoint before the first step and one after the last, and one episode of evaluation at the end. `tracked`
-is `rl-training train` with all that is shipped: metrics, MLflow, checkpoints, evaluations and the progress display. It
-also has `orchestration`: how long the training thread was in callbacks and in the saver, as a share of the time inside
-`Trainer.train()` without its evaluations.
+left is a checkpoint before the first step and one after the last, and one episode of evaluation at the end.
+`ours-split` is the same with the environments in equal shares, one in this process and one for each further CPU.
+`tracked` is `rl-training train` with all that is shipped: metrics, MLflow, checkpoints, evaluations and the progress
+display. It also has `orchestration`: how long the training thread was in callbacks and in the saver, as a share of the
+time inside `Trainer.train()` without its evaluations.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from common import ROOT
 from speed_meter import Meter, parse_run
-from speed_tasks import OURS, TASKS, SolvedTask, SpeedTask, Task
+from speed_tasks import SPLIT, TASKS, TRACKED, SolvedTask, SpeedTask, Task
 
 from rl_training import Callback, TrainConfig, TrainerState, TrainResult, load_config, train_dqn, train_ppo, train_sac
 from rl_training.experiment.loading import config_from_mapping
@@ -90,7 +91,8 @@ def speed_config(task: Task, threads: int, seed: int, **more: Any) -> TrainConfi
 def train_alone(meter: Meter) -> None:
     """Trains a task of the speed table."""
     arguments, task = meter.arguments, meter.task
-    result = TRAIN[task.algo](speed_config(task, arguments.threads, arguments.seed), [Clock(meter)])
+    more = {"vectorization": "split"} if arguments.contestant == SPLIT else {}
+    result = TRAIN[task.algo](speed_config(task, arguments.threads, arguments.seed, **more), [Clock(meter)])
     meter.finish(result.num_timesteps, PACKAGES)
 
 
@@ -139,10 +141,10 @@ def main() -> None:
     meter = Meter(parse_run())
     if isinstance(TASKS[meter.arguments.task], SolvedTask):
         train_until_solved(meter)
-    elif meter.arguments.contestant == OURS:
-        train_alone(meter)
-    else:
+    elif meter.arguments.contestant == TRACKED:
         train_tracked(meter)
+    else:
+        train_alone(meter)
 
 
 if __name__ == "__main__":

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from common import ROOT, provenance, write_json
-from speed_tasks import LABELS, OURS, PEERS, TRACKED, Task
+from speed_tasks import LABELS, OURS, PEERS, SPLIT, TRACKED, Task
 
 SCRIPTS = {
     OURS: "speed_ours.py",
+    SPLIT: "speed_ours.py",
     TRACKED: "speed_ours.py",
     "sb3": "speed_sb3.py",
     "sbx": "speed_sb3.py",

@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-OURS, TRACKED = "ours", "tracked"
+OURS, SPLIT, TRACKED = "ours", "ours-split", "tracked"
 PEERS = ("sb3", "sbx", "cleanrl")
 LABELS = {
     OURS: "rl_training",
+    SPLIT: "rl_training, split over processes",
     TRACKED: "rl_training, tracked",
     "sb3": "Stable-Baselines3",
     "sbx": "SBX",
@@ -50,6 +51,8 @@ class SpeedTask(Task):
     """Steps of the run with tracking, evaluations and checkpoints; None for none."""
     every: int = 10_000
     """Steps between its evaluations, and between its checkpoints: those of the shipped config."""
+    split: bool = False
+    """Whether ours is measured with `vectorization: split` as well."""
     floor: Literal["collection", "products"] | None = None
 
 
@@ -122,6 +125,7 @@ SPEED = (
         of_sb3=5,
         of_best_peer=4,
         tracked_steps=102_400,
+        split=True,
         floor="collection",
     ),
     SpeedTask(

@@ -1,6 +1,8 @@
 """The speed benchmarks: the arithmetic of their numbers, the same settings for all, and the page of the results."""
 
 import json
+import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -8,13 +10,13 @@ from common import RESULTS
 from speed import better, in_turn, summarize, takes_part
 from speed_cleanrl import flags, with_hidden
 from speed_floors import Products
-from speed_meter import Moment, steady
+from speed_meter import Moment, children, cpu_seconds, steady
 from speed_ours import ALONE, Stopwatch, speed_config
 from speed_processes import CpuTimes, Places, add_to_file, used
 from speed_report import PAGE, TABLES, number, read, speed_table, spread, times, updated
 from speed_sb3 import translate
 from speed_solved import summarize as summarize_solved
-from speed_tasks import OURS, SPEED, TASKS, TRACKED
+from speed_tasks import OURS, SPEED, SPLIT, TASKS, TRACKED
 
 from rl_training.experiment.loading import load_config
 
@@ -60,9 +62,10 @@ def test_another_contestant_is_first_in_each_round():
     assert list(in_turn({"ours": 1, "sb3": 2, "sbx": 1}, 4)) == [("sb3", 2), ("sbx", 1), ("ours", 1)]
 
 
-def test_no_peer_steps_native_environments_and_only_some_of_ours_are_tracked():
-    taking_part = {task.name: [name for name in (OURS, "sb3", TRACKED) if takes_part(name, task)] for task in SPEED}
-    assert taking_part["ppo-cartpole"] == [OURS, "sb3", TRACKED]
+def test_no_peer_steps_native_environments_and_only_some_of_ours_are_split_or_tracked():
+    everyone = (OURS, SPLIT, "sb3", TRACKED)
+    taking_part = {task.name: [name for name in everyone if takes_part(name, task)] for task in SPEED}
+    assert taking_part["ppo-cartpole"] == [OURS, SPLIT, "sb3", TRACKED]
     assert taking_part["ppo-cartpole-1024"] == [OURS]
     assert taking_part["sac-pendulum"] == [OURS, "sb3"]
 
@@ -70,6 +73,14 @@ def test_no_peer_steps_native_environments_and_only_some_of_ours_are_tracked():
 def test_what_others_used_is_the_machines_time_less_the_runs_own():
     before, after = CpuTimes(busy=100.0, stolen=1.0, children=20.0), CpuTimes(busy=118.0, stolen=3.0, children=32.0)
     assert used(before, after, 10.0) == {"cpu_seconds": 12.0, "other_cpus": 0.6, "stolen_cpus": 0.2}
+
+
+def test_the_cpu_time_of_workers_is_that_of_the_processes_that_run():
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert Path(f"/proc/{process.pid}/stat") in children()
+        process.kill()
+    assert Path(f"/proc/{process.pid}/stat") not in children()
+    assert cpu_seconds(Path("/proc/self/stat")) == pytest.approx(time.process_time(), abs=0.1)
 
 
 def test_a_stopwatch_counts_nested_calls_once(monkeypatch):
@@ -175,6 +186,14 @@ def test_a_row_has_ours_beside_the_peers():
     lines = list(speed_table({"ppo-cartpole": {"summary": summary}, "ppo-cartpole-1024": {"summary": native}}))
     assert lines[2].endswith("| 120 | 20 | 6.00 | 5 | CleanRL 40 | **3.00** | 4 |")
     assert lines[3].endswith("| 300 | 20, with 8 environments | **15.00** | 20 |  |  |  |")
+
+
+def test_a_row_has_the_quicker_of_ours_and_says_which():
+    summary = {"ours": summarize([run(120.0)]), "sb3": summarize([run(20.0)]), "ours-split": summarize([run(160.0)])}
+    line = list(speed_table({"ppo-cartpole": {"summary": summary}}))[2]
+    assert line.endswith("| 160, split | 20 | 8.00 | 5 | Stable-Baselines3 20 | 8.00 | 4 |")
+    slower = summary | {"ours-split": summarize([run(110.0)])}
+    assert "| 120 | 20 | 6.00 |" in list(speed_table({"ppo-cartpole": {"summary": slower}}))[2]
 
 
 def test_a_part_measured_again_takes_the_place_of_the_older_one(tmp_path):
