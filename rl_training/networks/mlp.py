@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,14 +18,24 @@ from torch import Tensor, nn
 
 from rl_training.networks.backend import Array, Backend
 from rl_training.networks.initialization import HIDDEN_GAIN, orthogonal_
+from rl_training.networks.threads import THREADS
 
 
+@dataclass(frozen=True)
 class Buffer:
     """Memory that both torch and the backend see."""
 
-    def __init__(self, shape: tuple[int, ...], like: Tensor, backend: Backend) -> None:
-        self.tensor = torch.empty(shape, dtype=like.dtype, device=like.device)
-        self.array: Array = backend.view(self.tensor)
+    tensor: Tensor
+    array: Array
+
+    @staticmethod
+    def make(shape: tuple[int, ...], like: Tensor, backend: Backend) -> Buffer:
+        """Returns memory of the dtype and on the device of a tensor, not initialised."""
+        tensor = torch.empty(shape, dtype=like.dtype, device=like.device)
+        return Buffer(tensor, backend.view(tensor))
+
+    def __getitem__(self, place: slice) -> Buffer:
+        return Buffer(self.tensor[place], self.array[place])
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,15 @@ class StackArrays:
     """[H, K] a network."""
     head_biases: list[Array]
     """[1, K] a network."""
+
+    def of(self, networks: slice) -> StackArrays:
+        """Returns those of some of the networks."""
+        return StackArrays(
+            [weight[networks] for weight in self.weights],
+            [bias[networks] for bias in self.biases],
+            self.head_weights[networks],
+            self.head_biases[networks],
+        )
 
 
 class StackedMLP(nn.Module):
@@ -129,15 +150,8 @@ class BoundMLPs:
 
     def evaluate(self, x_BI: Array) -> list[Array]:
         """Returns the output of each network, [B, K] each; valid until the next evaluation of as large a batch."""
-        xp, own, work = self.backend.xp, self._own, self._workspace(len(x_BI))
-        h_SBH = x_BI  # which the first product spreads over the networks
-        for weight, bias, output in zip(own.weights, own.biases, work.outputs, strict=True):
-            h_SBH = xp.matmul(h_SBH, weight, out=output.array)
-            xp.add(h_SBH, bias, out=h_SBH)
-            self._activation.apply_(output, xp)
-        for s, output in enumerate(work.heads):
-            xp.matmul(h_SBH[s] if work.outputs else x_BI, own.head_weights[s], out=output)
-            xp.add(output, own.head_biases[s], out=output)
+        work = self._workspace(len(x_BI))
+        THREADS.call(work.multiplications, *(partial(self._forward, part, x_BI) for part in self._parts(work)))
         return work.heads
 
     def backpropagate(
@@ -154,27 +168,59 @@ class BoundMLPs:
         Returns:
             The gradient by the inputs `columns`, [B, columns]; None without them.
         """
-        xp, own, gradients, work = self.backend.xp, self._own, self._gradients, self._workspace(len(x_BI))
+        work = self._workspace(len(x_BI))
+        go_back = partial(self._backward, x_BI, parameters)
+        tasks = (partial(go_back, part, d_outputs[part.networks]) for part in self._parts(work))
+        THREADS.call(work.multiplications, *tasks)
+        if columns is None:
+            return None
+        if not work.outputs:
+            return _sum_of_products(d_outputs, self._own.head_weights, columns)
+        return _sum_of_products(work.gradients[0].array, self._own.weights[0], columns)
+
+    def _forward(self, part: Part, x_BI: Array) -> None:
+        xp, own = self.backend.xp, part.own
+        h_SBH = x_BI  # which the first product spreads over the networks
+        for weight, bias, output in zip(own.weights, own.biases, part.outputs, strict=True):
+            h_SBH = xp.matmul(h_SBH, weight, out=output.array)
+            xp.add(h_SBH, bias, out=h_SBH)
+            self._activation.apply_(output, xp)
+        for s, output in enumerate(part.heads):
+            xp.matmul(h_SBH[s] if part.outputs else x_BI, own.head_weights[s], out=output)
+            xp.add(output, own.head_biases[s], out=output)
+
+    def _backward(self, x_BI: Array, parameters: bool, part: Part, d_outputs: Sequence[Array]) -> None:
+        xp, own, gradients = self.backend.xp, part.own, part.own_gradients
         if parameters:
-            top = work.outputs[-1].array if work.outputs else [x_BI] * len(d_outputs)
+            top = part.outputs[-1].array if part.outputs else [x_BI] * len(d_outputs)
             for s, d_output in enumerate(d_outputs):
                 xp.matmul(top[s].T, d_output, out=gradients.head_weights[s])
-                xp.matmul(work.ones_1B, d_output, out=gradients.head_biases[s])
-        if not work.outputs:
-            return None if columns is None else _sum_of_products(d_outputs, own.head_weights, columns)
-        d = work.gradients[-1]
+                xp.matmul(part.ones_1B, d_output, out=gradients.head_biases[s])
+        if not part.outputs:
+            return
+        d = part.gradients[-1]
         for s, d_output in enumerate(d_outputs):
             xp.matmul(d_output, own.head_weights[s].T, out=d.array[s])
         for layer in reversed(range(len(own.weights))):
-            self._activation.backward_(d.tensor, work.outputs[layer].tensor)
+            self._activation.backward_(d.tensor, part.outputs[layer].tensor)
+            tasks = []
             if parameters:
-                below = work.outputs[layer - 1].array.swapaxes(1, 2) if layer else x_BI.T
-                xp.matmul(below, d.array, out=gradients.weights[layer])
-                xp.matmul(work.ones_1B, d.array, out=gradients.biases[layer])
+                inputs = part.outputs[layer - 1].array.swapaxes(1, 2) if layer else x_BI.T
+                tasks.append(partial(self._parameter_gradient, part, layer, inputs, d.array))
             if layer:
-                xp.matmul(d.array, own.weights[layer].swapaxes(1, 2), out=work.gradients[layer - 1].array)
-                d = work.gradients[layer - 1]
-        return None if columns is None else _sum_of_products(d.array, own.weights[0], columns)
+                below = part.gradients[layer - 1]
+                tasks.append(partial(xp.matmul, d.array, own.weights[layer].swapaxes(1, 2), out=below.array))
+                d = below
+            THREADS.call(part.multiplications, *tasks)
+
+    def _parameter_gradient(self, part: Part, layer: int, inputs: Array, d_SBH: Array) -> None:
+        xp, gradients = self.backend.xp, part.own_gradients
+        xp.matmul(inputs, d_SBH, out=gradients.weights[layer])
+        xp.matmul(part.ones_1B, d_SBH, out=gradients.biases[layer])
+
+    def _parts(self, work: Workspace) -> list[Part]:
+        """Returns all networks together, or each by itself where they shall be computed side by side."""
+        return work.each if THREADS.go_side_by_side(work.multiplications) else work.whole
 
     def _arrays(self, stack: StackedMLP, pick: Callable[[nn.Parameter], Any]) -> StackArrays:
         groups = (stack.weights, stack.biases, stack.head_weights, stack.head_biases)
@@ -183,8 +229,9 @@ class BoundMLPs:
 
     def _workspace(self, batch: int) -> Workspace:
         if batch not in self._workspaces:
-            heads = [array.shape[1] for array in self._own.head_biases]
-            self._workspaces[batch] = Workspace(batch, self._widths[1:], heads, self._like, self.backend)
+            self._workspaces[batch] = Workspace(
+                batch, self._widths, self._own, self._gradients, self._like, self.backend
+            )
         return self._workspaces[batch]
 
 
@@ -193,16 +240,58 @@ def _sum_of_products(d_outputs: Sequence[Array], weights: Sequence[Array], colum
     return sum(d @ weight[columns].T for d, weight in zip(d_outputs, weights, strict=True))
 
 
+@dataclass(frozen=True)
+class Part:
+    """Some of a stack's networks, with the buffers of one batch size."""
+
+    networks: slice
+    multiplications: int
+    """How many the largest product of one of them makes on a CPU."""
+    own: StackArrays
+    own_gradients: StackArrays
+    outputs: list[Buffer]
+    """Every hidden layer's output, [S, B, H]."""
+    gradients: list[Buffer]
+    """The loss's gradient by each, [S, B, H]."""
+    heads: list[Array]
+    """Each network's output, [B, K]."""
+    ones_1B: Array
+    """A product with it is the sum over a batch, at the speed of a product."""
+
+    def of(self, networks: slice) -> Part:
+        """Returns that of some of the networks."""
+        return Part(
+            networks,
+            self.multiplications,
+            self.own.of(networks),
+            self.own_gradients.of(networks),
+            [buffer[networks] for buffer in self.outputs],
+            [buffer[networks] for buffer in self.gradients],
+            self.heads[networks],
+            self.ones_1B,
+        )
+
+
 class Workspace:
     """The buffers of one batch size, made once: allocation in an update would cost as much as its arithmetic."""
 
-    def __init__(self, batch: int, hidden: Sequence[int], heads: Sequence[int], like: Tensor, backend: Backend) -> None:
-        shapes = [(len(heads), batch, width) for width in hidden]
-        self.outputs = [Buffer(shape, like, backend) for shape in shapes]
-        """Every hidden layer's output, [S, B, H]."""
-        self.gradients = [Buffer(shape, like, backend) for shape in shapes]
-        """The loss's gradient by each, [S, B, H]."""
-        self.heads = [Buffer((batch, width), like, backend).array for width in heads]
-        """Each network's output, [B, K]."""
-        self.ones_1B: Array = backend.view(torch.ones((1, batch), dtype=like.dtype, device=like.device))
-        """A product with it is the sum over a batch, at the speed of a product."""
+    def __init__(
+        self,
+        batch: int,
+        widths: Sequence[int],
+        own: StackArrays,
+        own_gradients: StackArrays,
+        like: Tensor,
+        backend: Backend,
+    ) -> None:
+        networks = len(own.head_weights)
+        most = max((i * h for i, h in pairwise(widths)), default=0)
+        self.multiplications = batch * most if backend.xp is np else 0
+        self.outputs = [Buffer.make((networks, batch, width), like, backend) for width in widths[1:]]
+        self.gradients = [Buffer.make((networks, batch, width), like, backend) for width in widths[1:]]
+        self.heads = [Buffer.make((batch, weight.shape[1]), like, backend).array for weight in own.head_weights]
+        ones_1B = backend.view(torch.ones((1, batch), dtype=like.dtype, device=like.device))
+        whole = Part(
+            slice(None), self.multiplications, own, own_gradients, self.outputs, self.gradients, self.heads, ones_1B
+        )
+        self.whole, self.each = [whole], [whole.of(slice(s, s + 1)) for s in range(networks)]

@@ -15,6 +15,7 @@ from torch import nn
 from rl_training.networks.backend import Array, Backend
 from rl_training.networks.bodies import ObservationLayout, Observations, VectorBody, make_body
 from rl_training.networks.mlp import StackedMLP
+from rl_training.networks.threads import THREADS
 
 
 class Evaluated:
@@ -72,7 +73,7 @@ class ObservedMLP(nn.Module):
         """
         if self._vectors:
             return self._evaluate(None, observations, further_BA)
-        with torch.no_grad():
+        with torch.no_grad(), THREADS.in_torch():
             features_BF = self.body(observations)
         return self._evaluate(None, self.backend.view(features_BF), further_BA)
 
@@ -80,7 +81,7 @@ class ObservedMLP(nn.Module):
         """Returns the output of each MLP, [B, K] each, and keeps what `backward` needs."""
         if self._vectors:
             return self._evaluate(observations, observations, further_BA)
-        with torch.enable_grad():
+        with torch.enable_grad(), THREADS.in_torch():
             features_BF = self.body(observations)
         return self._evaluate(features_BF, self.backend.view(features_BF), further_BA)
 
@@ -100,7 +101,8 @@ class ObservedMLP(nn.Module):
             if parameter.grad is not None:
                 parameter.grad.zero_()
         d_features_BF = self._bound.backpropagate(evaluated.inputs, d_outputs, columns=slice(self.body.features))
-        evaluated.features.backward(self.backend.tensor(d_features_BF))
+        with THREADS.in_torch():
+            evaluated.features.backward(self.backend.tensor(d_features_BF))
 
     def further_gradient(self, *d_outputs: Array) -> Array:
         """Returns the gradient by the further inputs of the last evaluation, [B, A], and leaves the parameters' be.

@@ -9,12 +9,13 @@ from __future__ import annotations
 import logging
 import platform
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import torch
+from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
 from rl_training.runtime.checkpoint import Checkpoint
-from rl_training.runtime.compute_threads import product_kernels
 from rl_training.runtime.run_utils import TrainingRun, read_metadata, update_metadata
 from rl_training.runtime.versions import versions
 
@@ -31,6 +32,14 @@ def computer(device: torch.device, threads: int) -> dict[str, Any]:
     capability = torch.backends.cpu.get_cpu_capability()
     cpu = f"{platform.machine()} {capability}"
     return {"device": str(device), "threads": threads, "cpu": cpu, "products": product_kernels()}
+
+
+@cache
+def product_kernels() -> str:
+    """Returns the library of numpy's matrix products and the processor it takes this one for, which decide the sums."""
+    pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
+    own = [pool for pool in pools if "numpy" in pool["filepath"]] or pools  # not that of scipy
+    return ", ".join(f"{p['internal_api']} {p['version']} {p.get('architecture') or ''}".strip() for p in own)
 
 
 def inexact_resumes(

@@ -14,12 +14,13 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError, EnvironmentFault, EnvironmentRefused
+from rl_training.networks.threads import THREADS
 from rl_training.runtime.callbacks import Callback, CallbackError, CallbackList, Event, StopReason, TrainerState
 from rl_training.runtime.checkpoint import (
     Checkpoint,
@@ -27,7 +28,6 @@ from rl_training.runtime.checkpoint import (
     load_policy_state,
     load_trainer_state,
 )
-from rl_training.runtime.compute_threads import compute_threads
 from rl_training.runtime.evaluation import Evaluator
 from rl_training.runtime.inexact import INEXACT, computer, inexact_resumes, record_inexact
 from rl_training.runtime.job_lock import run_lock
@@ -68,6 +68,8 @@ class Trainer(ABC):
     device = torch.device("cpu")
     """Where the learning is computed; a trainer of networks chooses it by the rule of `resolve_device`."""
     device_reason = "nothing else is used"
+    threads_in_products: ClassVar[bool] = False
+    """Which of the ways of `rl_training.networks.threads` the learning gains by."""
 
     def __init__(
         self, config: TrainConfig, run: TrainingRun, callbacks: Iterable[Callback] = (), *, stop: StopFlag | None = None
@@ -140,8 +142,9 @@ class Trainer(ABC):
             UserError: Another process is training this run.
         """
         self._wall_start, cpu_start, self._first_step = time.perf_counter(), time.thread_time(), self.num_timesteps
+        threads = THREADS.using(self.config.threads, in_products=self.threads_in_products)
         try:
-            with run_lock(self.run.run_dir), compute_threads(self.config.threads), closing(self._saver):
+            with run_lock(self.run.run_dir), threads, closing(self._saver):
                 self._run_to_end()
         except BaseException as error:
             self.state.stop_reason, self.state.error = "failed", f"{type(error).__name__}: {error}"

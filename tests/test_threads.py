@@ -1,0 +1,144 @@
+"""Several threads: who has how many and when, and that networks side by side compute what they would alone."""
+
+import threading
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from threadpoolctl import threadpool_info
+
+from rl_training.networks.flat import FlatParameters
+from rl_training.networks.mlp import StackedMLP
+from rl_training.networks.threads import PRODUCT_PAYS, TASK_PAYS, THREADS
+from tests.network_parts import CPU
+
+
+def products() -> set[int]:
+    """How many threads numpy's matrix products may have."""
+    return {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"}
+
+
+def test_products_and_torch_have_one_thread_and_more_where_it_is_said() -> None:
+    before, seen = (products(), torch.get_num_threads()), []
+
+    def look() -> None:
+        seen.append((products(), torch.get_num_threads()))
+        THREADS.call(PRODUCT_PAYS, lambda: None)  # a call within a call changes nothing
+        seen.append((products(), torch.get_num_threads()))
+
+    for _ in range(2):
+        with THREADS.using(3, in_products=True):
+            THREADS.call(PRODUCT_PAYS, look)
+            THREADS.call(PRODUCT_PAYS - 1, look)
+            with THREADS.in_torch():
+                seen.append((products(), torch.get_num_threads()))
+        assert seen == [({3}, 1)] * 2 + [({1}, 1), ({1}, 1)] + [({1}, 3)]
+        assert (products(), torch.get_num_threads()) == before
+        seen.clear()
+    with THREADS.using(3):
+        THREADS.call(PRODUCT_PAYS, look)
+    with THREADS.using(1, in_products=True):
+        THREADS.call(PRODUCT_PAYS, look)
+    assert seen == [({1}, 1)] * 4
+
+
+def test_side_by_side_means_at_the_same_time_and_an_error_is_raised_when_all_have_ended() -> None:
+    meeting, ended = threading.Barrier(2, timeout=10), []
+
+    def meet() -> None:
+        meeting.wait()  # which one alone would never leave
+
+    def fail() -> None:
+        meeting.wait()
+        ended.append(threading.get_ident())
+        raise ValueError("no")
+
+    with THREADS.using(2):
+        THREADS.call(TASK_PAYS, meet, meet)
+        for tasks in ([fail, meet], [meet, fail]):
+            with pytest.raises(ValueError, match="no"):
+                THREADS.call(TASK_PAYS, *tasks)
+    assert len(set(ended)) == 2
+
+
+def test_what_is_small_or_within_another_task_or_alone_stays_in_its_thread() -> None:
+    seen: list[int] = []
+
+    def note() -> None:
+        seen.append(threading.get_ident())
+
+    with THREADS.using(2):
+        THREADS.call(TASK_PAYS - 1, note, note)
+        THREADS.call(TASK_PAYS, note)
+        assert set(seen) == {threading.get_ident()}
+        seen.clear()
+        THREADS.call(
+            TASK_PAYS, lambda: THREADS.call(TASK_PAYS, note, note), lambda: THREADS.call(TASK_PAYS, note, note)
+        )
+        assert sorted(seen.count(thread) for thread in set(seen)) == [2, 2]
+    with THREADS.using(1):
+        seen.clear()
+        THREADS.call(TASK_PAYS, note, note)
+        assert set(seen) == {threading.get_ident()}
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_networks_side_by_side_compute_what_they_would_alone(activation: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = StackedMLP(4, (64, 64), (3, 1), activation, (0.5, 1.0), np.random.default_rng(0))
+    flat = FlatParameters(stack, CPU)
+    rng, large = np.random.default_rng(1), TASK_PAYS // 64**2 + 1
+    shared = []
+    go = THREADS._call_side_by_side
+    monkeypatch.setattr(THREADS, "_call_side_by_side", lambda *tasks: (shared.append(len(tasks)), go(*tasks)))
+    for batch in (large - 2, large):
+        x = rng.standard_normal((batch, 4), np.float32)
+        d_outputs = [rng.standard_normal((batch, k), np.float32) for k in (3, 1)]
+        results = []
+        for threads in (1, 2, 3):
+            with THREADS.using(threads):
+                outputs = [output.copy() for output in stack.bound.evaluate(x)]
+                d_inputs = stack.bound.backpropagate(x, d_outputs, columns=slice(1, 3))
+            results.append([*outputs, d_inputs, flat.gradient.numpy().copy()])
+            flat.gradient.zero_()
+        for alone, others in zip(results[0], zip(*results[1:], strict=True), strict=True):
+            assert all(np.array_equal(alone, other) for other in others)
+        assert shared == ([2] * 4 if batch == large else [])  # there and back, with two threads and with three
+
+
+def test_what_overflows_in_another_thread_is_no_warning() -> None:
+    def overflow() -> None:
+        np.exp(np.full(3, 1e4))
+
+    with warnings.catch_warnings(), THREADS.using(2), np.errstate(all="ignore"):
+        warnings.simplefilter("error")
+        THREADS.call(TASK_PAYS, overflow, overflow)
+
+
+def test_one_network_goes_back_by_two_products_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = StackedMLP(4, (64, 64, 64), (2,), "relu", (1.0,), np.random.default_rng(0))
+    flat, batch = FlatParameters(stack, CPU), TASK_PAYS // 64**2 + 1
+    rng, results, shared = np.random.default_rng(1), [], []
+    x, d_output = rng.standard_normal((batch, 4), np.float32), rng.standard_normal((batch, 2), np.float32)
+    go = THREADS._call_side_by_side
+    monkeypatch.setattr(THREADS, "_call_side_by_side", lambda *tasks: (shared.append(len(tasks)), go(*tasks)))
+    for threads in (1, 2):
+        with THREADS.using(threads):
+            stack.bound.evaluate(x)
+            stack.bound.backpropagate(x, [d_output])
+        results.append(flat.gradient.numpy().copy())
+        flat.gradient.zero_()
+    assert np.array_equal(*results)
+    assert shared == [2, 2]  # the upper two layers; below the first nothing is wanted
+
+
+def test_one_network_may_have_its_products_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = StackedMLP(4, (64, 64), (2,), "relu", (1.0,), np.random.default_rng(0))
+    FlatParameters(stack, CPU)
+    seen: list[set[int]] = []
+    forward = type(stack.bound)._forward
+    monkeypatch.setattr(type(stack.bound), "_forward", lambda *a: (seen.append(products()), forward(*a)))
+    with THREADS.using(2, in_products=True):
+        for batch in (8, PRODUCT_PAYS // 64**2 + 1):
+            stack.bound.evaluate(np.zeros((batch, 4), np.float32))
+    assert seen == [{1}, {2}]
