@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,23 +18,7 @@ from torch import Tensor, nn
 from rl_training.networks.backend import Array, Backend
 from rl_training.networks.initialization import HIDDEN_GAIN, orthogonal_
 from rl_training.networks.threads import THREADS
-
-
-@dataclass(frozen=True)
-class Buffer:
-    """Memory that both torch and the backend see."""
-
-    tensor: Tensor
-    array: Array
-
-    @staticmethod
-    def make(shape: tuple[int, ...], like: Tensor, backend: Backend) -> Buffer:
-        """Returns memory of the dtype and on the device of a tensor, not initialised."""
-        tensor = torch.empty(shape, dtype=like.dtype, device=like.device)
-        return Buffer(tensor, backend.view(tensor))
-
-    def __getitem__(self, place: slice) -> Buffer:
-        return Buffer(self.tensor[place], self.array[place])
+from rl_training.networks.workspace import Buffer, Part, StackArrays, Workspace
 
 
 @dataclass(frozen=True)
@@ -58,29 +41,6 @@ ACTIVATIONS = {
         lambda d, h: torch.ops.aten.threshold_backward.grad_input(d, h, 0, grad_input=d),
     ),
 }
-
-
-@dataclass(frozen=True)
-class StackArrays:
-    """The parameters of a stack or their gradients, as the backend's arrays."""
-
-    weights: list[Array]
-    """[S, I, H] a hidden layer."""
-    biases: list[Array]
-    """[S, 1, H] a hidden layer."""
-    head_weights: list[Array]
-    """[H, K] a network."""
-    head_biases: list[Array]
-    """[1, K] a network."""
-
-    def of(self, networks: slice) -> StackArrays:
-        """Returns those of some of the networks."""
-        return StackArrays(
-            [weight[networks] for weight in self.weights],
-            [bias[networks] for bias in self.biases],
-            self.head_weights[networks],
-            self.head_biases[networks],
-        )
 
 
 class StackedMLP(nn.Module):
@@ -151,7 +111,10 @@ class BoundMLPs:
     def evaluate(self, x_BI: Array) -> list[Array]:
         """Returns the output of each network, [B, K] each; valid until the next evaluation of as large a batch."""
         work = self._workspace(len(x_BI))
-        THREADS.call(work.multiplications, *(partial(self._forward, part, x_BI) for part in self._parts(work)))
+        if work.is_large:
+            THREADS.call(work.multiplications, *(partial(self._forward, part, x_BI) for part in self._parts(work)))
+        else:
+            self._forward(work.whole, x_BI)
         return work.heads
 
     def backpropagate(
@@ -169,9 +132,12 @@ class BoundMLPs:
             The gradient by the inputs `columns`, [B, columns]; None without them.
         """
         work = self._workspace(len(x_BI))
-        go_back = partial(self._backward, x_BI, parameters)
-        tasks = (partial(go_back, part, d_outputs[part.networks]) for part in self._parts(work))
-        THREADS.call(work.multiplications, *tasks)
+        if work.is_large:
+            go_back = partial(self._backward, x_BI, parameters)
+            tasks = (partial(go_back, part, d_outputs[part.networks]) for part in self._parts(work))
+            THREADS.call(work.multiplications, *tasks)
+        else:
+            self._backward(x_BI, parameters, work.whole, d_outputs)
         if columns is None:
             return None
         if not work.outputs:
@@ -203,24 +169,29 @@ class BoundMLPs:
             xp.matmul(d_output, own.head_weights[s].T, out=d.array[s])
         for layer in reversed(range(len(own.weights))):
             self._activation.backward_(d.tensor, part.outputs[layer].tensor)
-            tasks = []
-            if parameters:
-                inputs = part.outputs[layer - 1].array.swapaxes(1, 2) if layer else x_BI.T
-                tasks.append(partial(self._parameter_gradient, part, layer, inputs, d.array))
-            if layer:
-                below = part.gradients[layer - 1]
-                tasks.append(partial(xp.matmul, d.array, own.weights[layer].swapaxes(1, 2), out=below.array))
-                d = below
-            THREADS.call(part.multiplications, *tasks)
+            below = part.gradients[layer - 1] if layer else None
+            if below is not None and parameters and part.is_large:
+                by_parameters = partial(self._parameter_gradient, part, layer, x_BI, d)
+                THREADS.call(part.multiplications, by_parameters, partial(self._input_gradient, part, layer, d, below))
+            else:
+                if parameters:
+                    self._parameter_gradient(part, layer, x_BI, d)
+                if below is not None:
+                    self._input_gradient(part, layer, d, below)
+            d = below or d
 
-    def _parameter_gradient(self, part: Part, layer: int, inputs: Array, d_SBH: Array) -> None:
+    def _parameter_gradient(self, part: Part, layer: int, x_BI: Array, d: Buffer) -> None:
         xp, gradients = self.backend.xp, part.own_gradients
-        xp.matmul(inputs, d_SBH, out=gradients.weights[layer])
-        xp.matmul(part.ones_1B, d_SBH, out=gradients.biases[layer])
+        inputs = part.outputs[layer - 1].array.swapaxes(1, 2) if layer else x_BI.T
+        xp.matmul(inputs, d.array, out=gradients.weights[layer])
+        xp.matmul(part.ones_1B, d.array, out=gradients.biases[layer])
+
+    def _input_gradient(self, part: Part, layer: int, d: Buffer, below: Buffer) -> None:
+        self.backend.xp.matmul(d.array, part.own.weights[layer].swapaxes(1, 2), out=below.array)
 
     def _parts(self, work: Workspace) -> list[Part]:
         """Returns all networks together, or each by itself where they shall be computed side by side."""
-        return work.each if THREADS.go_side_by_side(work.multiplications) else work.whole
+        return work.each if THREADS.go_side_by_side(work.multiplications) else [work.whole]
 
     def _arrays(self, stack: StackedMLP, pick: Callable[[nn.Parameter], Any]) -> StackArrays:
         groups = (stack.weights, stack.biases, stack.head_weights, stack.head_biases)
@@ -238,60 +209,3 @@ class BoundMLPs:
 def _sum_of_products(d_outputs: Sequence[Array], weights: Sequence[Array], columns: slice) -> Array:
     """Returns the gradient by some of the inputs that all networks share, given the first layer's, [B, columns]."""
     return sum(d @ weight[columns].T for d, weight in zip(d_outputs, weights, strict=True))
-
-
-@dataclass(frozen=True)
-class Part:
-    """Some of a stack's networks, with the buffers of one batch size."""
-
-    networks: slice
-    multiplications: int
-    """How many the largest product of one of them makes on a CPU."""
-    own: StackArrays
-    own_gradients: StackArrays
-    outputs: list[Buffer]
-    """Every hidden layer's output, [S, B, H]."""
-    gradients: list[Buffer]
-    """The loss's gradient by each, [S, B, H]."""
-    heads: list[Array]
-    """Each network's output, [B, K]."""
-    ones_1B: Array
-    """A product with it is the sum over a batch, at the speed of a product."""
-
-    def of(self, networks: slice) -> Part:
-        """Returns that of some of the networks."""
-        return Part(
-            networks,
-            self.multiplications,
-            self.own.of(networks),
-            self.own_gradients.of(networks),
-            [buffer[networks] for buffer in self.outputs],
-            [buffer[networks] for buffer in self.gradients],
-            self.heads[networks],
-            self.ones_1B,
-        )
-
-
-class Workspace:
-    """The buffers of one batch size, made once: allocation in an update would cost as much as its arithmetic."""
-
-    def __init__(
-        self,
-        batch: int,
-        widths: Sequence[int],
-        own: StackArrays,
-        own_gradients: StackArrays,
-        like: Tensor,
-        backend: Backend,
-    ) -> None:
-        networks = len(own.head_weights)
-        most = max((i * h for i, h in pairwise(widths)), default=0)
-        self.multiplications = batch * most if backend.xp is np else 0
-        self.outputs = [Buffer.make((networks, batch, width), like, backend) for width in widths[1:]]
-        self.gradients = [Buffer.make((networks, batch, width), like, backend) for width in widths[1:]]
-        self.heads = [Buffer.make((batch, weight.shape[1]), like, backend).array for weight in own.head_weights]
-        ones_1B = backend.view(torch.ones((1, batch), dtype=like.dtype, device=like.device))
-        whole = Part(
-            slice(None), self.multiplications, own, own_gradients, self.outputs, self.gradients, self.heads, ones_1B
-        )
-        self.whole, self.each = [whole], [whole.of(slice(s, s + 1)) for s in range(networks)]
