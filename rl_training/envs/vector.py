@@ -91,7 +91,6 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         Returns:
             The observations of all environments, those that were not reset as they were, and no infos.
         """
-        each = seed if isinstance(seed, list) else [None if seed is None else seed + i for i in range(self.num_envs)]
         rest = dict(options) if options is not None else None
         mask = rest.pop("reset_mask", None) if rest is not None else None
         if mask is not None and seed is None and not rest:  # where episodes ended, the usual case
@@ -101,7 +100,7 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
             self._do(BEGIN, asked, self._own.begin_episodes)
         else:
             rows = range(self.num_envs) if mask is None else np.flatnonzero(mask).tolist()
-            self._ask("reset", {i: (each[i], rest) for i in rows})
+            self._ask("reset", {i: (_seed_of(i, seed), rest) for i in rows})
         return self._rows.observations(), {}
 
     def step(
@@ -230,6 +229,12 @@ def require_count(found: int, num_envs: int) -> None:
     """
     if found != num_envs:
         raise CheckpointError(f"the checkpoint has {found} environments; the settings have {num_envs}")
+
+
+def _seed_of(index: int, seed: int | list[int | None] | None) -> int | None:
+    if isinstance(seed, list):
+        return seed[index]
+    return None if seed is None else seed + index
 
 
 def _require_same_spaces(env_id: str, pairs: Sequence[tuple[Any, Any]]) -> None:
