@@ -1,4 +1,4 @@
-"""Worker processes of async environments: they answer, they end, and none is left behind."""
+"""Worker processes of environments: they answer, they end, and none is left behind."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ PARENT = """
 import sys, time
 import numpy as np
 from rl_training.config.ppo import PPOConfig
-from rl_training.envs.factory import make_vector_env
-from rl_training.envs.vector import MaskedVectorEnv
-from rl_training.envs.worker import STEP
-envs = make_vector_env(PPOConfig(
-    env_id=sys.argv[1], total_timesteps=1, num_envs=2, rollout_steps=128, vectorization="async"))
+from rl_training.envs import factory
+factory.usable_cpus = lambda: 2
+envs = factory.make_vector_env(PPOConfig(
+    env_id=sys.argv[1], total_timesteps=1, num_envs=2, rollout_steps=128, vectorization=(*sys.argv, "async")[2]))
 envs.reset(seed=1)
 print("ready", flush=True)
 while True:
@@ -81,11 +80,19 @@ def test_workers_outlive_sigint_and_sigterm_and_go_on() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "env", "processes"),
-    [(signal.SIGKILL, "SlowStep", 2), (signal.SIGTERM, "SlowStep", 2), (signal.SIGKILL, "SpawnsChild", 4)],
+    ("number", "env", "vectorization", "processes"),
+    [
+        (signal.SIGKILL, "SlowStep", "async", 2),
+        (signal.SIGTERM, "SlowStep", "async", 2),
+        (signal.SIGKILL, "SpawnsChild", "async", 4),
+        (signal.SIGKILL, "SlowStep", "split", 1),
+    ],
 )
-def test_workers_end_when_their_parent_is_gone(number: signal.Signals, env: str, processes: int) -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT, f"case_envs:{env}-v0"], stdout=subprocess.PIPE)
+def test_workers_end_when_their_parent_is_gone(
+    number: signal.Signals, env: str, vectorization: str, processes: int
+) -> None:
+    words = [f"case_envs:{env}-v0", vectorization]
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, *words], stdout=subprocess.PIPE)
     assert parent.stdout is not None
     assert parent.stdout.readline() == b"ready\n"
     workers = psutil.Process(parent.pid).children(recursive=True)

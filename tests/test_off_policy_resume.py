@@ -85,6 +85,7 @@ def phase_and_updates(result: TrainResult) -> tuple[str, int]:
         ("dqn", "sync", [1, 69, 105, 132, 150, 213, 258, 285]),
         ("sac", "sync", [1, 69, 105, 132, 150, 213, 258, 285]),
         ("dqn", "async", [132, 258]),
+        ("dqn", "split", [132]),
         ("sac", "async", [132, 258]),
         ("dqn on images and numbers", "sync", [67, 118]),
         ("dqn on frames", "sync", [67, 118, 285]),
