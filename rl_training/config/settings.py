@@ -222,7 +222,7 @@ class TrainConfig(Settings):
     device: Device = "auto"
     """`auto`, `cpu`, `cuda` or `cuda:N`."""
     threads: PositiveInt = 1
-    """Threads that learning may use, where it is large enough; part of the run, since sums may differ between counts."""
+    """Threads that learning may use where it is large enough; part of the run, since sums may differ between counts."""
     run_dir: Path | None = Field(default=None, strict=False)
     """The run's own directory, kept as an absolute path; by default a new one under the home of rl_training."""
     run_name: Name | None = None
