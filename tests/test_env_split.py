@@ -133,6 +133,7 @@ def test_a_run_that_goes_on_with_another_number_of_cpus_is_the_run_that_never_st
     stopped = manager.setup(parted, stop=StopAfterPolls(90)).train()
     assert stopped.stop_reason == "signal"
     monkeypatch.setattr(factory, "usable_cpus", lambda: 3)
+    assert sha(manager.resume(stopped.run_dir, vectorization="sync").train()) == expected  # in a fork
     assert sha(manager.resume(stopped.run_dir).train()) == expected
 
 

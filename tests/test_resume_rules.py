@@ -33,6 +33,8 @@ def test_a_nested_setting_is_named_by_its_path_with_both_values() -> None:
         ({"device": "cuda"}, Rule.INEXACT),
         ({"threads": 2}, Rule.INEXACT),
         ({"total_timesteps": 20_000}, Rule.MAY_GROW),
+        ({"vectorization": "split"}, Rule.MAY_CHANGE),
+        ({"vectorization": "async"}, Rule.MAY_CHANGE),
     ],
 )
 def test_what_may_differ_passes(fields: dict[str, object], rule: Rule) -> None:
@@ -41,7 +43,10 @@ def test_what_may_differ_passes(fields: dict[str, object], rule: Rule) -> None:
     check_differences(found)
 
 
-@pytest.mark.parametrize("fields", [{"gamma": 0.5}, {"num_envs": 4}, {"seed": 1}, {"network": {"hidden": (8,)}}])
+@pytest.mark.parametrize(
+    "fields",
+    [{"gamma": 0.5}, {"num_envs": 4}, {"seed": 1}, {"network": {"hidden": (8,)}}, {"vectorization": "native"}],
+)
 def test_what_must_be_equal_is_refused_with_both_values(fields: dict[str, object]) -> None:
     found = differences(BEFORE, changed(**fields))
     with pytest.raises(CheckpointError, match=found[0].key) as error:

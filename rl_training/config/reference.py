@@ -19,7 +19,7 @@ from rl_training.config import scalars
 from rl_training.config.dqn import DQNConfig
 from rl_training.config.off_policy import OffPolicyConfig
 from rl_training.config.ppo import PPOConfig
-from rl_training.config.resume_rules import FIXED_IN_FINE_TUNING, REASONS, RULES, Rule
+from rl_training.config.resume_rules import ALIKE, FIXED_IN_FINE_TUNING, REASONS, RULES, Rule
 from rl_training.config.sac import SACConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.config.suggestions import section_type
@@ -52,8 +52,11 @@ def rules_table() -> str:
     for rule in (Rule.MAY_CHANGE, Rule.INEXACT, Rule.MAY_GROW):
         names = ", ".join(f"`{name}`" for name, its_rule in RULES.items() if its_rule is rule)
         rows.append(f"| {names} | {rule.value} | {Rule.MAY_CHANGE.value} | {REASONS[rule]} |")
+    alike = ", ".join(f"`{kind}`" for kind in ALIKE)
     fixed = ", ".join(f"`{name}`" for name in FIXED_IN_FINE_TUNING)
     rows += [
+        f"| `vectorization` among {alike} | {Rule.MAY_CHANGE.value} | {Rule.MAY_CHANGE.value} | "
+        "their environments come out the same |",
         f"| {fixed} | {Rule.MUST_EQUAL.value} | {Rule.MUST_EQUAL.value} | says what the weights are weights of |",
         f"| all others, and the environment's observation and action space | {Rule.MUST_EQUAL.value} | "
         f"{Rule.MAY_CHANGE.value} | {REASONS[Rule.MUST_EQUAL]} |",

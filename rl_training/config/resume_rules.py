@@ -48,6 +48,9 @@ RULES: Mapping[str, Rule] = {
 }
 """By top-level field."""
 
+ALIKE = ("sync", "async", "split")
+"""Kinds of `vectorization` whose environments come out the same, to the last bit: one may take another's place."""
+
 FIXED_IN_FINE_TUNING = ("algo", "network", "dueling", "normalization.observation")
 """What fine-tuning may not change, by dotted path: it says what the weights are weights of. All else may change."""
 
@@ -92,7 +95,10 @@ def differences(before: TrainConfig, after: TrainConfig, *, fine_tuning: bool = 
 
 def difference(key: str, before: Any, after: Any, *, fine_tuning: bool = False) -> Difference:
     """Returns a setting that differs, by its dotted path, with its rule."""
-    return Difference(key, before, after, rule_of(key, fine_tuning=fine_tuning))
+    rule = rule_of(key, fine_tuning=fine_tuning)
+    if key == "vectorization" and before in ALIKE and after in ALIKE:
+        rule = Rule.MAY_CHANGE
+    return Difference(key, before, after, rule)
 
 
 def check_differences(found: list[Difference]) -> None:
