@@ -29,7 +29,7 @@ WARM_UPS = 3
 def cuda_graph(device: torch.device, function: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
     """Records what a function launches on a GPU, as a `Record`."""
     with torch.cuda.device(device):
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # of both, as autograd adds up where it first did
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(WARM_UPS):
@@ -37,7 +37,7 @@ def cuda_graph(device: torch.device, function: Callable[[], Outputs]) -> tuple[O
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         # Other threads (a checkpoint that is being written) may use the GPU meanwhile.
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             outputs = function()
     return outputs, graph.replay
 
