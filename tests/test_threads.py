@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_info
 
 from rl_training.networks.flat import FlatParameters
 from rl_training.networks.mlp import StackedMLP
-from rl_training.networks.threads import PRODUCT_PAYS, TASK_PAYS, THREADS
+from rl_training.networks.threads import PAYS, THREADS, Helper
 from tests.network_parts import CPU
 
 
@@ -20,28 +20,26 @@ def products() -> set[int]:
     return {pool["num_threads"] for pool in pools}
 
 
-def test_products_and_torch_have_one_thread_and_more_where_it_is_said() -> None:
-    before, seen = (products(), torch.get_num_threads()), []
-
-    def look() -> None:
-        seen.append((products(), torch.get_num_threads()))
-        THREADS.call(PRODUCT_PAYS, lambda: None)  # a call within a call changes nothing
-        seen.append((products(), torch.get_num_threads()))
-
+def test_products_and_torch_have_one_thread_and_torch_more_where_it_is_said() -> None:
+    before = products(), torch.get_num_threads()
     for _ in range(2):
-        with THREADS.using(3, in_products=True):
-            THREADS.call(PRODUCT_PAYS, look)
-            THREADS.call(PRODUCT_PAYS - 1, look)
+        with THREADS.using(3):
+            assert (products(), torch.get_num_threads()) == ({1}, 1)
             with THREADS.in_torch():
-                seen.append((products(), torch.get_num_threads()))
-        assert seen == [({3}, 1)] * 2 + [({1}, 1), ({1}, 1)] + [({1}, 3)]
+                assert (products(), torch.get_num_threads()) == ({1}, 3)
+            assert (products(), torch.get_num_threads()) == ({1}, 1)
+        with THREADS.in_torch():
+            assert (products(), torch.get_num_threads()) == before
         assert (products(), torch.get_num_threads()) == before
-        seen.clear()
-    with THREADS.using(3):
-        THREADS.call(PRODUCT_PAYS, look)
-    with THREADS.using(1, in_products=True):
-        THREADS.call(PRODUCT_PAYS, look)
-    assert seen == [({1}, 1)] * 4
+    with THREADS.using(1), THREADS.in_torch():
+        assert (products(), torch.get_num_threads()) == ({1}, 1)
+
+
+def test_many_threads_are_one_more_for_networks() -> None:
+    before = threading.active_count()
+    with THREADS.using(400):
+        assert threading.active_count() == before + 1
+    assert threading.active_count() == before
 
 
 def test_side_by_side_means_at_the_same_time_and_an_error_is_raised_when_all_have_ended() -> None:
@@ -56,10 +54,10 @@ def test_side_by_side_means_at_the_same_time_and_an_error_is_raised_when_all_hav
         raise ValueError("no")
 
     with THREADS.using(2):
-        THREADS.call(TASK_PAYS, meet, meet)
+        THREADS.call(PAYS, meet, meet)
         for tasks in ([fail, meet], [meet, fail]):
             with pytest.raises(ValueError, match="no"):
-                THREADS.call(TASK_PAYS, *tasks)
+                THREADS.call(PAYS, *tasks)
     assert len(set(ended)) == 2
 
 
@@ -70,17 +68,15 @@ def test_what_is_small_or_within_another_task_or_alone_stays_in_its_thread() -> 
         seen.append(threading.get_ident())
 
     with THREADS.using(2):
-        THREADS.call(TASK_PAYS - 1, note, note)
-        THREADS.call(TASK_PAYS, note)
+        THREADS.call(PAYS - 1, note, note)
+        THREADS.call(PAYS, note)
         assert set(seen) == {threading.get_ident()}
         seen.clear()
-        THREADS.call(
-            TASK_PAYS, lambda: THREADS.call(TASK_PAYS, note, note), lambda: THREADS.call(TASK_PAYS, note, note)
-        )
+        THREADS.call(PAYS, lambda: THREADS.call(PAYS, note, note), lambda: THREADS.call(PAYS, note, note))
         assert sorted(seen.count(thread) for thread in set(seen)) == [2, 2]
     with THREADS.using(1):
         seen.clear()
-        THREADS.call(TASK_PAYS, note, note)
+        THREADS.call(PAYS, note, note)
         assert set(seen) == {threading.get_ident()}
 
 
@@ -88,10 +84,10 @@ def test_what_is_small_or_within_another_task_or_alone_stays_in_its_thread() -> 
 def test_networks_side_by_side_compute_what_they_would_alone(activation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     stack = StackedMLP(4, (64, 64), (3, 1), activation, (0.5, 1.0), np.random.default_rng(0))
     flat = FlatParameters(stack, CPU)
-    rng, large = np.random.default_rng(1), TASK_PAYS // 64**2 + 1
+    rng, large = np.random.default_rng(1), PAYS // 64**2 + 1
     shared = []
-    go = THREADS._call_side_by_side
-    monkeypatch.setattr(THREADS, "_call_side_by_side", lambda *tasks: (shared.append(len(tasks)), go(*tasks)))
+    ask = Helper.ask
+    monkeypatch.setattr(Helper, "ask", lambda self, task: (shared.append(task is not None), ask(self, task)))
     for batch in (large - 2, large):
         x = rng.standard_normal((batch, 4), np.float32)
         d_outputs = [rng.standard_normal((batch, k), np.float32) for k in (3, 1)]
@@ -104,7 +100,8 @@ def test_networks_side_by_side_compute_what_they_would_alone(activation: str, mo
             flat.gradient.zero_()
         for alone, others in zip(results[0], zip(*results[1:], strict=True), strict=True):
             assert all(np.array_equal(alone, other) for other in others)
-        assert shared == ([2] * 4 if batch == large else [])  # there and back, with two threads and with three
+        asked = 4 if batch == large else 0  # there and back, with two threads and with three
+        assert shared.count(True) == asked
 
 
 def test_what_overflows_in_another_thread_is_no_warning() -> None:
@@ -113,16 +110,16 @@ def test_what_overflows_in_another_thread_is_no_warning() -> None:
 
     with warnings.catch_warnings(), THREADS.using(2), np.errstate(all="ignore"):
         warnings.simplefilter("error")
-        THREADS.call(TASK_PAYS, overflow, overflow)
+        THREADS.call(PAYS, overflow, overflow)
 
 
 def test_one_network_goes_back_by_two_products_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
     stack = StackedMLP(4, (64, 64, 64), (2,), "relu", (1.0,), np.random.default_rng(0))
-    flat, batch = FlatParameters(stack, CPU), TASK_PAYS // 64**2 + 1
+    flat, batch = FlatParameters(stack, CPU), PAYS // 64**2 + 1
     rng, results, shared = np.random.default_rng(1), [], []
     x, d_output = rng.standard_normal((batch, 4), np.float32), rng.standard_normal((batch, 2), np.float32)
-    go = THREADS._call_side_by_side
-    monkeypatch.setattr(THREADS, "_call_side_by_side", lambda *tasks: (shared.append(len(tasks)), go(*tasks)))
+    ask = Helper.ask
+    monkeypatch.setattr(Helper, "ask", lambda self, task: (shared.append(task is not None), ask(self, task)))
     for threads in (1, 2):
         with THREADS.using(threads):
             stack.bound.evaluate(x)
@@ -130,16 +127,4 @@ def test_one_network_goes_back_by_two_products_side_by_side(monkeypatch: pytest.
         results.append(flat.gradient.numpy().copy())
         flat.gradient.zero_()
     assert np.array_equal(*results)
-    assert shared == [2, 2]  # the upper two layers; below the first nothing is wanted
-
-
-def test_one_network_may_have_its_products_divided(monkeypatch: pytest.MonkeyPatch) -> None:
-    stack = StackedMLP(4, (64, 64), (2,), "relu", (1.0,), np.random.default_rng(0))
-    FlatParameters(stack, CPU)
-    seen: list[set[int]] = []
-    forward = type(stack.bound)._forward
-    monkeypatch.setattr(type(stack.bound), "_forward", lambda *a: (seen.append(products()), forward(*a)))
-    with THREADS.using(2, in_products=True):
-        for batch in (8, PRODUCT_PAYS // 64**2 + 1):
-            stack.bound.evaluate(np.zeros((batch, 4), np.float32))
-    assert seen == [{1}, {2}]
+    assert shared == [True, True, False]  # the upper two layers; below the first nothing is wanted. Then the end

@@ -191,7 +191,7 @@ class BoundMLPs:
 
     def _parts(self, work: Workspace) -> list[Part]:
         """Returns all networks together, or each by itself where they shall be computed side by side."""
-        return work.each if THREADS.go_side_by_side(work.multiplications) else [work.whole]
+        return work.each if THREADS.splits(work.multiplications) else [work.whole]
 
     def _arrays(self, stack: StackedMLP, pick: Callable[[nn.Parameter], Any]) -> StackArrays:
         groups = (stack.weights, stack.biases, stack.head_weights, stack.head_biases)

@@ -1,9 +1,9 @@
-"""Several threads, for what is large enough to gain by them.
+"""A second thread, for what is large enough to gain by one.
 
-There are two ways; a process takes one of them, since they are in each other's way. *Side by side*: functions that do
-not need each other are called at the same time, and compute to the last bit what they would alone. *In products*: the
-library of numpy divides each product. Its threads wait in a busy loop, so with small products, or where somebody else
-wants a CPU, everything takes many times longer; but for one network and few rows nothing else gains.
+The threads of numpy's own library divide each product and wait for each other in a busy loop: small products take ten
+times longer by them, and all products a hundred times wherever somebody else wants a CPU. So that library has one
+thread. What has two are functions that do not need each other, such as the passes of policy and value function, of twin
+critics, and the two products of a layer's backward pass: each computes to the last bit what it would alone.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import torch
-from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-TASK_PAYS = 10_000_000
+PAYS = 10_000_000
 """Multiplications from which on a function gains by a thread of its own: those of 150 rows by 256 x 256."""
-PRODUCT_PAYS = 4_000_000
-"""Multiplications from which on a product gains by being divided: those of 61 rows by 256 x 256."""
 
 
 class Helper:
@@ -69,86 +67,68 @@ class Threads:
     """The threads that compute in this process: one, but within `using`."""
 
     def __init__(self) -> None:
-        self._count, self._in_products = 1, False
-        self._helpers: list[Helper] = []
+        self._count = 1
+        self._helper: Helper | None = None
         self._busy = False
-        self._products = ThreadpoolController().select(user_api="blas")
 
     @contextmanager
-    def using(self, count: int, *, in_products: bool = False) -> Iterator[None]:
-        """Has `count` threads within the block, side by side or inside of products."""
+    def using(self, count: int) -> Iterator[None]:
+        """Has `count` threads within the block: torch for convolutions all of them, networks up to two."""
         with ExitStack() as before:
             before.callback(torch.set_num_threads, torch.get_num_threads())
-            before.callback(self._set, self._count, self._in_products, self._helpers)
-            before.enter_context(self._products.limit(limits=1))
+            before.callback(self._set, self._count, self._helper)
+            before.enter_context(threadpool_limits(limits=1, user_api="blas"))
             torch.set_num_threads(1)
-            helpers = [Helper() for _ in range(count - 1)] if not in_products else []
-            for helper in helpers:
+            helper = Helper() if count > 1 else None
+            if helper is not None:
                 before.callback(helper.end)
-            self._set(count, in_products and count > 1, helpers)
+            self._set(count, helper)
             yield
 
-    def go_side_by_side(self, multiplications: int) -> bool:
-        """Returns whether functions that make so many each would have a thread each now."""
-        return bool(self._helpers) and not self._busy and multiplications >= TASK_PAYS
+    def splits(self, multiplications: int) -> bool:
+        """Returns whether two functions that make so many each would be called at the same time now."""
+        return self._helper is not None and not self._busy and multiplications >= PAYS
 
-    def call(self, multiplications: int, *tasks: Callable[[], object]) -> None:
-        """Calls functions that do not need each other, with several threads where that pays.
+    def call(self, multiplications: int, first: Callable[[], object], *others: Callable[[], object]) -> None:
+        """Calls functions that do not need each other, the second at the same time as the others where that pays.
 
-        What one of them wants to do side by side itself is done one after the other.
+        What one of them hands to `call` itself is called in its own thread.
 
         Args:
             multiplications: How many each makes in its largest product.
-            *tasks: The functions.
+            first: A function.
+            *others: More of them.
         """
-        if len(tasks) > 1 and self.go_side_by_side(multiplications):
-            self._call_side_by_side(*tasks)
-        elif self._in_products and not self._busy and multiplications >= PRODUCT_PAYS:
-            self._call_with_divided_products(*tasks)
-        else:
-            for task in tasks:
+        if self._helper is None or not others or not self.splits(multiplications):
+            for task in (first, *others):
                 task()
+            return
+        second, *rest = others
+        self._busy = True
+        self._helper.ask(second)
+        try:
+            for task in (first, *rest):
+                task()
+        finally:
+            error = self._helper.wait()
+            self._busy = False
+        if error is not None:
+            raise error
 
     @contextmanager
     def in_torch(self) -> Iterator[None]:
         """Gives all threads to torch within the block, whose convolutions are always large."""
+        if self._helper is None:
+            yield
+            return
         torch.set_num_threads(self._count)
         try:
             yield
         finally:
             torch.set_num_threads(1)
 
-    def _call_side_by_side(self, first: Callable[[], object], *others: Callable[[], object]) -> None:
-        self._busy = True
-        helped = list(zip(self._helpers, others, strict=False))
-        for helper, task in helped:
-            helper.ask(task)
-        try:
-            for task in (first, *others[len(helped) :]):
-                task()
-        finally:
-            errors = [helper.wait() for helper, _ in helped]
-            self._busy = False
-        for error in errors:
-            if error is not None:
-                raise error
-
-    def _call_with_divided_products(self, *tasks: Callable[[], object]) -> None:
-        self._busy = True
-        self._divide_products(self._count)
-        try:
-            for task in tasks:
-                task()
-        finally:
-            self._divide_products(1)
-            self._busy = False
-
-    def _divide_products(self, count: int) -> None:
-        for library in self._products.lib_controllers:
-            library.set_num_threads(count)
-
-    def _set(self, count: int, in_products: bool, helpers: list[Helper]) -> None:
-        self._count, self._in_products, self._helpers = count, in_products, helpers
+    def _set(self, count: int, helper: Helper | None) -> None:
+        self._count, self._helper = count, helper
 
 
 THREADS = Threads()

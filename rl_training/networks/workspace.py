@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rl_training.networks.backend import NUMPY, Array, Backend
-from rl_training.networks.threads import PRODUCT_PAYS
+from rl_training.networks.threads import PAYS
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Part:
     multiplications: int
     """How many the largest product of one of them makes."""
     is_large: bool
-    """Whether several threads could gain anything."""
+    """Whether a second thread could gain anything."""
     own: StackArrays
     own_gradients: StackArrays
     outputs: list[Buffer]
@@ -104,7 +104,7 @@ class Workspace:
         networks = len(own.head_weights)
         most = max((i * h for i, h in pairwise(widths)), default=0)
         self.multiplications = batch * most
-        self.is_large = backend is NUMPY and self.multiplications >= PRODUCT_PAYS
+        self.is_large = backend is NUMPY and self.multiplications >= PAYS
         self.outputs = [Buffer.make((networks, batch, width), like, backend) for width in widths[1:]]
         self.gradients = [Buffer.make((networks, batch, width), like, backend) for width in widths[1:]]
         self.heads = [Buffer.make((batch, weight.shape[1]), like, backend).array for weight in own.head_weights]

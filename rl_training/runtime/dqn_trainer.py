@@ -22,7 +22,6 @@ class DQNTrainer(OffPolicyTrainer):
 
     config: DQNConfig
     algorithm: DQN
-    threads_in_products = True  # one network, and batches that are small
 
     def _make_algorithm(self) -> DQN:
         return DQN(self.config, self.envs.encoder, self.envs.codec, self.device)

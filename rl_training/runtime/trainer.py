@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
@@ -68,8 +68,6 @@ class Trainer(ABC):
     device = torch.device("cpu")
     """Where the learning is computed; a trainer of networks chooses it by the rule of `resolve_device`."""
     device_reason = "nothing else is used"
-    threads_in_products: ClassVar[bool] = False
-    """Which of the ways of `rl_training.networks.threads` the learning gains by."""
 
     def __init__(
         self, config: TrainConfig, run: TrainingRun, callbacks: Iterable[Callback] = (), *, stop: StopFlag | None = None
@@ -142,9 +140,8 @@ class Trainer(ABC):
             UserError: Another process is training this run.
         """
         self._wall_start, cpu_start, self._first_step = time.perf_counter(), time.thread_time(), self.num_timesteps
-        threads = THREADS.using(self.config.threads, in_products=self.threads_in_products)
         try:
-            with run_lock(self.run.run_dir), threads, closing(self._saver):
+            with run_lock(self.run.run_dir), THREADS.using(self.config.threads), closing(self._saver):
                 self._run_to_end()
         except BaseException as error:
             self.state.stop_reason, self.state.error = "failed", f"{type(error).__name__}: {error}"
