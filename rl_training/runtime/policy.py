@@ -5,6 +5,7 @@ Shape legend: N observations, O one encoded observation, A one policy-side actio
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -42,7 +43,10 @@ class Policy(Protocol):
 
 
 class GreedyPolicy:
-    """The policy that a network stands for, without exploration and with frozen observation statistics."""
+    """The policy that a network stands for, without exploration and with frozen observation statistics.
+
+    Several threads may ask it at once.
+    """
 
     def __init__(
         self,
@@ -70,6 +74,7 @@ class GreedyPolicy:
         self.codec = codec
         self.observation_space = observation_space
         self.action_space = action_space
+        self._one_at_a_time = threading.Lock()
 
     def act(self, observations: Sequence[Any]) -> list[Any]:
         """Returns the greedy action of each observation; see `Policy.act`."""
@@ -78,6 +83,7 @@ class GreedyPolicy:
             encoded = self.normalizer.normalize(encoded)
         count = len(encoded)
         padded = np.concatenate([encoded, np.repeat(encoded[-1:], -count % BLOCK, axis=0)])
-        # act_greedy may hand out memory that its next call writes into
-        blocks = [np.array(self.act_greedy(padded[i : i + BLOCK])) for i in range(0, count, BLOCK)]
+        # act_greedy computes in memory that is always the same, and may hand it out
+        with self._one_at_a_time:
+            blocks = [np.array(self.act_greedy(padded[i : i + BLOCK])) for i in range(0, count, BLOCK)]
         return list(self.codec.to_env(np.concatenate(blocks)[:count]))
