@@ -49,6 +49,20 @@ def test_each_cpu_has_a_share_and_the_larger_ones_come_first() -> None:
     assert shares("split", 2, 64) == [range(1), range(1, 2)]
 
 
+@pytest.mark.parametrize(
+    ("quota", "cpus"), [("max 100000", 8), ("200000 100000", 2), ("150000 100000", 1), ("20000 100000", 1), ("", 8)]
+)
+def test_the_quota_of_a_container_counts(
+    quota: str, cpus: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cpu.max").write_text(f"{quota}\n")
+    monkeypatch.setattr(factory.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    monkeypatch.setattr(factory, "_QUOTA", tmp_path / "cpu.max")
+    assert factory.usable_cpus() == cpus
+    monkeypatch.setattr(factory, "_QUOTA", tmp_path / "none")
+    assert factory.usable_cpus() == 8
+
+
 def test_with_one_cpu_it_is_as_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(factory, "usable_cpus", lambda: 1)
     before = psutil.Process().children()

@@ -44,12 +44,20 @@ def config(**settings: Any) -> PPOConfig:
 # The device
 
 
-def test_auto_is_the_cpu_for_vectors_and_a_gpu_for_images_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_a_gpu_for_images_and_wide_networks_where_there_is_one_else_the_cpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda:0")
     for count in (0, 2):
         monkeypatch.setattr(torch.cuda, "is_available", lambda count=count: count > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
-        assert resolve_device("auto") == (cpu, "auto: networks on vectors are so small that a GPU is slower")
+        for hidden in ((), (256, 256), (5_000,), (999, 1_000)):
+            small = (cpu, "auto: the network is so small that a GPU would be slower")
+            assert resolve_device("auto", hidden=hidden) == small
+        wide = (
+            (gpu, "auto: a network as wide as this is quicker on a GPU") if count else (cpu, "auto: torch sees no GPU")
+        )
+        assert resolve_device("auto", hidden=(64, 1_000, 1_000)) == wide
         images = (gpu, "auto: convolutions are quicker on a GPU") if count else (cpu, "auto: torch sees no GPU")
         assert resolve_device("auto", images=True) == images
         assert resolve_device("cpu", images=True) == (cpu, "as set")

@@ -249,7 +249,7 @@ def announce(trainer: Trainer, session: TrackingSession | None) -> None:
     """Says where the run is kept and with which settings, before it trains."""
     logger.info("settings:\n%s", indent(compact_config(trainer.config), "  "))
     logger.info("home: %s\nrun directory: %s", home(), trainer.run.run_dir)
-    logger.info("device: %s (%s)", trainer.device, trainer.device_reason)
+    logger.info("device: %s (%s); threads: %s", trainer.device, trainer.device_reason, trainer.config.threads)
     if session is not None and not trainer.stop.requested and session.ui is not None:
         logger.info("MLflow run %s: %s", session.run_id, session.ui)
 

@@ -220,7 +220,7 @@ class TrainConfig(Settings):
     total_timesteps: PositiveInt
     """Environment transitions to train for, summed over all environments."""
     device: Device = "auto"
-    """`auto`, `cpu`, `cuda` or `cuda:N`."""
+    """`auto`, `cpu`, `cuda` or `cuda:N`; `auto` is a GPU for images and wide networks, where there is one."""
     threads: PositiveInt = 1
     """Threads that learning may use where it is large enough; part of the run, since sums may differ between counts."""
     run_dir: Path | None = Field(default=None, strict=False)

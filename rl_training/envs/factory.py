@@ -8,6 +8,7 @@ from collections.abc import Callable
 from difflib import get_close_matches
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, TypeVar
 
 import gymnasium as gym
@@ -30,6 +31,8 @@ from rl_training.errors import FOREIGN_ERRORS, EnvironmentRefused, error_line
 
 T = TypeVar("T")
 
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""Microseconds of CPU time in each period of how many, of the control group that a container is."""
 _REFUSED_WRAPPERS = {
     "NormalizeObservation": "use normalization.observation, which is saved with a checkpoint",
     "NormalizeReward": "use normalization.reward, which is saved with a checkpoint",
@@ -77,8 +80,13 @@ def make_vector_env(config: TrainConfig) -> MaskedVectorEnv | NativeVectorEnv:
 
 
 def usable_cpus() -> int:
-    """Returns how many CPUs this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Returns how many CPUs this process may use: by its affinity, and by the quota of a container."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = _QUOTA.read_text(encoding="ascii").split()
+        return min(cpus, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):  # there is none, or it says `max`
+        return cpus
 
 
 def shares(vectorization: str, num_envs: int, cpus: int) -> list[range]:

@@ -89,7 +89,8 @@ class NetworkTrainer(Trainer):
         super().__init__(config, run, callbacks, stop=stop)
         self.envs = self._make_envs()
         images = self.envs.encoder.kind != "vector"
-        self.device, self.device_reason = resolve_device(config.device, images=images)
+        hidden = getattr(getattr(config, "network", None), "hidden", ())  # an algorithm of one's own may have none
+        self.device, self.device_reason = resolve_device(config.device, images=images, hidden=hidden)
 
     @abstractmethod
     def _make_envs(self) -> TrainingEnvs:

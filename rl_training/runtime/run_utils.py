@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +57,18 @@ class TrainingRun:
         return self.run_dir / CHECKPOINTS
 
 
-def resolve_device(name: str, *, images: bool = False) -> tuple[torch.device, str]:
+WIDE = 1_000_000
+"""Weights of a layer from which on a network is no small one: 1,000 x 1,000."""
+
+
+def resolve_device(name: str, *, images: bool = False, hidden: Sequence[int] = ()) -> tuple[torch.device, str]:
     """Chooses the device, by rule.
 
     Args:
-        name: `auto`, `cpu`, `cuda` or `cuda:N`. `auto` is a GPU for images where there is one, and the CPU otherwise:
-            small networks on vectors wait longer for a GPU's launches than they compute.
+        name: `auto`, `cpu`, `cuda` or `cuda:N`. `auto` is a GPU for images and wide layers, where there is one, and
+            the CPU otherwise: small networks wait longer for a GPU's launches than they compute.
         images: Whether the observations have images.
+        hidden: Widths of the hidden layers.
 
     Returns:
         The device, and in words why it was chosen.
@@ -77,11 +82,13 @@ def resolve_device(name: str, *, images: bool = False) -> tuple[torch.device, st
         if device.type == "cuda" and (device.index or 0) >= available:
             raise ConfigError(f"device: got {name}, and torch sees {available} GPUs; use auto or cpu")
         return device, "as set"
-    if not images:
-        return torch.device("cpu"), "auto: networks on vectors are so small that a GPU is slower"
+    wide = any(above * below >= WIDE for below, above in pairwise(hidden))
+    if not images and not wide:
+        return torch.device("cpu"), "auto: the network is so small that a GPU would be slower"
     if not available:
         return torch.device("cpu"), "auto: torch sees no GPU"
-    return torch.device("cuda:0"), "auto: convolutions are quicker on a GPU"
+    what = "convolutions are" if images else "a network as wide as this is"
+    return torch.device("cuda:0"), f"auto: {what} quicker on a GPU"
 
 
 def serialize_train_config(config: TrainConfig) -> dict[str, Any]:
