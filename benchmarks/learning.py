@@ -195,7 +195,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train several seeds of configs and judge their final policies.")
     parser.add_argument("--config", help="a file or a shipped name; without it, all tasks of the table")
     parser.add_argument("--seeds", type=int, help="how many; by default what the table says, or 5")
-    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--first-seed", type=int, default=0, help="from which they count up (default: %(default)s)")
     parser.add_argument("--fresh", action="store_true", help="train seeds again that are finished")
     parser.add_argument("--set", action="append", default=[], help="override a setting: key=value; repeatable")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the results and the picture")

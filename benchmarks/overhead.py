@@ -133,8 +133,8 @@ def _run(kind: str, arguments: argparse.Namespace, home: Path) -> dict[str, floa
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure what the flow and tracking cost.")
-    parser.add_argument("--config", default="configs/ppo/cartpole.yaml")
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--config", default="configs/ppo/cartpole.yaml", help="what is trained (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, default=5, help="runs of each of the two (default: %(default)s)")
     parser.add_argument("--set", action="append", default=[], help="override a setting: key=value; repeatable")
     parser.add_argument("--only", choices=("flow", "plain"), help="run one of the two in this process")
     return parser.parse_args()

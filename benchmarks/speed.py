@@ -5,10 +5,12 @@ count it then takes part in every round, in which all take turns. Medians are ov
 what the numbers are, and what is switched off.
 
     python benchmarks/speed.py --peers .peers --rounds 5                           # benchmarks/results/speed.json
-    python benchmarks/speed.py --peers .peers --tasks sac-pendulum --contestants ours sb3
+    python benchmarks/speed.py --peers .peers --tasks sac-pendulum                 # this task alone, of all contestants
+    python benchmarks/speed.py --peers .peers --contestants ours sb3 --results ../speed    # fewer; kept elsewhere
     python benchmarks/speed_report.py                                              # docs/benchmarks.md, from the JSON
 
-A task that is measured again takes the place of what the file had of it; the other tasks stay.
+A task that is measured again takes the place of all that the file had of it, whoever takes part this time; the other
+tasks stay.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from statistics import median
 from typing import Any
 
 from common import RESULTS, ROOT, usable_cpus
-from speed_processes import Places, RunBroke, add_to_file, measure, present, run_noted
+from speed_processes import Places, RunBroke, add_runs, measure, nobody_left, present, run_noted
 from speed_tasks import LABELS, OURS, PEERS, SPEED, SPLIT, TRACKED, SpeedTask
 
 NAME = "speed"
@@ -44,7 +46,6 @@ def measure_task(
             broken[name] = error.reason
             return None
 
-    names = [name for name in names if takes_part(name, task)]
     tried = {name: {count: attempt(name, count, 0) for count in threads} for name in names if name != TRACKED}
     speeds = {
         name: {str(count): run["steps_per_second"] for count, run in by_count.items() if run is not None}
@@ -130,22 +131,29 @@ def shown(run: dict[str, Any]) -> dict[str, Any]:
 def main() -> int:
     arguments = parse()
     places = Places(arguments.peers, arguments.cleanrl)
-    names, broken = present(arguments.contestants, places), False
+    names, whole = present(arguments.contestants, places), True
     threads = [count for count in arguments.threads if count <= usable_cpus()]
-    for task in (task for task in SPEED if task.name in arguments.tasks):
-        result = measure_task(task, names, arguments.rounds, threads, places)
-        broken |= bool(result["broken"])
-        add_to_file(NAME, task.name, result, arguments.results)
-    return int(broken)
+    tasks = [task for task in SPEED if task.name in arguments.tasks]
+    fields = [(task, field) for task in tasks if (field := [name for name in names if takes_part(name, task)])]
+    if not fields:
+        return nobody_left(arguments.tasks)
+    for task, field in fields:
+        result = measure_task(task, field, arguments.rounds, threads, places)
+        whole &= add_runs(NAME, task.name, result, arguments.results)
+    return int(not whole)
 
 
 def parse() -> argparse.Namespace:
     tasks = [task.name for task in SPEED]
     parser = argparse.ArgumentParser(description="Measure speed beside other libraries and the machine's floors.")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--tasks", nargs="+", choices=tasks, default=tasks)
-    parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=CONTESTANTS)
-    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2], help="thread counts that are tried")
+    parser.add_argument("--rounds", type=int, default=5, help="runs of each contestant (default: %(default)s)")
+    parser.add_argument("--tasks", nargs="+", choices=tasks, default=tasks, help="what is trained (default: all)")
+    parser.add_argument(
+        "--contestants", nargs="+", choices=CONTESTANTS, default=CONTESTANTS, help="who takes part (default: all)"
+    )
+    parser.add_argument(
+        "--threads", nargs="+", type=int, default=[1, 2], help="thread counts that are tried (default: 1 2)"
+    )
     parser.add_argument("--peers", type=Path, default=ROOT / ".peers", help="folder of the peers' environments")
     parser.add_argument("--cleanrl", type=Path, help="a checkout of CleanRL; left out without it")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON file")

@@ -242,8 +242,8 @@ FLOORS: dict[str, Callable[[SpeedTask, int], dict[str, float]]] = {"collection":
 def main() -> None:
     tasks = {task.name: task for task in SPEED if task.floor is not None}
     parser = argparse.ArgumentParser(description="Measure what the machine could do at best on a task.")
-    parser.add_argument("task", choices=list(tasks))
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("task", choices=list(tasks), help="a task of speed_tasks.py")
+    parser.add_argument("--threads", type=int, default=1, help="of the libraries that compute (default: %(default)s)")
     arguments = parser.parse_args()
     task = tasks[arguments.task]
     assert task.floor is not None

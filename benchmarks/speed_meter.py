@@ -160,10 +160,10 @@ class Meter:
 def parse_run() -> argparse.Namespace:
     """Returns the words that every run script is started with."""
     parser = argparse.ArgumentParser(description="One run of the speed benchmarks; speed_processes.py starts it.")
-    parser.add_argument("contestant")
-    parser.add_argument("task", choices=list(TASKS))
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("contestant", help="who trains")
+    parser.add_argument("task", choices=list(TASKS), help="a task of speed_tasks.py")
+    parser.add_argument("--threads", type=int, default=1, help="of the libraries that compute (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the training (default: %(default)s)")
     parser.add_argument("--began", type=float, default=time.time(), help="when the process was started, since 1970")
     return parser.parse_args()
 

@@ -147,6 +147,21 @@ def present(names: Sequence[str], places: Places) -> list[str]:
     return [name for name in names if name not in missing]
 
 
+def nobody_left(tasks: Sequence[str]) -> int:
+    """Says that nothing is measured; returns the exit status."""
+    print(f"no contestant is left for {', '.join(tasks)}: nothing was measured, nothing is written", file=sys.stderr)
+    return 2
+
+
+def add_runs(name: str, task: str, result: dict[str, Any], folder: Path) -> bool:
+    """Puts a task's results into `NAME.json` if a run of it came to its end; returns whether all did."""
+    if result["runs"]:
+        add_to_file(name, task, result, folder)
+    else:
+        print(f"{task}: no run came to its end; nothing is written", file=sys.stderr)
+    return bool(result["runs"]) and not result["broken"]
+
+
 def add_to_file(name: str, part: str, result: dict[str, Any], folder: Path) -> None:
     """Puts one part of a benchmark's results into `NAME.json` in place of an older one; the other parts in it stay."""
     path = folder / f"{name}.json"

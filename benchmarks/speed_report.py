@@ -36,14 +36,15 @@ def speed_table(parts: Parts) -> Iterator[str]:
         peers = {name: speed for name, speed in measured.items() if name in PEERS}
         way = max((name for name in (OURS, SPLIT) if name in speeds), key=lambda name: speeds[name], default=OURS)
         ours, sb3 = speeds.get(way), peers.get("sb3")
-        best = max(peers, key=lambda name: peers[name], default=None) if task.of_best_peer is not None else None
+        best = max(peers, key=lambda name: peers[name], default="")
+        fastest = peers.get(best)
         cells = [
             task.title,
-            number(ours) + (", split" if way == SPLIT else ""),
-            number(sb3) + (", with 8 environments" if task.base else ""),
+            measured_speed(ours, after=", split" if way == SPLIT else ""),
+            measured_speed(sb3, after=", with 8 environments" if task.base else ""),
             *times(ours, sb3, task.of_sb3),
-            "" if best is None else f"{LABELS[best]} {number(peers[best])}",
-            *(times(ours, peers[best], task.of_best_peer) if best is not None else ["", ""]),
+            "" if task.of_best_peer is None else measured_speed(fastest, before=f"{LABELS.get(best, '')} "),
+            *times(ours, fastest, task.of_best_peer),
         ]
         yield row(cells)
 
@@ -198,6 +199,11 @@ def times(ours: float | None, other: float | None, aim: float | None) -> list[st
     return [f"{ratio:.2f}" if ratio >= aim else f"**{ratio:.2f}**", f"{aim:g}"]
 
 
+def measured_speed(speed: float | None, *, before: str = "", after: str = "") -> str:
+    """Returns a speed between what goes with it, or that nobody measured it."""
+    return "not measured" if speed is None else f"{before}{number(speed)}{after}"
+
+
 def spread(values: Sequence[float | None], unit: str = "") -> str:
     """Returns `median (lowest to highest)`."""
     middle, lowest, highest = (number(value) for value in values)
@@ -239,7 +245,7 @@ def _with_block(page: str, name: str, text: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the speed benchmarks' tables into the page.")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON files")
-    parser.add_argument("--page", type=Path, default=PAGE)
+    parser.add_argument("--page", type=Path, default=PAGE, help="the page with the tables")
     arguments = parser.parse_args()
     measured = read(arguments.results)
     arguments.page.write_text(updated(arguments.page.read_text(encoding="utf-8"), measured), encoding="utf-8")

@@ -158,7 +158,9 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure how cost grows with environments, steps and buffer size.")
-    parser.add_argument("--parts", nargs="+", choices=list(PARTS), default=list(PARTS))
+    parser.add_argument(
+        "--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="what is measured (default: all)"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON file")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="measure one point in this process")
     return parser.parse_args()

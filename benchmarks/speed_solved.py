@@ -8,7 +8,8 @@ the time of evaluations counts for all. A run that ends unsolved counts as never
     python benchmarks/speed_solved.py --peers .peers --tasks solved-pendulum
     python benchmarks/speed_report.py                                               # docs/benchmarks.md, from the JSON
 
-A task that is measured again takes the place of what the file had of it; the other task stays.
+A task that is measured again takes the place of all that the file had of it, whoever takes part this time; the other
+task stays.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from statistics import median
 from typing import Any
 
 from common import RESULTS, ROOT
-from speed_processes import Places, RunBroke, add_to_file, measure, present
+from speed_processes import Places, RunBroke, add_runs, measure, nobody_left, present
 from speed_tasks import LABELS, OURS, PEERS, SOLVED, SolvedTask
 
 NAME = "solved"
@@ -85,21 +86,24 @@ def shown(run: dict[str, Any]) -> dict[str, Any]:
 def main() -> int:
     arguments = parse()
     places = Places(arguments.peers, arguments.cleanrl)
-    names, broken = present(arguments.contestants, places), False
+    names, whole = present(arguments.contestants, places), True
+    if not names:
+        return nobody_left(arguments.tasks)
     for task in (task for task in SOLVED if task.name in arguments.tasks):
         result = measure_task(task, names, arguments.seeds, arguments.threads, places)
-        broken |= bool(result["broken"])
-        add_to_file(NAME, task.name, result, arguments.results)
-    return int(broken)
+        whole &= add_runs(NAME, task.name, result, arguments.results)
+    return int(not whole)
 
 
 def parse() -> argparse.Namespace:
     tasks = [task.name for task in SOLVED]
     parser = argparse.ArgumentParser(description="Measure the time until a task is solved, beside other libraries.")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--tasks", nargs="+", choices=tasks, default=tasks)
-    parser.add_argument("--contestants", nargs="+", choices=CONTESTANTS, default=CONTESTANTS)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seeds", type=int, default=5, help="runs of each contestant (default: %(default)s)")
+    parser.add_argument("--tasks", nargs="+", choices=tasks, default=tasks, help="what is solved (default: all)")
+    parser.add_argument(
+        "--contestants", nargs="+", choices=CONTESTANTS, default=CONTESTANTS, help="who takes part (default: all)"
+    )
+    parser.add_argument("--threads", type=int, default=1, help="of each run (default: %(default)s)")
     parser.add_argument("--peers", type=Path, default=ROOT / ".peers", help="folder of the peers' environments")
     parser.add_argument("--cleanrl", type=Path, help="a checkout of CleanRL; left out without it")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON file")

@@ -1,7 +1,10 @@
 """The speed benchmarks: the arithmetic of their numbers, the same settings for all, and the page of the results."""
 
+import ast
 import json
+import re
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,7 +15,7 @@ from speed_cleanrl import flags, with_hidden
 from speed_floors import Products
 from speed_meter import Moment, children, cpu_seconds, steady
 from speed_ours import ALONE, Stopwatch, speed_config
-from speed_processes import CpuTimes, Places, add_to_file, used
+from speed_processes import CpuTimes, Places, add_runs, add_to_file, used
 from speed_report import PAGE, TABLES, number, read, speed_table, spread, times, updated
 from speed_sb3 import translate
 from speed_solved import summarize as summarize_solved
@@ -194,6 +197,52 @@ def test_a_row_has_the_quicker_of_ours_and_says_which():
     assert line.endswith("| 160, split | 20 | 8.00 | 5 | Stable-Baselines3 20 | 8.00 | 4 |")
     slower = summary | {"ours-split": summarize([run(110.0)])}
     assert "| 120 | 20 | 6.00 |" in list(speed_table({"ppo-cartpole": {"summary": slower}}))[2]
+
+
+def test_who_was_not_measured_is_said_to_be_so():
+    alone = {"summary": {"ours": summarize([run(120.0)]), "sb3": summarize([])}}
+    lines = list(speed_table({"ppo-cartpole": alone, "ppo-cartpole-1024": alone}))
+    assert lines[2].endswith("| 120 | not measured |  | 5 | not measured |  | 4 |")
+    assert lines[3].endswith("| 120 | not measured |  | 20 |  |  |  |")
+    peer_alone = {"summary": {"sb3": summarize([run(20.0)])}}
+    assert list(speed_table({"sac-pendulum": peer_alone}))[2].split(" | ")[1:4] == ["not measured", "20", ""]
+
+
+@pytest.mark.parametrize("script", ["speed.py", "speed_solved.py"])
+def test_with_no_contestant_left_nothing_is_written(script, tmp_path):
+    words = ["--peers", str(tmp_path / "none"), "--results", str(tmp_path / "results"), "--contestants", "sb3"]
+    ended = subprocess.run(
+        [sys.executable, str(ROOT / "benchmarks" / script), *words], capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 2
+    assert "Stable-Baselines3 is left out: there is no " in ended.stdout
+    assert re.fullmatch(r"no contestant is left for .+: nothing was measured, nothing is written\n", ended.stderr)
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_task_of_which_no_run_ended_leaves_what_the_file_had(tmp_path):
+    assert add_runs("speed", "one", {"runs": [{"n": 1}], "broken": {}}, tmp_path)
+    assert not add_runs("speed", "one", {"runs": [], "broken": {"sb3": "no memory"}}, tmp_path)
+    assert not add_runs("speed", "two", {"runs": [{"n": 2}], "broken": {"sb3": "no memory"}}, tmp_path)
+    parts = json.loads((tmp_path / "speed.json").read_text())["parts"]
+    assert {name: part["runs"] for name, part in parts.items()} == {"one": [{"n": 1}], "two": [{"n": 2}]}
+
+
+def test_every_option_of_the_benchmarks_is_described():
+    scripts = sorted((ROOT / "benchmarks").glob("*.py"))
+    calls = [
+        (script.name, node)
+        for script in scripts
+        for node in ast.walk(ast.parse(script.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "add_argument"
+    ]
+    assert len(calls) > 40
+    bare = [
+        f"{name}: {ast.unparse(call.args[0])}"
+        for name, call in calls
+        if not any(word.arg == "help" for word in call.keywords)
+    ]
+    assert bare == []
 
 
 def test_a_part_measured_again_takes_the_place_of_the_older_one(tmp_path):
