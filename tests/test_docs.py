@@ -1,7 +1,10 @@
 """What the README and the pages say is there: links, files, make targets, commands and settings."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -60,6 +63,19 @@ def test_make_targets_are_there():
     named = {command.split()[1] for command in commands("make")}
     assert {"train", "test", "check"} <= named
     assert named <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+
+
+def test_gpu_tests_end_with_a_line_where_no_gpu_is_seen():
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "tests/gpu"],
+        cwd=ROOT,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.returncode == 2
+    assert re.fullmatch(r"Exit: make gpu-test needs a GPU that torch sees; torch \S+ sees none\n", ended.stderr)
 
 
 def test_ci_begins_with_the_readmes_test_command():

@@ -133,7 +133,11 @@ def test_a_nan_is_named_with_its_row() -> None:
 @pytest.mark.parametrize(
     ("env_id", "fields", "words"),
     [
-        ("MountainCar-v0", {}, "'MountainCar-v0': no native vector environment .* set vectorization to sync"),
+        (
+            "MountainCar-v0",
+            {},
+            "'MountainCar-v0': no native vector environment .* set vectorization to sync, async or split$",
+        ),
         ("case_envs:Rows-v0", {"env_kwargs": {"mode": "NEXT_STEP"}}, "is NEXT_STEP, in which a step can be a reset"),
         ("case_envs:Rows-v0", {"max_episode_steps": 5}, "could not be made: TypeError: .*'max_episode_steps'"),
     ],

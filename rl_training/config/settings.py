@@ -265,7 +265,7 @@ class TrainConfig(Settings):
             yield Combination(
                 ("wrappers", "vectorization"),
                 f"got {names} with vectorization: {self.vectorization}, whose environments are not wrapped one by one; "
-                f"leave the wrappers out, or set vectorization to sync or async",
+                f"leave the wrappers out, or set vectorization to sync, async or split",
             )
 
     @model_validator(mode="after")

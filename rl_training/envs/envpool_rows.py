@@ -36,7 +36,9 @@ class EnvPoolRows(VectorEnv[Any, Any, Any]):
         envpool: Any = importlib.import_module("envpool")
         name = f"{spec.name}-v{spec.version}"
         if name not in envpool.list_all_envs():
-            raise EnvironmentRefused(f"environment {spec.id!r}: EnvPool has none; set vectorization to sync or async")
+            raise EnvironmentRefused(
+                f"environment {spec.id!r}: EnvPool has none; set vectorization to sync, async or split"
+            )
         if spec.max_episode_steps is not None:
             kwargs = {"max_episode_steps": spec.max_episode_steps, **kwargs}
         self._make = partial(envpool.make, name, env_type="gymnasium", num_envs=num_envs, **kwargs)

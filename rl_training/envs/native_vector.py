@@ -65,7 +65,7 @@ def make_native(spec: EnvSpec, num_envs: int, **kwargs: Any) -> VectorEnv[Any, A
     if spec.vector_entry_point is None:
         raise EnvironmentRefused(
             f"environment {spec.id!r}: no native vector environment (vector_entry_point) is registered for it; set "
-            f"vectorization to sync or async"
+            f"vectorization to sync, async or split"
         )
     entry_point = spec.vector_entry_point
     creator: Any = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
@@ -103,7 +103,7 @@ class NativeVectorEnv:
                 f"environment {env_id!r}: the autoreset mode of its native vector environment is "
                 f"{getattr(mode, 'name', mode)}, in which a step can be a reset in one row and a transition in others; "
                 f"supported are DISABLED (with options['reset_mask']) and SAME_STEP (with final_obs); "
-                f"set vectorization to sync or async"
+                f"set vectorization to sync, async or split"
             )
         if not isinstance(self.single_observation_space, _KINDS) or not isinstance(self.single_action_space, _KINDS):
             raise EnvironmentRefused(

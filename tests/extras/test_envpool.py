@@ -67,5 +67,5 @@ def test_a_resume_begins_fresh_episodes() -> None:
 
 def test_validation_says_what_does_not_fit() -> None:
     assert validate_env(settings("Pendulum-v1", batch_size=64)).findings == ()
-    with pytest.raises(EnvironmentRefused, match="EnvPool has none; set vectorization to sync"):
+    with pytest.raises(EnvironmentRefused, match=r"EnvPool has none; set vectorization to sync, async or split$"):
         started("case_envs:Rows-v0")

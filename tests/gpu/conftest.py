@@ -1,0 +1,10 @@
+"""Ends at once, with a line, where these tests can't run."""
+
+import pytest
+import torch
+
+
+def pytest_sessionstart() -> None:
+    """Refuses a machine without a GPU: each test would fail, in many lines."""
+    if not torch.cuda.is_available():
+        pytest.exit(f"make gpu-test needs a GPU that torch sees; torch {torch.__version__} sees none", returncode=2)
