@@ -8,6 +8,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from cyclopts import CycloptsError
@@ -101,6 +102,26 @@ def test_readmes_python_uses_what_is_offered():
 
     assert set(names.split(", ")) <= set(rl_training.__all__)
     compile(code, "README.md", "exec")
+
+
+def test_gradients_of_a_custom_algorithm_are_the_slope_of_the_loss_and_learn():
+    page = (ROOT / "docs" / "custom-algorithm.md").read_text(encoding="utf-8")
+    offered: dict = {}
+    for code in blocks(page, "python"):
+        exec(compile(code, "custom-algorithm.md", "exec"), offered)
+    observations = np.random.default_rng(0).uniform(-1.0, 1.0, (64, 3)).astype(np.float32)
+    targets = observations[:, 0] - 0.5 * observations[:, 1]
+    for update, parameters in ((offered["update"], offered["parameters"]), (offered["update_own"], offered["own"])):
+        before = parameters.vector.clone()
+        loss = update(observations, targets)
+        gradient = parameters.gradient.clone()
+        assert gradient.norm() > 0.1
+        parameters.vector.copy_(before + 1e-3 * gradient / gradient.norm())
+        slope = (update(observations, targets) - loss) / 1e-3
+        assert slope == pytest.approx(gradient.norm().item(), rel=0.02)  # the loss grows along it as fast as it says
+        for _ in range(200):
+            loss = update(observations, targets)
+        assert loss < 0.01 * targets.var()
 
 
 def test_readmes_config_is_valid():
