@@ -9,25 +9,10 @@ from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import load_config
 from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.checkpoint import load_trainer_state, open_checkpoint
-from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import TrainResult
+from tests.stop_flags import StopAfterPolls
 
 MANAGER = DefaultExperimentManager()
-
-
-class StopsAfter(StopFlag):
-    """Asks for a stop at the nth time that the flag is looked at."""
-
-    def __init__(self, polls: int) -> None:
-        super().__init__()
-        self.polls = polls
-
-    @property
-    def requested(self) -> bool:
-        self.polls -= 1
-        if self.polls < 0:
-            self.request("signal")
-        return self.cause is not None
 
 
 def small(name: str, **changed: Any) -> TrainConfig:
@@ -55,7 +40,7 @@ def steps_into_episodes(result: TrainResult) -> list[int]:
 
 def stopped_and_resumed(config: TrainConfig, polls: int) -> tuple[TrainResult, TrainResult]:
     """Returns what a run came to that was stopped after so many polls of the flag, and then resumed."""
-    stopped = MANAGER.setup(config, stop=StopsAfter(polls)).train()
+    stopped = MANAGER.setup(config, stop=StopAfterPolls(polls)).train()
     assert stopped.stop_reason == "signal"
     return stopped, MANAGER.resume(stopped.run_dir).train()
 

@@ -25,8 +25,8 @@ from rl_training.envs.vector import MaskedVectorEnv
 from rl_training.errors import EnvironmentFault
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime.checkpoint import open_checkpoint
-from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import TrainResult
+from tests.stop_flags import StopAfterPolls
 
 
 def settings(env_id: str, num_envs: int, **fields: Any) -> PPOConfig:
@@ -104,19 +104,6 @@ def test_shares_change_nothing_and_a_snapshot_fits_any_of_them(env_id: str) -> N
     finally:
         for envs in pair:
             envs.close()
-
-
-class StopAfterPolls(StopFlag):
-    def __init__(self, polls: int) -> None:
-        super().__init__()
-        self.polls = polls
-
-    @property
-    def requested(self) -> bool:
-        self.polls -= 1
-        if self.polls < 0:
-            self.request("signal")
-        return self.cause is not None
 
 
 def test_a_run_that_goes_on_with_another_number_of_cpus_is_the_run_that_never_stopped(

@@ -13,8 +13,8 @@ from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.runtime.checkpoint import open_checkpoint, read_best
 from rl_training.runtime.download import Download, write_download
-from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import TrainResult
+from tests.stop_flags import StopAfterPolls
 
 MANAGER = DefaultExperimentManager()
 
@@ -40,21 +40,6 @@ def cartpole(**fields: Any) -> PPOConfig:
         "checkpoint": {"every": 10_000, "keep_last": 3},
     }
     return PPOConfig.model_validate({**base, **fields})
-
-
-class StopAfterPolls(StopFlag):
-    """Asks for a stop at the nth time that the flag is looked at: at any point of training, updates included."""
-
-    def __init__(self, polls: int) -> None:
-        super().__init__()
-        self.polls = polls
-
-    @property
-    def requested(self) -> bool:
-        self.polls -= 1
-        if self.polls < 0:
-            self.request("signal")
-        return self.cause is not None
 
 
 class Points(Callback):

@@ -11,8 +11,8 @@ import pytest
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.runtime.checkpoint import newest_good
-from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import TrainResult
+from tests.stop_flags import StopAfterPolls
 
 MANAGER = DefaultExperimentManager()
 
@@ -125,22 +125,9 @@ def test_another_machine_or_version_is_on_record(monkeypatch: pytest.MonkeyPatch
     assert numpy.endswith(" -> 9.9.9")
 
 
-class StopsAtPoll(StopFlag):
-    """Asks for a stop at the nth look at the flag."""
-
-    left = 15
-
-    @property
-    def requested(self) -> bool:
-        self.left -= 1
-        if self.left < 0:
-            self.request("signal")
-        return self.cause is not None
-
-
 @pytest.mark.usefixtures("home")
 def test_ppos_advantages_do_not_reach_into_an_episode_that_replaced_another() -> None:
-    first: Any = MANAGER.setup(settings(), stop=StopsAtPoll())
+    first: Any = MANAGER.setup(settings(), stop=StopAfterPolls(15))
     stopped = first.train()
     position, expected = first.buffer.position, first.algorithm.value(first.envs.normalized())
     assert 0 < position < 16

@@ -15,9 +15,9 @@ from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime import manifest
 from rl_training.runtime.checkpoint import load_trainer_state, open_checkpoint
 from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
-from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import Trainer, TrainResult
 from tests.off_policy_runs import Events, StopsAt, dqn, sac
+from tests.stop_flags import StopAfterPolls
 
 MANAGER = DefaultExperimentManager()
 SMALL: dict[str, Any] = {
@@ -51,21 +51,6 @@ CONFIGS = {
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
-
-
-class StopAfterPolls(StopFlag):
-    """Asks for a stop at the nth time that the flag is looked at: at any point of training, updates included."""
-
-    def __init__(self, polls: int) -> None:
-        super().__init__()
-        self.polls = polls
-
-    @property
-    def requested(self) -> bool:
-        self.polls -= 1
-        if self.polls < 0:
-            self.request("signal")
-        return self.cause is not None
 
 
 def sha(result: TrainResult) -> str:

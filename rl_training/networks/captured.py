@@ -9,14 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
 Input: TypeAlias = Tensor | Mapping[str, Tensor] | float
 Outputs: TypeAlias = tuple[Tensor, ...]
 Record: TypeAlias = Callable[[Callable[[], Outputs]], tuple[Outputs, Callable[[], None]]]

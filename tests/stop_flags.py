@@ -1,0 +1,18 @@
+"""A stop in the midst of training, at a point that a test chooses."""
+
+from rl_training.runtime.stopping import StopFlag
+
+
+class StopAfterPolls(StopFlag):
+    """Asks for a stop once the flag was looked at `polls` times: at any point of training, updates included."""
+
+    def __init__(self, polls: int) -> None:
+        super().__init__()
+        self.polls = polls
+
+    @property
+    def requested(self) -> bool:
+        self.polls -= 1
+        if self.polls < 0:
+            self.request("signal")
+        return self.cause is not None
