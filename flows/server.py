@@ -54,18 +54,11 @@ SERVER_SETTINGS = {
 }
 
 
-def prefect_home() -> Path:
-    """Returns the folder that is Prefect's home where no server was set up; it is made if need be."""
-    path = paths.home() / "prefect"
-    path.mkdir(exist_ok=True)
-    return path
-
-
 class EmbeddedServer:
     """A Prefect server of this process's own; it ends when `stop` is called or this process is gone."""
 
     def __init__(self) -> None:
-        self.home = prefect_home()
+        self.home = paths.prefect_root()
         self.log_file = self.home / "server.log"
         self.first_start = not (self.home / "prefect.db").exists()
         # The socket is bound here and handed over, so that no other program can take the port in between.
@@ -209,7 +202,7 @@ def before_import() -> Iterator[None]:
     ours = {name: value for name, value in NO_ANALYTICS.items() if name not in os.environ}
     theirs = ("PREFECT_HOME", "PREFECT_API_URL", "PREFECT_PROFILES_PATH")
     if not any(os.environ.get(name) for name in theirs) and not Path("~/.prefect").expanduser().exists():
-        ours["PREFECT_HOME"] = str(prefect_home())
+        ours["PREFECT_HOME"] = str(paths.prefect_root())
     with _environment(ours):
         yield
 

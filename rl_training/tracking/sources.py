@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from rl_training.config.paths import home
+from rl_training.config.paths import downloads_root
 from rl_training.errors import CheckpointError, TrackingError, UserError
 from rl_training.runtime.checkpoint import (
     CHECKPOINTS,
@@ -203,8 +203,7 @@ def download_version(client: MlflowClient, uri: str, version: ModelVersion, part
 
 def fresh_directory() -> Path:
     """Returns a new, empty directory for a download; those of yesterday are removed."""
-    root = home() / "downloads"
-    root.mkdir(exist_ok=True)
+    root = downloads_root()
     for old in root.iterdir():
         if time.time() - old.stat().st_mtime > KEEP_SECONDS:
             shutil.rmtree(old, ignore_errors=True)

@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from filelock import FileLock
 
+from rl_training.config import owner_only
 from rl_training.config.paths import HOME_VARIABLE, embedded_artifact_root, embedded_tracking_uri
 from rl_training.config.programs import program
 from rl_training.config.secrets import redact_text
@@ -162,11 +163,13 @@ def _create_sqlite(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{path}.lock"):
         if path.exists():
+            owner_only.tighten(path)
             return
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
         beside = path.with_name(f".{path.name}.new")
         beside.unlink(missing_ok=True)
+        owner_only.make_file(beside)  # SQLite gives a journal the permissions of its database
         store = SqlAlchemyStore(SQLITE + str(beside), str(artifact_root(path)))  # type: ignore[no-untyped-call]
         store.engine.dispose()
         beside.replace(path)

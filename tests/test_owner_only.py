@@ -1,0 +1,72 @@
+"""What the home keeps is for its owner alone, whatever the umask is, which stays as it was for everything else."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rl_training.config import owner_only, paths
+
+
+@pytest.fixture(autouse=True)
+def _generous_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> str:
+    return oct(stat.S_IMODE(path.stat().st_mode))
+
+
+def test_a_home_that_is_made_is_its_owners_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "chosen"))
+    made = [paths.home(), paths.runs_root(), paths.locks_root(), paths.downloads_root(), paths.prefect_root()]
+    assert [mode(path) for path in made] == ["0o700"] * 5
+    (tmp_path / "by_an_environment").touch()
+    assert mode(tmp_path / "by_an_environment") == "0o666"
+
+
+def test_a_chosen_home_stays_as_wide_as_it_is_and_the_folders_of_ours_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [tmp_path / name for name in ("runs", "locks", "downloads", "prefect")]
+    for folder in folders:
+        folder.mkdir()
+    tmp_path.chmod(0o775)
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
+    for root in (paths.runs_root, paths.locks_root, paths.downloads_root, paths.prefect_root):
+        root()
+    assert mode(tmp_path) == "0o775"
+    assert [mode(folder) for folder in folders] == ["0o777", "0o700", "0o700", "0o700"]
+
+
+def test_the_default_home_is_tightened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RL_TRAINING_HOME", raising=False)
+    monkeypatch.setattr("platformdirs.user_data_path", lambda *names, **options: tmp_path / "rl_training")
+    (tmp_path / "rl_training").mkdir(mode=0o755)
+    assert mode(paths.home()) == "0o700"
+
+
+def test_the_store_is_its_owners_alone_from_its_first_moment_and_an_older_one_becomes_so(tmp_path: Path) -> None:
+    from rl_training.tracking.store import connect
+
+    database = tmp_path / "mlflow.db"
+    connect(f"sqlite:///{database}")
+    assert mode(database) == "0o600"
+    database.chmod(0o644)
+    connect(f"sqlite:///{database}")
+    assert mode(database) == "0o600"
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "elsewhere"
+    target.touch(0o644)
+    (tmp_path / "link").symlink_to(target)
+    owner_only.tighten(tmp_path / "link")
+    owner_only.tighten(tmp_path / "nothing")
+    assert mode(target) == "0o644"
