@@ -24,6 +24,7 @@ from rl_training.envs.contract import (
     step_result_breaches,
 )
 from rl_training.envs.observation_contract import as_declared
+from rl_training.envs.plain_spaces import plain_space
 from rl_training.errors import FOREIGN_ERRORS, EnvironmentFault, EnvironmentRefused
 
 
@@ -57,8 +58,10 @@ def shown_cause(error: BaseException, secrets: Collection[str]) -> BaseException
 class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
     """Casts observations to the declared dtype once, copies them, and turns every fault into an `EnvironmentFault`.
 
-    Rewards pass as floats. An exception of the environment, `sys.exit` in it, and a broken promise carry the
-    environment's id, its index and its step (counted for this environment since the run began), and no secret.
+    Its own spaces are the environment's in plain dtypes (`plain_space`), and observations come in these; actions reach
+    the environment in the dtype that it declares. Rewards pass as floats. An exception of the environment, `sys.exit`
+    in it, and a broken promise carry the environment's id, its index and its step (counted for this environment since
+    the run began), and no secret.
 
     Args:
         env: The environment in its own wrappers.
@@ -78,7 +81,10 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
         self._env_id = env_id
         self._env_index = env_index
         self._secrets = secrets
-        self._space, self._actions = env.observation_space, env.action_space
+        self._declared = env.observation_space, env.action_space
+        self._space = self.observation_space = plain_space(env.observation_space)
+        self.action_space = plain_space(env.action_space)
+        self._action_dtype = None if self.action_space is env.action_space else env.action_space.dtype
         # Of the usual observation, which is judged at a glance; those of other spaces are no such arrays.
         self._shape = self._space.shape if isinstance(self._space, spaces.Box) else None
         self._dtype = self._space.dtype
@@ -93,8 +99,9 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
         try:
             result = self.env.reset(seed=seed, options=options)
             raise_if_broken(reset_result_breaches(result))
-            raise_if_broken(space_change_breaches("observation_space", self._space, self.env.observation_space))
-            raise_if_broken(space_change_breaches("action_space", self._actions, self.env.action_space))
+            observations, actions = self._declared
+            raise_if_broken(space_change_breaches("observation_space", observations, self.env.observation_space))
+            raise_if_broken(space_change_breaches("action_space", actions, self.env.action_space))
             return self._as_declared(result[0]), result[1]
         except FOREIGN_ERRORS as error:
             raise self._fault("reset", error) from shown_cause(error, self._secrets)
@@ -107,6 +114,8 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
         """
         self.life_steps += 1
         try:
+            if self._action_dtype is not None:
+                action = np.asarray(action).astype(self._action_dtype)[()]
             result = self.env.step(action)
             if type(result) is not tuple or len(result) != 5 or type(result[4]) is not dict:
                 raise_if_broken(step_result_breaches(result))

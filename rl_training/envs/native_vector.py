@@ -25,6 +25,7 @@ from rl_training.config.secrets import hide
 from rl_training.envs.closing import close_quietly
 from rl_training.envs.contract import describe, raised, reset_result_breaches, step_result_breaches
 from rl_training.envs.guard import shown_cause
+from rl_training.envs.plain_spaces import plain_space
 from rl_training.envs.random_state import as_text, random_state, write_random_state
 from rl_training.envs.vector import require_count
 from rl_training.errors import FOREIGN_ERRORS, EnvironmentFault, EnvironmentRefused
@@ -91,10 +92,8 @@ class NativeVectorEnv:
     def __init__(self, env_id: str, envs: VectorEnv[Any, Any, Any], secrets: Collection[str] = ()) -> None:
         self._env_id, self._envs, self._secrets = env_id, envs, secrets
         self.num_envs = envs.num_envs
-        self.single_observation_space, self.single_action_space = (
-            envs.single_observation_space,
-            envs.single_action_space,
-        )
+        self.single_observation_space = plain_space(envs.single_observation_space)
+        self.single_action_space = plain_space(envs.single_action_space)
         self.life_steps = 0
         """Steps since the run began: of each environment as many."""
         mode = envs.metadata.get("autoreset_mode")
@@ -149,7 +148,7 @@ class NativeVectorEnv:
         """
         self.life_steps += 1
         try:
-            result = self._envs.step(actions)
+            result = self._envs.step(actions.astype(self._envs.single_action_space.dtype, copy=False))
         except FOREIGN_ERRORS as error:
             raise self._fault(raised("step", error)) from shown_cause(error, self._secrets)
         for breach in step_result_breaches(result):

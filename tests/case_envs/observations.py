@@ -251,3 +251,21 @@ class NoisyBounds(Plain):
 
     def reward(self, action: Any) -> Any:
         return None
+
+
+class OddDtypes(Plain):
+    """Observations of four numbers of any dtype, and actions of two numbers of any dtype if `actions` names one."""
+
+    def __init__(self, observations: str = "f4", actions: str = "", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.observation_space = spaces.Box(0, 1, (4,), np.dtype(observations))
+        if actions:
+            self.action_space = spaces.Box(-1.0, 1.0, (2,), np.dtype(actions))
+
+    def observe(self) -> Any:
+        return super().observe().astype(self.observation_space.dtype)
+
+    def step(self, action: Any) -> Any:
+        if isinstance(self.action_space, spaces.Box) and action.dtype != self.action_space.dtype:
+            raise TypeError(f"got {action.dtype}, which is not the declared {self.action_space.dtype}")
+        return super().step(action)
