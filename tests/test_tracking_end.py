@@ -66,7 +66,7 @@ def test_a_shipper_that_has_not_begun_ends_with_training_too(tmp_path, monkeypat
         hangs.bind(("127.0.0.1", 0))
         hangs.listen()
         process = shipper_of(run_dir, f"http://127.0.0.1:{hangs.getsockname()[1]}")
-        assert json.loads(process.stdout.readline()) == {"step": "asking"}
+        assert json.loads(process.stdout.readline()) == {"step": "loaded"}
         ended = time.monotonic()
         out, _ = process.communicate()  # closes its standard input: training is gone
         assert time.monotonic() - ended < 8
@@ -77,6 +77,7 @@ def test_a_shipper_that_has_not_begun_ends_with_training_too(tmp_path, monkeypat
 def test_a_shipper_that_nobody_listens_to_says_in_its_log_what_came_of_the_run(home):
     run_dir = tracked_run()
     process = shipper_of(run_dir, f"sqlite:///{home}/mlflow.db")
+    assert json.loads(process.stdout.readline()) == {"step": "loaded"}
     assert "run_id" in json.loads(process.stdout.readline())
     process.stdout.close()
     process.stdin.close()

@@ -30,7 +30,8 @@ from rl_training.tracking.cursor import count_unsent
 from rl_training.tracking.description import describe_run
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.shipment import ShipReport
-from rl_training.tracking.shipper import ASKING
+from rl_training.tracking.shipper import LOADED
+from rl_training.tracking.start_watch import StartWatch
 from rl_training.tracking.store import URI_VARIABLE, is_server, resolve_tracking_uri, without_credentials
 
 logger = logging.getLogger(__name__)
@@ -38,12 +39,19 @@ logger = logging.getLogger(__name__)
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 START_SECONDS = 60.0
-"""How long the shipper may take to its first request to a server: some seconds, and more on a busy machine."""
+"""How long the shipper may make no progress while it imports MLflow.
+
+A busy machine makes imports slow, and does not stop them, so no other clock runs until they are done.
+"""
+
+START_CPU_SECONDS = 120.0
+"""How much CPU time those imports may take: many times what they need."""
 
 SERVER_SECONDS = 15.0
 """How long a server may take to its first answer, before training begins.
 
-With the start of both processes, some seconds each, an error comes within 30 s of the command.
+With the start of both processes, some seconds each on a machine that is not busy, an error comes within 30 s of the
+command.
 """
 
 SLOW_SERVER_SECONDS = 60.0
@@ -75,9 +83,9 @@ class TrackingSession:
         self._address: Mapping[str, str] | None = None
         self._report: ShipReport | None = None
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._deadline = self._latest = math.inf
+        self._start: StartWatch | None = None
         self._process = None if tracking_uri is None else self._spawn(tracking_uri)
-        self._latest = math.inf
-        self._deadline = time.monotonic() + (START_SECONDS if is_server(tracking_uri or "") else DATABASE_SECONDS)
 
     @property
     def run_id(self) -> str | None:
@@ -106,15 +114,15 @@ class TrackingSession:
         if self._process is None or self._address is not None or self._report is not None:
             return self._address
         answer: dict[str, Any] = {}
-        while not answer and (left := self._deadline - time.monotonic()) > 0:
+        while not answer and not self._is_late():
             if stop is not None and stop.requested:
                 return None
-            line = self._next_line(min(left, POLL_SECONDS))
+            line = self._next_line(min(self._deadline - time.monotonic(), POLL_SECONDS))
             if line is not None:
                 answer = json.loads(line) if line else self._silent()
             if "step" in answer:
-                seconds = SERVER_SECONDS if answer == ASKING else SLOW_SERVER_SECONDS
-                answer, self._deadline = {}, min(time.monotonic() + seconds, self._latest)
+                self._deadline = min(time.monotonic() + self._seconds_after(answer), self._latest)
+                answer, self._start = {}, None
         answer = answer or self._silent()
         if "error" in answer:
             self._process.kill()
@@ -201,8 +209,19 @@ class TrackingSession:
                 env={**os.environ, URI_VARIABLE: tracking_uri, "PYTHONPATH": path},
                 start_new_session=True,  # a signal to training's process group is not for the shipper
             )
+        self._start = StartWatch(process.pid, still=START_SECONDS, cpu=START_CPU_SECONDS)
         threading.Thread(target=self._read_lines, args=(process,), daemon=True).start()
         return process
+
+    def _is_late(self) -> bool:
+        """Whether the shipper hangs while it starts, or MLflow has not answered in time."""
+        return time.monotonic() >= self._deadline or (self._start is not None and self._start.hangs())
+
+    def _seconds_after(self, step: Mapping[str, Any]) -> float:
+        """Returns how long what follows a step of the shipper may take."""
+        if step != LOADED:
+            return SLOW_SERVER_SECONDS
+        return SERVER_SECONDS if is_server(self._uri or "") else DATABASE_SECONDS
 
     def _read_lines(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
@@ -293,7 +312,7 @@ def start_tracking(
             bounded one at the end.
 
     Raises:
-        TrackingError: MLflow can't be reached, or refuses; within 30 s for a server.
+        TrackingError: MLflow can't be reached, or refuses; for a server within 30 s, and later on a busy machine.
     """
     run_dir = run_dir.absolute()
     uri = None if offline else resolve_tracking_uri(tracking_uri)

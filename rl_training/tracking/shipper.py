@@ -27,7 +27,7 @@ from rl_training.tracking import run_files
 from rl_training.tracking.attempts import RunElsewhere
 from rl_training.tracking.ending import end_abandoned_runs, end_status
 from rl_training.tracking.shipment import Shipment
-from rl_training.tracking.store import connect, explain, is_server, resolve_tracking_uri
+from rl_training.tracking.store import connect, explain, is_server, load_mlflow, resolve_tracking_uri
 from rl_training.tracking.system_metrics import SystemMetrics, interval
 
 logger = logging.getLogger(__name__)
@@ -35,8 +35,8 @@ logger = logging.getLogger(__name__)
 DRAIN_SECONDS = 12.0
 """How long the process may outlive training; a little less than training waits for its last word."""
 
-ASKING, ANSWERED = {"step": "asking"}, {"step": "answered"}
-"""What the process says first: that it now asks a server, and that this one has answered."""
+LOADED, ANSWERED = {"step": "loaded"}, {"step": "answered"}
+"""What the process says first: that MLflow is imported and the store is asked now, and that a server has answered."""
 
 POLL_SECONDS = 1.0
 """Between two looks at the run directory: a batch a second at most."""
@@ -200,12 +200,12 @@ def main(run_dir: Path, replies: TextIO) -> int:
     except Timeout:
         return refuse(replies, f"another process is sending {run_dir} to MLflow (it holds {run_files.LOCK})")
     with lock:
+        load_mlflow()
+        say(replies, LOADED)
         shipment = Shipment(run_dir, resolve_tracking_uri())
         try:
             if is_server(shipment.uri):
-                client = connect(shipment.uri)
-                say(replies, ASKING)
-                client.search_experiments(max_results=1)
+                connect(shipment.uri).search_experiments(max_results=1)
                 say(replies, ANSWERED)
             address = shipment.open()
         except TrackingError as error:

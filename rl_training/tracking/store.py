@@ -6,6 +6,7 @@ functions, since that takes seconds.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shlex
@@ -129,14 +130,20 @@ def ui_hint(uri: str, experiment_id: str, run_id: str) -> str:
     return f"{program('mlflow')} ui --backend-store-uri {shlex.quote(without_credentials(uri))}"
 
 
+def load_mlflow() -> None:
+    """Imports MLflow's client, with the settings that are needed here; `connect` does it too. It takes seconds."""
+    os.environ.update({name: value for name, value in _DEFAULTS.items() if name not in os.environ})
+    os.environ.update(_FORCED)
+    importlib.import_module("mlflow.tracking")
+
+
 def connect(uri: str) -> MlflowClient:
     """Returns a client of the store, which is made first where it is an SQLite file that is not there yet.
 
     Raises:
         TrackingError: The SQLite file can't be made or used.
     """
-    os.environ.update({name: value for name, value in _DEFAULTS.items() if name not in os.environ})
-    os.environ.update(_FORCED)
+    load_mlflow()
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 
