@@ -14,7 +14,7 @@ def main() -> None:
     url, host, body = sys.argv[1:]
     request = urllib.request.Request(url, body.encode(), {"Content-Type": "application/json", "Host": host})
     try:
-        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=5).close()
+        urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=45).close()
     except OSError as error:
         sys.exit(f"{url} as {host}: {error}")
 

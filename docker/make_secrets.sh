@@ -10,7 +10,8 @@ chmod 700 "$folder"
 for name in postgres_password mlflow_db_password prefect_db_password; do
   file=$folder/$name
   [ -s "$file" ] && continue
-  od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$file"
-  chmod 444 "$file"
+  od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$file.new"
+  chmod 444 "$file.new"
+  mv "$file.new" "$file" # complete and readable, or not there
   echo "made $file"
 done

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -50,7 +51,8 @@ def test_two_servers_are_published_and_on_the_loopback_address_alone():
 
 
 def test_the_database_is_seen_by_its_servers_alone():
-    assert COMPOSE["networks"] == {"database": {"internal": True}, "services": {}}
+    unreachable_from_here = {"com.docker.network.bridge.inhibit_ipv4": "true"}
+    assert COMPOSE["networks"] == {"database": {"internal": True, "driver_opts": unreachable_from_here}, "services": {}}
     assert {name for name, service in SERVICES.items() if "database" in service["networks"]} == {
         "postgres",
         "mlflow-upgrade",
@@ -71,15 +73,15 @@ def test_nothing_runs_as_root_or_may_become_it(name):
 
 
 def test_images_are_pinned_and_nothing_is_installed_at_start():
-    assert SERVICES["postgres"]["image"] == "postgres:17.7-bookworm"
-    own = {name: service["image"] for name, service in SERVICES.items() if "build" in service}
-    servers = dict.fromkeys(("mlflow-upgrade", "mlflow", "prefect"), f"rl-training-server:{__version__}")
-    assert own == servers | dict.fromkeys(("bootstrap", "worker"), f"rl-training-worker:{__version__}")
     stages = set(re.findall(r"^FROM \S+ AS (\S+)$", DOCKERFILE, re.M))
     bases = set(re.findall(r"^FROM (\S+)", DOCKERFILE, re.M)) - stages
-    assert bases == {"python:3.11.14-slim-bookworm"}
+    assert bases == {"${PYTHON_IMAGE}", "${POSTGRES_IMAGE}"}
+    defaults = dict(re.findall(r"^ARG (\w+_IMAGE)=(\S+)$", DOCKERFILE, re.M))
+    assert defaults == {"PYTHON_IMAGE": "python:3.11.14-slim-bookworm", "POSTGRES_IMAGE": "postgres:17.7-bookworm"}
+    arguments = {name: f"${{{name}:-{default}}}" for name, default in (defaults | {"GIT_COMMIT": ""}).items()}
+    assert COMPOSE["x-build"]["args"] == arguments
     installs = re.findall(r"pip install (.*)", DOCKERFILE)
-    assert len(installs) == 3
+    assert len(installs) == 4
     assert all(arguments.startswith("--constraint constraints.txt ") for arguments in installs)
     for final in ("server", "worker"):
         stage = DOCKERFILE.split(f" AS {final}\n")[1].split("FROM ")[0]
@@ -87,6 +89,57 @@ def test_images_are_pinned_and_nothing_is_installed_at_start():
         assert "RUN" not in stage
     started = " ".join(str(service.get("command", "")) for service in SERVICES.values())
     assert not re.search(r"\b(pip|apt|install)\b", started)
+
+
+def test_one_service_builds_each_image_and_the_others_name_it():
+    images = {"postgres": "postgres"} | dict.fromkeys(("mlflow-upgrade", "mlflow", "prefect"), "server")
+    images |= dict.fromkeys(("bootstrap", "worker"), "worker")
+    assert {name: service["image"] for name, service in SERVICES.items()} == {
+        name: f"rl-training-{image}:${{IMAGE_TAG:-{__version__}}}" for name, image in images.items()
+    }
+    built = {name: service["build"]["target"] for name, service in SERVICES.items() if "build" in service}
+    assert built == {"postgres": "database", "mlflow": "server", "worker": "worker"}
+    assert {service["pull_policy"] for service in SERVICES.values()} == {"never"}
+
+
+def test_files_reach_containers_whatever_the_umask_of_the_clone_is():
+    """Bind mounts would keep the modes of the clone; copies in an image get modes of their own."""
+    mounts = [volume for service in SERVICES.values() for volume in service.get("volumes", [])]
+    assert {mount.split(":")[0] for mount in mounts} == set(COMPOSE["volumes"])
+    finals = [DOCKERFILE.split(f" AS {final}\n")[1].split("FROM ")[0] for final in ("database", "server", "worker")]
+    copies = [line for stage in finals for line in stage.splitlines() if line.startswith("COPY")]
+    assert len(copies) == 4
+    assert all(line.startswith(("COPY --chmod=755 docker/", "COPY --from=install-")) for line in copies)
+
+
+def test_what_seldom_changes_is_installed_before_the_sources_are_copied():
+    stage = DOCKERFILE.split(" AS install-worker\n")[1].split("FROM ")[0]
+    steps = re.findall(r"^(?:COPY .*|RUN pip .*|RUN python .*)$", stage, re.M)
+    assert [step.split("&&")[0].strip() for step in steps] == [
+        "RUN pip install --constraint constraints.txt torch",
+        "COPY pyproject.toml docker/requirements.py ./",
+        "RUN python requirements.py box2d mujoco atari >requirements.txt \\",
+        "COPY . .",
+        "RUN pip install --constraint constraints.txt --no-deps .",
+    ]
+
+
+def test_a_worker_has_what_its_deployments_need():
+    deployments = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
+    configs = {deployment.get("parameters", {}).get("config", "") for deployment in deployments}
+    assert {"dqn/pong", "ppo/pong", "ppo/lunar_lander", "ppo/half_cheetah"} <= configs
+    command = [sys.executable, str(ROOT / "docker" / "requirements.py"), "box2d", "mujoco", "atari"]
+    wanted = subprocess.check_output(command, cwd=ROOT, text=True).splitlines()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(wanted) >= set(project["dependencies"]) | {"ale-py>=0.12", "gymnasium[box2d]>=1.4,<2"}
+
+
+def test_images_say_from_which_commit_they_are():
+    label, variable = "org.opencontainers.image.revision=$GIT_COMMIT", "RL_TRAINING_GIT_COMMIT=$GIT_COMMIT"
+    assert DOCKERFILE.count(f"LABEL {label}") == 3
+    assert DOCKERFILE.count(f"ENV {variable}") == 1
+    sent = (ROOT / "Makefile").read_text()
+    assert "GIT_COMMIT=" in sent
 
 
 def test_passwords_come_from_files_that_are_in_no_repository_and_no_image():
@@ -139,6 +192,16 @@ def test_health_is_what_a_client_gets():
         assert environment["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
         assert environment["PREFECT_API_URL"] == "http://prefect:4200/api"
         assert environment["RL_TRAINING_MLFLOW_UI"] == "http://127.0.0.1:${MLFLOW_PORT:-5000}"
+        assert environment["PREFECT_UI_URL"] == "http://127.0.0.1:${PREFECT_PORT:-4200}"
+
+
+def test_a_check_has_time_on_a_busy_machine():
+    room = {"interval": "10s", "timeout": "60s", "retries": 10, "start_period": "600s"}
+    checks = {name: dict(service["healthcheck"]) for name, service in SERVICES.items() if "healthcheck" in service}
+    assert set(checks) == set(SERVERS)
+    for check in checks.values():
+        check.pop("test")
+        assert check == room
 
 
 class Choosy(BaseHTTPRequestHandler):
@@ -185,11 +248,13 @@ def test_a_server_that_is_down_is_not_healthy():
 
 def test_a_stop_gives_training_time_to_save():
     worker = SERVICES["worker"]
-    assert worker["command"] == ["rl-training", "worker"]
+    assert worker["command"] == ["rl-training", "worker", "--limit=${WORKER_RUNS:-4}"]
     assert worker["stop_grace_period"] == "120s"
     assert worker["shm_size"] == "1gb"
     assert worker["mem_limit"] == "${WORKER_MEMORY:-8g}"
-    assert worker["container_name"] == "rl-training-worker"  # and with that, one
+    assert worker["container_name"] == "${COMPOSE_PROJECT_NAME:-rl-training}-worker"  # and with that, one
+    assert {name: SERVICES[name]["stop_grace_period"] for name in SERVERS} == dict.fromkeys(SERVERS, "60s")
+    assert "--uvicorn-opts=--timeout-graceful-shutdown 50" in SERVICES["mlflow"]["command"]
 
 
 def test_a_gpu_is_had_by_naming_a_file():
@@ -208,7 +273,7 @@ def test_secrets_are_made_once(tmp_path):
     shutil.copy(ROOT / "docker" / "make_secrets.sh", script)
 
     def make() -> dict[str, str]:
-        subprocess.run([script], check=True, capture_output=True)
+        subprocess.run(["sh", "-c", f"umask 077; {script}"], check=True, capture_output=True)
         return {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()}
 
     made = make()

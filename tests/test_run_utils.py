@@ -146,6 +146,24 @@ def test_the_commit_of_the_users_repository_is_recorded(tmp_path: Path, monkeypa
     assert recorded() == {"commit": git("rev-parse", "HEAD"), "dirty": True}
 
 
+@pytest.mark.parametrize(
+    ("built_from", "recorded"),
+    [
+        ("1" * 40, {"commit": "1" * 40, "dirty": False}),
+        ("1" * 40 + "-dirty", {"commit": "1" * 40, "dirty": True}),
+        ("", None),  # an image that was built without one
+        ("main", None),
+    ],
+)
+def test_in_an_image_the_commit_is_the_images(
+    monkeypatch: pytest.MonkeyPatch, built_from: str, recorded: dict[str, Any] | None
+) -> None:
+    monkeypatch.setenv("PATH", "")  # without git
+    monkeypatch.setenv("RL_TRAINING_GIT_COMMIT", built_from)
+    run = create_training_run(config())
+    assert json.loads((run.run_dir / "metadata.json").read_text())["git"] == recorded
+
+
 def test_without_git_there_is_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     run = create_training_run(config())

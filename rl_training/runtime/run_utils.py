@@ -41,6 +41,9 @@ from rl_training.runtime.versions import versions
 CONFIG = "config.yaml"
 METADATA = "metadata.json"
 
+COMMIT_VARIABLE = "RL_TRAINING_GIT_COMMIT"
+"""What docker/Dockerfile says an image was built from: a commit, with `-dirty` if files differed from it."""
+
 
 @dataclass(frozen=True)
 class TrainingRun:
@@ -264,7 +267,9 @@ def _metadata(config: TrainConfig, started: datetime, run_uid: str) -> dict[str,
 
 
 def _git() -> dict[str, Any] | None:
-    """Returns the commit of the repository that the command runs in, and whether files differ from it."""
+    """Returns the commit and whether files differ from it: the image's, or of the repository the command runs in."""
+    if built_from := re.fullmatch(r"([0-9a-f]{40})(-dirty)?", os.environ.get(COMMIT_VARIABLE, "")):
+        return {"commit": built_from[1], "dirty": built_from[2] is not None}
     try:
         commit = _git_output("rev-parse", "HEAD")
         return {"commit": commit, "dirty": bool(_git_output("status", "--porcelain", "--untracked-files=no"))}

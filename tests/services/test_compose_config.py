@@ -44,18 +44,20 @@ def test_compose_takes_the_file_and_resolves_it():
 
 
 def test_ports_and_memory_may_be_chosen():
-    services = config(PREFECT_PORT="4300", MLFLOW_PORT="5100", WORKER_MEMORY="2g")["services"]
+    services = config(PREFECT_PORT="4300", MLFLOW_PORT="5100", WORKER_MEMORY="2g", WORKER_RUNS="2")["services"]
     assert "4300" in str(services["prefect"]["ports"])
     assert services["prefect"]["environment"]["PREFECT_SERVER_UI_API_URL"] == "http://127.0.0.1:4300/api"
     assert "5100" in str(services["mlflow"]["ports"])
     assert services["worker"]["mem_limit"] in ("2g", "2147483648")
+    assert services["worker"]["command"][-1] == "--limit=2"
+    assert services["worker"]["environment"]["PREFECT_UI_URL"] == "http://127.0.0.1:4300"
 
 
 def test_the_gpu_is_the_workers():
     services = config("docker-compose.yml", "docker-compose.gpu.yml")["services"]
     (device,) = services["worker"]["deploy"]["resources"]["reservations"]["devices"]
     assert (device["driver"], device["capabilities"]) == ("nvidia", ["gpu"])
-    assert services["worker"]["command"] == ["rl-training", "worker"]
+    assert services["worker"]["command"][:2] == ["rl-training", "worker"]
     assert not [name for name in services if name != "worker" and "deploy" in services[name]]
 
 
