@@ -179,7 +179,9 @@ def _run(call: Callable[[], dict[str, Any]], callbacks: Sequence[Callback] = ())
                 interruptions.end()
             except (KeyboardInterrupt, TerminationSignal) as stopped:
                 if not caller.opened:
-                    raise (KeyboardInterrupt if type(stopped) is KeyboardInterrupt else Terminated) from stopped
+                    if isinstance(stopped, TerminationSignal):
+                        raise Terminated from stopped
+                    raise
                 interruptions.end()
                 summary = summarize_stopped(caller.opened[-1])
             return summary

@@ -71,6 +71,8 @@ def database_url(database: Path) -> str:
 
 def main() -> None:
     """Makes the database where there is none, and serves on the socket handed over until the parent is gone."""
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # by `nohup` it is ignored
+        signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     listener = socket(fileno=int(sys.argv[1]))
     servers: list[WatchedServer] = []
     threading.Thread(target=end_with_parent, args=(servers,), daemon=True).start()

@@ -1,8 +1,8 @@
 """The command line `rl-training`: each command is a few lines around what the library offers.
 
 Nothing heavy is imported before a command needs it, so that `--help` is quick. Exit codes: 0 done, 1 a run failed,
-2 something the user can put right, 75 stopped by a signal and resumable, 130 and 143 stopped by SIGINT and SIGTERM
-before there was anything to go on from.
+2 something the user can put right, 75 stopped by a signal and resumable; 129, 130 and 143 stopped by SIGHUP, SIGINT and
+SIGTERM before there was anything to resume.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from rl_training.cli_options import Config, FineTune, Json, Set, Source
 from rl_training.cli_output import log_to_stderr, result_stream, write_result
 from rl_training.cli_running import EXIT_FAILED, StoppedEarly, finish, source_stays
 from rl_training.errors import RLTrainingError, UserError, foreign_cause
-from rl_training.runtime.stopping import EXIT_STOPPED, EXIT_TERMINATED, Terminated, interrupted_by_signals
+from rl_training.runtime.stopping import EXIT_STOPPED, Terminated, interrupted_by_signals
+from rl_training.standard_streams import keep_standard_streams
 
 EXIT_USER_ERROR, EXIT_INTERRUPTED = 2, 130
 
@@ -191,7 +192,7 @@ def run(arguments: Sequence[str]) -> int:
     except StoppedEarly as error:
         return _fail(error, EXIT_STOPPED)
     except KeyboardInterrupt as interruption:
-        return EXIT_TERMINATED if isinstance(interruption, Terminated) else EXIT_INTERRUPTED
+        return interruption.exit_code if isinstance(interruption, Terminated) else EXIT_INTERRUPTED
     return code if isinstance(code, int) else 0
 
 
@@ -202,4 +203,5 @@ def _fail(error: Exception, code: int) -> int:
 
 def main() -> NoReturn:
     """The console script."""
+    keep_standard_streams()
     sys.exit(run(sys.argv[1:]))

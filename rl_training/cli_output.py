@@ -9,8 +9,15 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TextIO
+
+from rl_training.errors import RLTrainingError
+from rl_training.standard_streams import READER_GONE
+
+
+class ResultLost(RLTrainingError):
+    """A command has done its work, and its result could not be written."""
 
 
 class Summary(Protocol):
@@ -40,10 +47,12 @@ def result_stream() -> Iterator[TextIO]:
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
+    stream = os.fdopen(os.dup(kept), "w", encoding="utf-8")
     try:
-        with os.fdopen(os.dup(kept), "w", encoding="utf-8") as stream:
-            yield stream
+        yield stream
     finally:
+        with suppress(OSError):  # of a result that `write_result` has reported as lost
+            stream.close()
         sys.stdout.flush()
         os.dup2(kept, 1)
         os.close(kept)
@@ -86,5 +95,14 @@ def log_to_stderr() -> None:
 
 
 def write_result(stream: TextIO, result: Mapping[str, Any], lines: list[str], *, as_json: bool) -> None:
-    """Writes a command's result: one JSON object on one line, or lines for people."""
-    print(json.dumps(result, allow_nan=False) if as_json else "\n".join(lines), file=stream, flush=True)
+    """Writes a command's result: one JSON object on one line, or lines for people.
+
+    Raises:
+        ResultLost: It can't be written. People may close a pager before the last line: that is no error.
+    """
+    try:
+        print(json.dumps(result, allow_nan=False) if as_json else "\n".join(lines), file=stream, flush=True)
+    except OSError as error:
+        if as_json or error.errno not in READER_GONE:
+            record = f"; the record of the run is in {result['run_dir']}" if "run_dir" in result else ""
+            raise ResultLost(f"the result could not be written to stdout: {error.strerror}{record}") from None

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TextIO
 
-from rl_training.cli_output import Summary, write_result
+from rl_training.cli_output import ResultLost, Summary, write_result
 from rl_training.runtime.stopping import EXIT_STOPPED
+from rl_training.signal_handlers import SIGNALS
+
+logger = logging.getLogger(__name__)
 
 EXIT_FAILED = 1
 
@@ -27,10 +31,20 @@ def source_stays(source: str) -> Iterator[None]:
 
 
 def finish(summary: Summary, out: TextIO, as_json: bool, *, offline: bool = False) -> int:
-    """Writes what a run came to and returns the exit code; no signal is heeded any more."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    """Writes what a run came to and returns the exit code; no signal is heeded any more.
+
+    Raises:
+        ResultLost: The result can't be written, and the exit code would not tell that anything is wrong.
+    """
+    for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    write_result(out, summary.to_dict(), summary.lines(), as_json=as_json)
+    code = EXIT_FAILED if summary.unsent and not offline else 0
     if summary.stop_reason == "signal":
-        return EXIT_STOPPED
-    return EXIT_FAILED if summary.unsent and not offline else 0
+        code = EXIT_STOPPED
+    try:
+        write_result(out, summary.to_dict(), summary.lines(), as_json=as_json)
+    except ResultLost as lost:
+        if code == 0:
+            raise
+        logger.error("%s", lost)
+    return code

@@ -53,6 +53,7 @@ def _signals_are_heeded() -> Iterator[None]:
 def _heed_signals() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(params=["numpy", "torch", "recorded"])

@@ -65,12 +65,12 @@ def test_nothing_is_left_after_close_not_even_the_simulator_of_an_env() -> None:
     assert gone(workers + simulators, 0.0)
 
 
-def test_workers_outlive_sigint_and_sigterm_and_go_on() -> None:
+def test_workers_outlive_signals_to_end_and_go_on() -> None:
     envs = make_vector_env(settings("case_envs:Plain-v0"))
     try:
         envs.reset(seed=0)
         workers = workers_of(envs)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTERM):
             for worker in workers:
                 worker.send_signal(number)
         time.sleep(0.2)

@@ -15,6 +15,7 @@ from rl_training.cli import run
 from rl_training.runtime.checkpoint import find_checkpoint, open_checkpoint
 from rl_training.runtime.download import Download, write_download
 from rl_training.runtime.stopping import EXIT_STOPPED, EXIT_TERMINATED
+from rl_training.signal_handlers import SIGNALS
 
 SMALL = """
 algo: ppo
@@ -79,16 +80,18 @@ def train(config: Path, *words: str) -> int:
 
 
 @pytest.mark.parametrize("where", [IMPORTS, PLAY, MAKE_METADATA, MAKE_ENVS])
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, EXIT_TERMINATED), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, EXIT_TERMINATED), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
+)
 def test_before_there_is_a_run_nothing_is_left(where, number, code, config, monkeypatch, capfd):
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    before = [signal.getsignal(each) for each in SIGNALS]
     strike(monkeypatch, where, number)
     assert train(config) == code
     assert run_directories(config) == []
     out, err = capfd.readouterr()
     assert out == ""
     assert "Traceback" not in err
-    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+    assert [signal.getsignal(each) for each in SIGNALS] == before
 
 
 @pytest.mark.parametrize("where", [ANNOUNCE, TRAIN, JUDGE, SUMMARIZE])

@@ -10,17 +10,18 @@ import pytest
 
 from rl_training.runtime import stopping
 from rl_training.runtime.stopping import StopFlag, Terminated, interrupted_by_signals, stop_on_signals
+from rl_training.signal_handlers import SIGNALS
 
 
-def test_sigterm_and_sigint_set_the_flag_and_the_handlers_come_back() -> None:
-    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    for number in (signal.SIGTERM, signal.SIGINT):
+def test_signals_set_the_flag_and_the_handlers_come_back() -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    for number in SIGNALS:
         stop = StopFlag()
         with stop_on_signals(stop):
             os.kill(os.getpid(), number)
             os.kill(os.getpid(), number)  # a second signal spoils nothing
         assert stop.cause == "signal"
-    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+    assert [signal.getsignal(number) for number in SIGNALS] == before
 
 
 def test_time_is_short_after_a_signal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +52,9 @@ def test_outside_of_the_main_thread_no_handler_is_touched() -> None:
     assert seen == [before]
 
 
-@pytest.mark.parametrize(("number", "kind"), [(signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)])
+@pytest.mark.parametrize(
+    ("number", "kind"), [(signal.SIGTERM, Terminated), (signal.SIGHUP, Terminated), (signal.SIGINT, KeyboardInterrupt)]
+)
 def test_a_signal_interrupts_once_and_the_next_one_spares_the_cleaning_up(number: int, kind: type) -> None:
     cleaned = []
 

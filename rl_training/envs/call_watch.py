@@ -15,6 +15,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self, TypeVar
 
+from rl_training.signal_handlers import look
+
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
@@ -100,6 +102,7 @@ class CallWatch:
                 return function(*args)
             finally:
                 self._current = None
+                look()
         except _Ended:
             self._current = None
             raise CallBlocked(f"did not return within {seconds:g} s") from None

@@ -28,6 +28,7 @@ from rl_training.envs.registered import find_spec
 from rl_training.envs.replay import EpisodeReplay
 from rl_training.envs.vector import MaskedVectorEnv
 from rl_training.errors import FOREIGN_ERRORS, EnvironmentRefused, error_line
+from rl_training.signal_handlers import put_back
 
 T = TypeVar("T")
 
@@ -160,6 +161,8 @@ def _construct(config: TrainConfig, make: Callable[[EnvSpec, dict[str, Any]], T]
         original = error.__cause__ if isinstance(error.__cause__, TypeError) else error
         reason = hide(error_line(original), secrets_of(config))
         raise EnvironmentRefused(f"environment {config.env_id!r} could not be made: {reason}") from None
+    finally:
+        put_back(config.env_id)
 
 
 def _wrap(config: TrainConfig, env: gym.Env[Any, Any], name: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:

@@ -26,6 +26,7 @@ from rl_training.envs.contract import (
 from rl_training.envs.observation_contract import as_declared
 from rl_training.envs.plain_spaces import plain_space
 from rl_training.errors import FOREIGN_ERRORS, EnvironmentFault, EnvironmentRefused
+from rl_training.signal_handlers import look
 
 
 def fault_text(env_id: str, env_index: int, life_step: int, what: str) -> str:
@@ -98,6 +99,7 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
         """
         try:
             result = self.env.reset(seed=seed, options=options)
+            look()
             raise_if_broken(reset_result_breaches(result))
             observations, actions = self._declared
             raise_if_broken(space_change_breaches("observation_space", observations, self.env.observation_space))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
 import threading
 import time
 import traceback
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl_training.envs.channel import Channel
 from rl_training.errors import FOREIGN_ERRORS, EnvironmentFault, UserError, error_line, foreign_cause
+from rl_training.signal_handlers import handled_by
 
 if TYPE_CHECKING:
     from rl_training.envs.share import EnvShare
@@ -44,16 +44,14 @@ def main(reading: int, writing: int, memory: int, spins: bool) -> None:
         memory: Descriptor of the file for `StepRows`.
         spins: See `Channel`.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        # A cancel signals the whole group; the parent closes its workers. A handler and not SIG_IGN, which programs
-        # that the environment starts would inherit, so that the environment could not end them.
-        signal.signal(number, _ignore)
     for descriptor in (reading, writing, memory):
         # Else a program that outlives this process would hold the line, and the parent would wait for ever.
         os.set_inheritable(descriptor, False)
     channel = Channel(reading, writing, spins=spins)
     threading.Thread(target=_end_with_parent, args=(channel,), daemon=True).start()
-    with suppress(EOFError, ConnectionError):
+    # A cancel signals the whole group; the parent closes its workers. A handler and not SIG_IGN, which programs that
+    # the environment starts would inherit, so that the environment could not end them.
+    with handled_by(_ignore), suppress(EOFError, ConnectionError):
         _serve(channel, memory)
 
 

@@ -23,6 +23,7 @@ from rl_training.envs.leaves import leaves
 from rl_training.errors import EnvironmentFault, EnvironmentRefused
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.stopping import StopFlag, StopTraining
+from rl_training.signal_handlers import look
 
 CONFIDENCE = 0.95
 """Of the interval of the mean."""
@@ -160,6 +161,7 @@ class Evaluator:
             for i in range(count)
         ]
         while active := [player for player in players if player.playing]:
+            look()
             if stop is not None and stop.requested:
                 raise StopTraining
             actions = policy.act([player.observation for player in active])

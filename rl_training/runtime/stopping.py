@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Literal
 
+from rl_training.signal_handlers import handled_by
+
 logger = logging.getLogger(__name__)
 
 StopCause = Literal["callback", "signal"]
@@ -30,10 +32,7 @@ GONE_SECONDS = 25.0
 LEAVE_SECONDS = 20.0
 """How long after a signal the end of a run may wait for MLflow; the process is to be gone after `GONE_SECONDS`."""
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOOK_SECONDS = 0.5
-
-Handler = Callable[[int, FrameType | None], None]
 
 
 class StopFlag:
@@ -73,7 +72,16 @@ class StopTraining(Exception):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came where there was no run to stop: it interrupts as Ctrl-C does, so that everything is cleaned up."""
+    """SIGTERM or SIGHUP came where there was no run to stop; it interrupts as Ctrl-C does, so everything is cleaned up.
+
+    Args:
+        number: The signal.
+    """
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__(number)
+        self.exit_code = 128 + number
+        """Of a process that ends by it: as the system's own."""
 
 
 class Interruptions:
@@ -91,25 +99,25 @@ class Interruptions:
         if time.monotonic() < self._heeded_from:
             return
         self._heeded_from = time.monotonic() + UNWINDING_SECONDS
-        raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+        raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
 
 @contextmanager
 def interrupted_by_signals() -> Iterator[Interruptions]:
-    """Has SIGTERM and SIGINT interrupt the block; a second signal does not interrupt the cleaning up.
+    """Has signals interrupt the block; a second one does not interrupt the cleaning up.
 
     Raises:
-        Terminated: At SIGTERM, from wherever the block is.
+        Terminated: At SIGTERM and SIGHUP, from wherever the block is.
         KeyboardInterrupt: At SIGINT.
     """
     interruptions = Interruptions()
-    with _handled_by(interruptions.interrupt):
+    with handled_by(interruptions.interrupt):
         yield interruptions
 
 
 @contextmanager
 def stop_on_signals(stop: StopFlag, deaf: Callable[[], None] | None = None) -> Iterator[StopFlag]:
-    """Sets `stop` on SIGTERM and SIGINT while the block runs.
+    """Sets `stop` on SIGTERM, SIGINT and SIGHUP while the block runs.
 
     Args:
         stop: The flag.
@@ -121,7 +129,7 @@ def stop_on_signals(stop: StopFlag, deaf: Callable[[], None] | None = None) -> I
 
     over = threading.Event()
     watch = threading.Thread(target=_watch, args=(stop, over, deaf), daemon=True)
-    with _handled_by(request):
+    with handled_by(request):
         try:
             watch.start()
             yield stop
@@ -138,21 +146,3 @@ def _watch(stop: StopFlag, over: threading.Event, deaf: Callable[[], None] | Non
             if not over.wait(DEAF_SECONDS) and not stop.heard and deaf is not None:
                 deaf()
             return
-
-
-@contextmanager
-def _handled_by(handler: Handler) -> Iterator[None]:
-    """Installs a handler for the block; a no-op outside of the main thread, where no handler can be installed.
-
-    What the block has put in its place stays.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = {number: signal.signal(number, handler) for number in _SIGNALS}
-    try:
-        yield
-    finally:
-        for number, before in previous.items():
-            if signal.getsignal(number) == handler:
-                signal.signal(number, before)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +62,19 @@ class Talks(Plain):
         print("stepping")
         print("stepping", file=sys.stderr)
         return super().step(action)
+
+
+class Prints(Plain):
+    """Prints at each end of an episode, to stdout, to stderr, and past Python."""
+
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        if result[2]:
+            print("episode over")
+            print("episode over", file=sys.stderr)
+            with suppress(OSError):
+                os.write(1, b"episode over\n")
+        return result
 
 
 class HangsInStep(Plain):
@@ -152,3 +168,32 @@ class SpawnsChildSlowWhile(SpawnsChild):
 
     def step(self, action: Any) -> Any:
         return super().step(action) if self.path.exists() else Plain.step(self, action)
+
+
+class TakesSignals(Plain):
+    """Handles signals itself, as clients of some robot simulators do when they connect: at `during`."""
+
+    connects_at = 25
+
+    def __init__(self, during: str = "make", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.during = during
+        self._connect_in("make")
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        if self.life_step >= self.connects_at:
+            self._connect_in("reset")
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        if self.life_step >= self.connects_at:
+            self._connect_in("step")
+        return super().step(action)
+
+    def _connect_in(self, call: str) -> None:
+        if call != self.during:
+            return
+        self.during = ""
+        signal.signal(signal.SIGINT, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)

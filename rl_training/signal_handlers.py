@@ -1,0 +1,107 @@
+"""Handlers of the signals that end a process, kept while environments run that install their own.
+
+Clients of simulators and robots often take SIGINT and SIGTERM for themselves, when they are made or later. A signal
+would then end training without a checkpoint, or do nothing at all. So the handlers within `handled_by` or
+`handlers_kept` are put back: after an environment is made, and at looks that happen all through a run.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""What asks a process to end: `kill`, Ctrl-C, and a terminal that closes."""
+LOOK_SECONDS = 0.5
+"""Between two looks at the handlers, until an environment has replaced one: from then on each call is a look."""
+
+Handler = Callable[[int, FrameType | None], None]
+
+
+class _Kept:
+    """The handlers to put back; those of the innermost block."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[signal.Signals, Any] = {}
+        self.next_look = 0.0
+        self.env_id = ""
+        """Of the environment that was made last."""
+        self.warned_of: set[str] = set()
+        """Environments that have replaced handlers."""
+
+
+_kept = _Kept()
+
+
+def heeded_signals() -> list[signal.Signals]:
+    """Returns the signals that end this process: all of `SIGNALS`, but not SIGHUP if it is ignored, as by `nohup`."""
+    return [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+
+
+@contextmanager
+def handled_by(handler: Handler) -> Iterator[None]:
+    """Installs a handler for the block and keeps it; does nothing outside of the main thread, which alone has handlers.
+
+    What the block itself has put in its place stays. SIGHUP stays ignored if it is: `nohup` started the process.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = {number: signal.signal(number, handler) for number in heeded_signals()}
+    try:
+        with handlers_kept():
+            yield
+    finally:
+        for number, before in previous.items():
+            if signal.getsignal(number) == handler:
+                signal.signal(number, before)
+
+
+@contextmanager
+def handlers_kept() -> Iterator[None]:
+    """Keeps the handlers that stand at the block's beginning, until its end."""
+    before, found = _kept.handlers, {number: signal.getsignal(number) for number in SIGNALS}
+    _kept.handlers = {number: handler for number, handler in found.items() if handler is not None}
+    try:
+        yield
+    finally:
+        _kept.handlers = before
+
+
+def put_back(env_id: str | None = None) -> None:
+    """Puts the kept handlers back, and logs once that an environment has replaced them.
+
+    Does nothing outside of the main thread.
+
+    Args:
+        env_id: The environment that was called last; by default the one that was made last.
+    """
+    if env_id is not None:
+        _kept.env_id = env_id
+    if not _kept.handlers or threading.current_thread() is not threading.main_thread():
+        return
+    taken = [number.name for number, handler in _kept.handlers.items() if signal.getsignal(number) != handler]
+    for number, handler in _kept.handlers.items():
+        signal.signal(number, handler)  # each of them: one that compiled code has installed does not show
+    if taken and _kept.env_id not in _kept.warned_of:
+        _kept.warned_of.add(_kept.env_id)
+        logger.warning(
+            "environment %s takes %s for itself; rl-training takes them back, so that a signal stops the run, saved",
+            _kept.env_id,
+            ", ".join(taken),
+        )
+
+
+def look() -> None:
+    """Calls `put_back` if that is due: cheap enough for each step."""
+    if _kept.warned_of or time.monotonic() >= _kept.next_look:
+        _kept.next_look = time.monotonic() + LOOK_SECONDS
+        put_back()

@@ -1,0 +1,123 @@
+"""Environments that take signals for themselves: a signal stops and saves the run all the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from rl_training.runtime.stopping import EXIT_STOPPED
+from rl_training.signal_handlers import handled_by, handlers_kept, look, put_back
+
+CONFIG = """
+algo: ppo
+env_id: case_envs:TakesSignals-v0
+total_timesteps: 10_000_000
+num_envs: 2
+rollout_steps: 32
+batch_size: 64
+epochs: 1
+logging: {every: 64}
+evaluation: {every: 128, episodes: 3, final_episodes: 5, video: false}
+checkpoint: {every: 1_000}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "home"))
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("during", "vectorization", "number"),
+    [
+        ("make", "async", signal.SIGTERM),
+        ("reset", "split", signal.SIGHUP),
+        ("step", "sync", signal.SIGINT),
+    ],
+)
+def test_a_signal_stops_training_although_the_environment_takes_it(
+    during: str, vectorization: str, number: signal.Signals, config: Path
+) -> None:
+    sets = [f"env_kwargs.during={during}", f"vectorization={vectorization}"]
+    words = [word for override in sets for word in ("--set", override)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rl_training", "train", "--config", str(config), "--no-track", "--json", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr is not None
+    told, evaluations = [], 0
+    for line in process.stderr:
+        told.append(line)
+        evaluations += "evaluation mean" in line
+        if evaluations == 3:
+            break
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == EXIT_STOPPED, "".join([*told, err])
+    stopped = json.loads(out)
+    assert stopped["stop_reason"] == "signal"
+    assert stopped["num_timesteps"] >= 384
+    assert Path(stopped["checkpoint"], "manifest.json").is_file()
+    warnings = [line for line in told if "takes SIGTERM, SIGINT, SIGHUP for itself" in line]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("environment case_envs:TakesSignals-v0 ")
+
+
+def test_handlers_are_put_back_within_the_block_and_left_alone_after_it() -> None:
+    heard: list[int] = []
+    theirs = lambda *_: None  # noqa: E731
+    with handled_by(lambda number, frame: heard.append(number)):
+        signal.signal(signal.SIGTERM, theirs)
+        put_back("a")
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        look()  # once an environment has taken signals, each look is careful
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert heard == [signal.SIGTERM, signal.SIGHUP]
+    signal.signal(signal.SIGTERM, theirs)
+    put_back("a")
+    assert signal.getsignal(signal.SIGTERM) is theirs
+
+
+def test_handlers_that_stand_in_an_inner_block_are_the_ones_that_are_kept() -> None:
+    outer, inner = (lambda *_: None), (lambda *_: None)
+    with handled_by(outer):
+        signal.signal(signal.SIGTERM, inner)  # as Prefect does for a flow
+        with handlers_kept():
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            put_back("a")
+            assert signal.getsignal(signal.SIGTERM) is inner
+        put_back("a")
+        assert signal.getsignal(signal.SIGTERM) is outer
+
+
+def test_another_thread_changes_no_handler() -> None:
+    with handled_by(lambda *_: None):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        thread = threading.Thread(target=put_back, args=("a",))
+        thread.start()
+        thread.join()
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+
+
+def test_a_hangup_stays_ignored_under_nohup() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    heard: list[int] = []
+    with handled_by(lambda number, frame: heard.append(number)):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        put_back("a")
+        os.kill(os.getpid(), signal.SIGHUP)
+    assert heard == []
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
