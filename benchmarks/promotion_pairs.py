@@ -30,9 +30,9 @@ from mlflow_server import Server
 from mlflow_store import BAD, GOOD, WEAK, run_with_policy
 
 from rl_training.api.promotion import promote_candidate
-from rl_training.config.paths import HOME_VARIABLE, embedded_tracking_uri
+from rl_training.config.paths import HOME_VARIABLE, URI_VARIABLE, embedded_tracking_uri
 from rl_training.tracking.registry import champion_of
-from rl_training.tracking.store import URI_VARIABLE, connect
+from rl_training.tracking.store import connect
 from rl_training.tracking.succession import number_of
 
 NAME = "promotion-pairs"

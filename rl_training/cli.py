@@ -20,6 +20,7 @@ from rl_training import __version__, cli_flows, cli_models, cli_server
 from rl_training.cli_options import Config, FineTune, Json, Set, Source
 from rl_training.cli_output import log_to_stderr, result_stream, write_result
 from rl_training.cli_running import EXIT_FAILED, StoppedEarly, finish, source_stays
+from rl_training.config.paths import require_places, settle
 from rl_training.errors import RLTrainingError, UserError, foreign_cause
 from rl_training.runtime.stopping import EXIT_STOPPED, Terminated, interrupted_by_signals
 from rl_training.standard_streams import keep_standard_streams
@@ -180,6 +181,8 @@ def run(arguments: Sequence[str]) -> int:
     log_to_stderr()
     try:
         with interrupted_by_signals():
+            require_places()
+            settle()
             code = app(arguments, result_action="return_value", exit_on_error=False, print_error=False)
     except CycloptsError as error:
         return _fail(error, EXIT_USER_ERROR)

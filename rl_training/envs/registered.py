@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, parse_env_id
 
+from rl_training.config.paths import settle
 from rl_training.envs.extras import MODULE_OF_NAMESPACE, missing_extra
 from rl_training.errors import FOREIGN_ERRORS, EnvironmentRefused, error_line
 
@@ -22,6 +23,7 @@ def find_spec(env_id: str) -> EnvSpec:
     Raises:
         EnvironmentRefused: There is no such module, namespace or id, or the module fails on import.
     """
+    settle()
     module, _, name = env_id.rpartition(":")
     if module:
         _import_plugin(env_id, module)

@@ -18,6 +18,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
+from rl_training.config.paths import working_folder_kept
 from rl_training.config.settings import NATIVE, TrainConfig
 from rl_training.envs.call_watch import MAKING_SECONDS, CallBlocked, CallWatch
 from rl_training.envs.contract import (
@@ -70,7 +71,7 @@ def validate_env(
     episodes = config.validation.episodes if episodes is None else episodes
     max_steps = config.validation.max_steps if max_steps is None else max_steps
     played, steps, speed, texts, playable = 0, 0, None, ("", ""), False
-    with CallWatch(config.env_id) as watch:
+    with working_folder_kept(), CallWatch(config.env_id) as watch:
         with _made(config, found, watch) as first:
             if first is not None:
                 found.add(_module_breaches(config.env_id))

@@ -98,7 +98,7 @@ def open_checkpoint(path: str | Path, *, policy_only: bool = False, known: Colle
         CheckpointError: It is damaged, partial, foreign or of a newer format. One line, which names the file and, where
             there is one beside it, the newest good checkpoint.
     """
-    path = Path(path)
+    path = Path(path).absolute()
     try:
         return verified(path, policy_only=policy_only, known=known)
     except CheckpointError as error:
@@ -191,7 +191,7 @@ def find_checkpoint(source: str | Path, *, policy_only: bool = False) -> Checkpo
     Raises:
         CheckpointError: There is no good checkpoint.
     """
-    path = Path(source)
+    path = Path(source).absolute()  # an environment may change the working folder
     if not path.is_dir() or (path / MANIFEST).exists() or path.name.startswith("step_"):
         return open_checkpoint(path, policy_only=policy_only)
     root = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path

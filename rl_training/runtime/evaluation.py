@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Self
 
 import gymnasium as gym
 import numpy as np
 
+from rl_training.config.paths import working_folder_kept
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.closing import close_quietly
 from rl_training.envs.contract import not_finite
@@ -200,10 +202,8 @@ def evaluate_policy(
 ) -> EvaluationResult:
     """Plays one episode from each seed in environments made for it; see `Evaluator`."""
     evaluator = Evaluator(config, num_envs=num_envs, max_episode_steps=max_episode_steps)
-    try:
+    with working_folder_kept(), closing(evaluator):
         return evaluator.run(policy, seeds, stop)
-    finally:
-        evaluator.close()
 
 
 class _Player:

@@ -81,7 +81,7 @@ def _tags(run_dir: Path, config: TrainConfig, metadata: Mapping[str, Any], deplo
         "seed": str(config.seed),
         "host": socket.gethostname(),
         "run_dir": str(run_dir),
-        "mlflow.user": getpass.getuser(),
+        "mlflow.user": _user(),
         "mlflow.source.type": "LOCAL",
         "mlflow.source.name": _source(deployment, metadata["command"]),
         NOTE: _note(run_dir, config, deployment or shlex.join(metadata["command"])),
@@ -91,6 +91,14 @@ def _tags(run_dir: Path, config: TrainConfig, metadata: Mapping[str, Any], deplo
         commit = git["commit"]
         tags |= {"git_commit": commit, "git_dirty": str(git["dirty"]).lower(), "mlflow.source.git.commit": commit}
     return tags
+
+
+def _user() -> str:
+    """Returns the user's name, or the number of one that the system doesn't know, as containers often have."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def _source(deployment: str | None, command: Sequence[str]) -> str:

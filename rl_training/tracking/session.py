@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import rl_training
+from rl_training.config.paths import URI_VARIABLE
 from rl_training.config.programs import program
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import RunTakenOver, TrackingError
@@ -32,7 +33,7 @@ from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.shipment import ShipReport
 from rl_training.tracking.shipper import LOADED
 from rl_training.tracking.start_watch import StartWatch
-from rl_training.tracking.store import URI_VARIABLE, is_server, resolve_tracking_uri, without_credentials
+from rl_training.tracking.store import is_server, resolve_tracking_uri, without_credentials
 
 logger = logging.getLogger(__name__)
 
@@ -201,7 +202,7 @@ class TrackingSession:
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         with (self.run_dir / run_files.LOG).open("a") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "rl_training.tracking.shipper", str(self.run_dir)],
+                [sys.executable, "-P", "-m", "rl_training.tracking.shipper", str(self.run_dir)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -19,7 +19,13 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from filelock import FileLock
 
 from rl_training.config import owner_only
-from rl_training.config.paths import HOME_VARIABLE, embedded_artifact_root, embedded_tracking_uri
+from rl_training.config.paths import (
+    HOME_VARIABLE,
+    SQLITE,
+    URI_VARIABLE,
+    embedded_artifact_root,
+    embedded_tracking_uri,
+)
 from rl_training.config.programs import program
 from rl_training.config.secrets import redact_text
 from rl_training.errors import TrackingError
@@ -27,10 +33,8 @@ from rl_training.errors import TrackingError
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-URI_VARIABLE = "MLFLOW_TRACKING_URI"
 UI_VARIABLE = "RL_TRAINING_MLFLOW_UI"
 """Where people open MLflow's pages, where that is another address than the one that programs use."""
-SQLITE = "sqlite:///"
 
 _GAVE_UP = re.compile(r"Max retries exceeded with url: .*\(Caused by \w+\((.*)\)\)")
 _WHERE = re.compile(r"^HTTPS?Connection(Pool)?\(.*?\): (Failed to establish a new connection: )?(\[Errno -?\d+\] )?")

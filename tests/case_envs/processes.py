@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import suppress
@@ -197,3 +198,24 @@ class TakesSignals(Plain):
         signal.signal(signal.SIGINT, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
+
+
+class Moves(Plain):
+    """Goes to a new folder in `where` when it is made, reset or stepped, as wrappers of simulators do."""
+
+    def __init__(self, where: str, at: str = "make", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.where, self.at = where, at
+        self.move("make")
+
+    def move(self, at: str) -> None:
+        if at == self.at:
+            os.chdir(tempfile.mkdtemp(dir=self.where))
+
+    def reset(self, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        self.move("reset")
+        return super().reset(**kwargs)
+
+    def step(self, action: Any) -> Any:
+        self.move("step")
+        return super().step(action)
