@@ -32,7 +32,7 @@ def check_kills(flows: Flows, seconds: dict[str, float]) -> None:
         eventually(lambda run=flow_run: _trains(flows, run), PATIENCE, f"flow run {flow_run} trains")
         say(f"killing {service}")
         flows.stack.compose("kill", service)
-        flows.stack.up()
+        flows.stack.start(service)
         if service == "worker":
             flows.wait(flow_run, "Crashed")
             time.sleep(5)  # the worker reports the crash a second time, and would mark a retry that was quicker
@@ -76,7 +76,7 @@ def check_graceful_stop(flows: Flows) -> None:
     time.sleep(2)
     flows.stack.compose("stop", "mlflow")
     thread.join()
-    flows.stack.up()
+    flows.stack.start("mlflow")
     require(answers == [200], f"MLflow, told to stop during an upload, answered {answers}")
     sizes = {file.path: file.file_size for file in flows.registry.list_artifacts(run)}
     require(sizes.get("slow.bin") == 40 * 1024, f"the upload is not there: {sizes}")

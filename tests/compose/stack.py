@@ -71,9 +71,14 @@ class Stack:
             folder.chmod(0o700)
         run(["sh", "-c", "umask 077; docker/make_secrets.sh"], cwd=self.clone)
 
-    def up(self, *services: str) -> None:
+    def up(self, build: str = "--no-build") -> None:
         """Starts the services and returns when the servers answer and the worker runs."""
-        self.compose("up", "--detach", "--no-build", *services)
+        self.compose("up", "--detach", build, timeout=2 * UP_SECONDS)
+        eventually(self.is_well, UP_SECONDS, f"all services are well; they are\n{self.compose('ps', '--all')}")
+
+    def start(self, service: str) -> None:
+        """Starts a container again that was killed or stopped, and returns when all services are well."""
+        self.engine.docker("start", self.container(service))
         eventually(self.is_well, UP_SECONDS, f"all services are well; they are\n{self.compose('ps', '--all')}")
 
     def is_well(self) -> bool:
