@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -36,6 +37,7 @@ def main() -> int:
     parser.add_argument("--busy", type=int, default=usable_cpus(), help="how many busy processes")
     parser.add_argument("--only-starts", action="store_true", help="build, and measure starts alone; no result file")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is removed then, too
     scratch = Path(tempfile.mkdtemp(prefix="rl-training-compose-"))
     seconds: dict[str, float] = {}
     result: dict[str, Any] = {**provenance(), "load_at_start": round(os.getloadavg()[0], 1), "seconds": seconds}

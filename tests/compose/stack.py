@@ -120,7 +120,8 @@ class Stack:
 
     def down(self) -> None:
         """Removes containers, networks and volumes."""
-        self.compose("down", "--volumes", "--remove-orphans", check=False)
+        if self.clone.exists():
+            self.compose("down", "--volumes", "--remove-orphans", check=False)
 
     def left_over(self) -> list[str]:
         """Containers, volumes and networks of the project that are still there."""
