@@ -134,19 +134,21 @@ def open_run(config: TrainConfig, make_trainer: MakeTrainer, tags: Mapping[str, 
         tags: Put on the MLflow run, besides those of every flow.
 
     Raises:
-        UserError: The settings, the checkpoint or the tracking server can't be used; nothing was trained.
+        UserError: The settings, the checkpoint or the tracking server can't be used, or this process trains already;
+            nothing was trained.
         NoProgress: The attempts before this one came to nothing.
         Abort: Another process has taken the run over; what becomes of the flow run is not this one's to say.
     """
     from rl_training.api.training import announce, begin_tracking
+    from rl_training.runtime.one_training import reserve_training
 
     caller = _caller.get(Caller())
     progress, stop = FlowProgress(), StopFlag()
     callbacks: list[Callback] = [progress, *caller.callbacks]
-    earlier = earlier_checkpoint(config)
-    trainer = make_trainer(callbacks, stop) if earlier is None else _go_on(config, earlier, callbacks, stop)
-    remember(trainer.run.run_dir)
-    with ExitStack() as stack:
+    with reserve_training(), ExitStack() as stack:
+        earlier = earlier_checkpoint(config)
+        trainer = make_trainer(callbacks, stop) if earlier is None else _go_on(config, earlier, callbacks, stop)
+        remember(trainer.run.run_dir)
         sessions: list[TrackingSession] = []
         try:
             # In a helper thread, as training: a signal in the middle of it would leave a run that nobody knows.

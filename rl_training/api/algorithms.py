@@ -17,6 +17,7 @@ from rl_training.experiment.registry import AlgorithmSpec, get_algorithm, list_a
 from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.runtime.dqn_trainer import train_dqn
 from rl_training.runtime.evaluation import EvaluationResult
+from rl_training.runtime.one_training import reserve_training
 from rl_training.runtime.ppo_trainer import train_ppo
 from rl_training.runtime.sac_trainer import train_sac
 from rl_training.runtime.trainer import TrainResult
@@ -47,6 +48,7 @@ __all__ = [
 ]
 
 
+@reserve_training()
 def resume(
     checkpoint: str | Path, callbacks: Iterable[Callback] = (), *, fine_tune: bool = False, **overrides: Any
 ) -> TrainResult:
@@ -64,5 +66,6 @@ def resume(
     Raises:
         CheckpointError: There is no good checkpoint there, or a setting that must stay equal was changed.
         ConfigError: An override is no valid setting.
+        UserError: This process trains already.
     """
     return DefaultExperimentManager().resume(checkpoint, callbacks, fine_tune=fine_tune, **overrides).train()

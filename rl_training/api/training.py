@@ -30,6 +30,7 @@ from rl_training.runtime.checkpoint import Checkpoint, list_checkpoints, open_ch
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.fine_tuning import WeightsOf
 from rl_training.runtime.job_lock import job_lock, require_free
+from rl_training.runtime.one_training import reserve_training
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.stopping import DEAF_SECONDS, EXIT_STOPPED, EXIT_TERMINATED, StopTraining, stop_on_signals
 from rl_training.runtime.trainer import Trainer, TrainResult
@@ -108,6 +109,7 @@ def check_environment(config: TrainConfig) -> ValidationReport:
     return report
 
 
+@reserve_training()
 def run_training(
     config: TrainConfig,
     callbacks: Iterable[Callback] = (),
@@ -127,7 +129,8 @@ def run_training(
         What the run came to, whatever way it ended short of an error.
 
     Raises:
-        UserError: The settings, the environment, or the tracking server can't be used; nothing was trained.
+        UserError: The settings, the environment, or the tracking server can't be used, or this process trains already;
+            nothing was trained.
         RunFailed: The run broke; its last good checkpoint is kept.
     """
     home()  # one that can't be written is refused before the environment is played
@@ -137,6 +140,7 @@ def run_training(
         return _run(trainer, track=track, offline=offline)
 
 
+@reserve_training()
 def resume_training(
     source: str | Path,
     overrides: Mapping[str, Any] | Sequence[str] = (),
@@ -161,6 +165,7 @@ def resume_training(
             network fits.
         TrackingError: MLflow can't be reached, or does not know the source.
         AlreadyTraining: Another process trains the run.
+        UserError: This process trains already.
     """
     home()
     if not overrides and not fine_tune:  # its checkpoints come and go meanwhile: the newest one is soon not the newest

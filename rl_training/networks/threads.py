@@ -8,6 +8,7 @@ critics, and the two products of a layer's backward pass: each computes to the l
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -64,30 +65,33 @@ class Helper:
 
 
 class Threads:
-    """The threads that compute in this process: one, but within `using`."""
+    """The threads that compute in this process: one, but for the thread that is within `using`."""
 
     def __init__(self) -> None:
-        self._count = 1
         self._helper: Helper | None = None
-        self._busy = False
+        self._alone()
+        os.register_at_fork(after_in_child=self._alone)
 
     @contextmanager
     def using(self, count: int) -> Iterator[None]:
-        """Has `count` threads within the block: torch for convolutions all of them, networks up to two."""
+        """Has `count` threads within the block: torch for convolutions all of them, networks up to two.
+
+        Other threads, which evaluate a policy for example, compute alone meanwhile.
+        """
         with ExitStack() as before:
             before.callback(torch.set_num_threads, torch.get_num_threads())
-            before.callback(self._set, self._count, self._helper)
+            before.callback(self._set, self._count, self._helper, self._owner)
             before.enter_context(threadpool_limits(limits=1, user_api="blas"))
             torch.set_num_threads(1)
             helper = Helper() if count > 1 else None
             if helper is not None:
                 before.callback(helper.end)
-            self._set(count, helper)
+            self._set(count, helper, threading.get_ident())
             yield
 
     def splits(self, multiplications: int) -> bool:
         """Returns whether two functions that make so many each would be called at the same time now."""
-        return self._helper is not None and not self._busy and multiplications >= PAYS
+        return self._helps() and not self._busy and multiplications >= PAYS
 
     def call(self, multiplications: int, first: Callable[[], object], *others: Callable[[], object]) -> None:
         """Calls functions that do not need each other, the second at the same time as the others where that pays.
@@ -118,7 +122,7 @@ class Threads:
     @contextmanager
     def in_torch(self) -> Iterator[None]:
         """Gives all threads to torch within the block, whose convolutions are always large."""
-        if self._helper is None:
+        if not self._helps():
             yield
             return
         torch.set_num_threads(self._count)
@@ -127,8 +131,15 @@ class Threads:
         finally:
             torch.set_num_threads(1)
 
-    def _set(self, count: int, helper: Helper | None) -> None:
-        self._count, self._helper = count, helper
+    def _helps(self) -> bool:
+        return self._helper is not None and threading.get_ident() == self._owner
+
+    def _set(self, count: int, helper: Helper | None, owner: int) -> None:
+        self._count, self._helper, self._owner = count, helper, owner
+
+    def _alone(self) -> None:
+        """Also in a forked process, which has no thread but the one that forked."""
+        self._count, self._owner, self._busy, self._helper = 1, 0, False, None
 
 
 THREADS = Threads()

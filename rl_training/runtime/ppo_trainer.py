@@ -19,6 +19,7 @@ from rl_training.envs.training import TrainingEnvs, VectorStep
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.network_trainer import NetworkTrainer, check_trainable, load_network_policy
+from rl_training.runtime.one_training import reserve_training
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.run_utils import TrainingRun
 from rl_training.runtime.setup import ResumeFrom, make_trainer
@@ -129,6 +130,7 @@ def make_ppo_trainer(
     return make_trainer(PPOTrainer, config, callbacks, resume_from=resume_from, stop=stop)
 
 
+@reserve_training()
 def train_ppo(
     config: PPOConfig, callbacks: Iterable[Callback] = (), resume_from: str | Path | Checkpoint | None = None
 ) -> TrainResult:
@@ -143,7 +145,7 @@ def train_ppo(
         What came out.
 
     Raises:
-        UserError: The settings, the environment or the checkpoint can't be used.
+        UserError: The settings, the environment or the checkpoint can't be used, or this process trains already.
         RunFailed: The environment, the numbers or a callback failed in mid-run.
     """
     if resume_from is None:

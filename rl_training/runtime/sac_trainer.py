@@ -11,6 +11,7 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.network_trainer import check_trainable, load_network_policy
 from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
+from rl_training.runtime.one_training import reserve_training
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.setup import ResumeFrom, make_trainer
 from rl_training.runtime.stopping import StopFlag
@@ -39,6 +40,7 @@ def make_sac_trainer(
     return make_trainer(SACTrainer, config, callbacks, resume_from=resume_from, stop=stop)
 
 
+@reserve_training()
 def train_sac(
     config: SACConfig, callbacks: Iterable[Callback] = (), resume_from: str | Path | Checkpoint | None = None
 ) -> TrainResult:
@@ -53,7 +55,7 @@ def train_sac(
         What came out.
 
     Raises:
-        UserError: The settings, the environment or the checkpoint can't be used.
+        UserError: The settings, the environment or the checkpoint can't be used, or this process trains already.
         RunFailed: The environment, the numbers or a callback failed in mid-run.
     """
     if resume_from is None:

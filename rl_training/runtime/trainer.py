@@ -32,6 +32,7 @@ from rl_training.runtime.evaluation import Evaluator
 from rl_training.runtime.inexact import INEXACT, computer, inexact_resumes, record_inexact
 from rl_training.runtime.job_lock import run_lock
 from rl_training.runtime.manifest import TRAINER
+from rl_training.runtime.one_training import only_training
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.run_utils import TrainingRun, discard_training_run
@@ -137,8 +138,13 @@ class Trainer(ABC):
             EnvironmentFault: An environment raised, exited or broke its contract.
             NumericError: A NaN or infinity appeared.
             CallbackError: A callback raised; a checkpoint was written first.
-            UserError: Another process is training this run.
+            UserError: Another process is training this run; or this process trains another one, which leaves this
+                trainer as it is.
         """
+        with only_training():
+            return self._train()
+
+    def _train(self) -> TrainResult:
         self._wall_start, cpu_start, self._first_step = time.perf_counter(), time.thread_time(), self.num_timesteps
         try:
             with run_lock(self.run.run_dir), THREADS.using(self.config.threads), closing(self._saver):
