@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import select
 import subprocess
 import sys
@@ -15,13 +16,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from socket import AF_INET, SOCK_STREAM, create_connection, socket
+from socket import create_connection, socket
 from typing import TYPE_CHECKING
 
+import rl_training
 from flows.abandoned import end_abandoned_flow_runs, owner_tag
-from rl_training.config import paths
+from rl_training.config import owner_only, paths
 from rl_training.config.secrets import redact_text
 from rl_training.errors import UserError
+from rl_training.serving.local import loopback_listener
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -55,16 +58,20 @@ SERVER_SETTINGS = {
 
 
 class EmbeddedServer:
-    """A Prefect server of this process's own; it ends when `stop` is called or this process is gone."""
+    """A Prefect server of this process's own; it ends when `stop` is called or this process is gone.
 
-    def __init__(self) -> None:
+    Args:
+        port: Of 127.0.0.1, or 0 for a free one.
+    """
+
+    def __init__(self, port: int = 0) -> None:
         self.home = paths.prefect_root()
         self.log_file = self.home / "server.log"
         self.first_start = not (self.home / "prefect.db").exists()
+        self.password = f"owner:{secrets.token_urlsafe(32)}"
+        """What Prefect's clients and pages must know, as user and password; of this start alone."""
         # The socket is bound here and handed over, so that no other program can take the port in between.
-        with socket(AF_INET, SOCK_STREAM) as listener:
-            listener.bind(("127.0.0.1", 0))
-            listener.listen(128)
+        with loopback_listener(port) as listener:
             self.port: int = listener.getsockname()[1]
             _require_loopback(self.port)
             self._process = self._start(listener)
@@ -90,12 +97,19 @@ class EmbeddedServer:
         environment |= SERVER_SETTINGS
         environment["PREFECT_HOME"] = str(self.home)
         environment["PREFECT_API_URL"] = self.api_url
-        # By default any page that somebody opens in a browser here may use the API.
+        environment["PREFECT_SERVER_API_AUTH_STRING"] = self.password
+        # The pages ask the API at 127.0.0.1, also where they were opened at localhost.
         environment["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = f"{self.url},http://localhost:{self.port}"
         environment["PREFECT_UI_STATIC_DIRECTORY"] = str(self.home / "pages")
         child = Path(__file__).with_name("server_child.py")
+        # The child has `rl_training`, where that is not installed, and what hides it on the user's path stays first.
+        root = str(Path(rl_training.__file__).parents[1])
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), root]))
         if self.log_file.exists() and self.log_file.stat().st_size > LOG_BYTES:
             self.log_file.unlink()
+        owner_only.make_file(self.log_file)
+        for kept in (self.log_file, self.home / "prefect.db"):
+            owner_only.tighten(kept)
         with self.log_file.open("ab") as log:
             return subprocess.Popen(
                 # -P: the folder of the script stays off the path, where flows/server.py would hide other modules.
@@ -128,6 +142,14 @@ class EmbeddedServer:
         lines = [line for line in self.log_file.read_text(errors="replace").splitlines() if line.strip()]
         errors = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
         return "; ".join([f", see {self.log_file}", *(errors or lines)[-1:]])
+
+    def wait(self) -> None:
+        """Returns never, while the server serves.
+
+        Raises:
+            UserError: The server has ended; the message has the end of its log.
+        """
+        raise UserError(f"the embedded Prefect server ended with code {self._process.wait()}{self._log_tail()}")
 
     def stop(self) -> None:
         """Lets the server end in order, and ends it if it does not."""
@@ -176,14 +198,28 @@ def embedded_server(while_starting: Callable[[], object] = lambda: None) -> Iter
 def prefect_at(server: EmbeddedServer) -> Iterator[None]:
     """Points Prefect at `server`, here and in child processes, and sends what it has still to say before it leaves."""
     from prefect import tags
-    from prefect.settings import PREFECT_API_URL, PREFECT_FLOWS_HEARTBEAT_FREQUENCY, PREFECT_HOME, temporary_settings
+    from prefect.settings import (
+        PREFECT_API_AUTH_STRING,
+        PREFECT_API_URL,
+        PREFECT_FLOWS_HEARTBEAT_FREQUENCY,
+        PREFECT_HOME,
+        temporary_settings,
+    )
 
-    ours = {"PREFECT_API_URL": server.api_url, "PREFECT_HOME": str(server.home)}
+    ours = {
+        "PREFECT_API_URL": server.api_url,
+        "PREFECT_API_AUTH_STRING": server.password,
+        "PREFECT_HOME": str(server.home),
+    }
     # A proxy of the user's is for other machines.
     for name in ("NO_PROXY", "no_proxy"):
         ours[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1"]))
     # This server is gone when the flow is: a heartbeat would tell nobody, and costs a second at each flow's end.
-    settings = {PREFECT_API_URL: server.api_url, PREFECT_HOME: str(server.home)}
+    settings = {
+        PREFECT_API_URL: server.api_url,
+        PREFECT_API_AUTH_STRING: server.password,
+        PREFECT_HOME: str(server.home),
+    }
     updates = {**settings, PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}
     with _environment(ours), temporary_settings(updates=updates), tags(owner_tag()):
         end_abandoned_flow_runs()
@@ -256,7 +292,8 @@ def lasting_server() -> Iterator[tuple[str, SyncPrefectClient]]:
     if url is None:
         raise UserError(
             "no Prefect server is set up: deployments and schedules need one that lasts; start one (`prefect server "
-            "start`) and set PREFECT_API_URL to its address, http://127.0.0.1:4200/api by default"
+            "start`, with a password in PREFECT_SERVER_API_AUTH_STRING), set PREFECT_API_URL to its address, "
+            "http://127.0.0.1:4200/api by default, and PREFECT_API_AUTH_STRING to the password"
         )
     shown = redact_text(url)
     try:

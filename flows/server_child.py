@@ -19,6 +19,9 @@ from socket import socket
 import uvicorn
 from filelock import FileLock
 
+from rl_training.serving.guard import OwnPages
+from rl_training.serving.prefect_login import LogInPage
+
 DATABASE = Path("prefect.db")
 SHUTDOWN_SECONDS = 4.0
 """What the server gets to write the last events down, once its parent has gone or let go of it."""
@@ -69,10 +72,18 @@ def database_url(database: Path) -> str:
     return f"sqlite+aiosqlite:///{database}"
 
 
+def application(port: int) -> OwnPages:
+    """Returns Prefect's server, which asks its callers for a password, behind what other sites do not pass."""
+    from prefect.server.api.server import create_app
+
+    return OwnPages(LogInPage(create_app()), port)
+
+
 def main() -> None:
     """Makes the database where there is none, and serves on the socket handed over until the parent is gone."""
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # by `nohup` it is ignored
         signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    os.umask(0o077)
     listener = socket(fileno=int(sys.argv[1]))
     servers: list[WatchedServer] = []
     threading.Thread(target=end_with_parent, args=(servers,), daemon=True).start()
@@ -83,8 +94,9 @@ def main() -> None:
     if not DATABASE.exists():
         create_database()
     os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = database_url(DATABASE)
+    port = listener.getsockname()[1]
     config = uvicorn.Config(
-        "prefect.server.api.server:create_app",
+        lambda: application(port),
         factory=True,
         log_level="error",
         lifespan="on",

@@ -36,7 +36,10 @@ app = App(
     default_parameter=Parameter(negative=(), show_default=False),
     suppress_keyboard_interrupt=False,  # what is left of an interrupted command is ours to say
 )
-for command in (cli_models.promote, cli_models.rollback, cli_server.deploy, cli_server.doctor, cli_server.worker):
+for command in (
+    *(cli_models.promote, cli_models.rollback),
+    *(cli_server.ui, cli_server.deploy, cli_server.doctor, cli_server.worker),
+):
     app.command(command)
 app.command(cli_flows.flow)
 

@@ -1,7 +1,9 @@
-"""The commands that deal with a Prefect server which lasts: `deploy`, `doctor`, `worker`."""
+"""The commands that deal with servers: `deploy`, `doctor` and `worker` with one that lasts; `ui` with one's own."""
 
 from __future__ import annotations
 
+import sys
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +24,42 @@ Name = Annotated[str | None, Parameter(help="The worker's name; by default one t
 Limit = Annotated[
     int | None, Parameter(validator=validators.Number(gte=1), help="Flow runs at a time; by default all that are due.")
 ]
+
+
+Shown = Annotated[
+    str | None,
+    Parameter(help="A run's directory, an MLflow run id or a registered version; a flow run's id with --prefect."),
+]
+Prefect = Annotated[bool, Parameter(help="Prefect's pages instead, on the flow runs of the command line.")]
+Port = Annotated[
+    int, Parameter(validator=validators.Number(gte=1024, lte=65535), help="Of 127.0.0.1; by default a free one.")
+]
+NoBrowser = Annotated[bool, Parameter(help="Print the link and open no browser.")]
+
+
+def ui(
+    source: Shown = None, *, prefect: Prefect = False, port: Port | None = None, no_browser: NoBrowser = False
+) -> int:
+    """Open MLflow's pages, at an address that nobody else knows; Ctrl-C ends them."""
+    with result_stream() as out, ExitStack() as stack:
+        from rl_training.serving.local import shown_in_browser
+
+        def announce(link: str) -> None:
+            print(link, file=out, flush=True)
+            print("for you alone, until Ctrl-C", file=sys.stderr, flush=True)
+            if not no_browser:
+                stack.enter_context(shown_in_browser(link))
+
+        with suppress(KeyboardInterrupt):
+            if prefect:
+                from flows.pages import show_prefect
+
+                show_prefect(source, port or 0, announce)
+            else:
+                from rl_training.serving.mlflow_pages import show_mlflow
+
+                show_mlflow(source, port or 0, announce)
+        return 0
 
 
 def deploy(*, file: File = None, json: Json = False) -> int:

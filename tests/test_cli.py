@@ -285,7 +285,7 @@ def test_tracked_run_is_in_mlflow(config, home, client):
     assert mlflow_run.info.status == "FINISHED"
     assert mlflow_run.data.tags["run_uid"] == summary["run_uid"]
     assert mlflow_run.data.metrics["heldout/return_mean"] == summary["evaluation"]["return_mean"]
-    assert f"mlflow ui --backend-store-uri sqlite:///{home}/mlflow.db" in err
+    assert f"RL_TRAINING_HOME={home} rl-training ui {summary['run_id']}" in err
     assert summary["unsent"] == ""
 
 

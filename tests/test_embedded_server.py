@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+import base64
 import errno
+import http.client
+import json
 import os
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+from uuid import UUID
 
 import psutil
 import pytest
+from websockets import ConnectionClosed, InvalidStatus, Subprotocol
+from websockets.sync.client import connect
 
+PREFECT = Subprotocol("prefect")
 REPOSITORY = Path(__file__).resolve().parents[1]
 
 OWNER = """
-import sys, time
+import os, sys, time
 from flows.server import embedded_server
 
 with embedded_server() as url:
-    from prefect import flow
+    from prefect import flow, get_run_logger
+    from prefect.events import emit_event
 
     @flow(name="waiting")
     def waiting(seconds: float) -> str:
-        print("running", url, flush=True)
+        print("running", url, os.environ.get("PREFECT_API_AUTH_STRING"), flush=True)
+        get_run_logger().info("a line")
+        emit_event("a.test", resource={"prefect.resource.id": "test"})
         time.sleep(seconds)
         return "slept"
 
@@ -78,13 +90,19 @@ def server_of(owner: subprocess.Popen[str]) -> psutil.Process:
     return server
 
 
-def may_read(server: psutil.Process, page: str) -> bool:
-    """Whether a browser would let a page of this address read the server's answers."""
-    (port,) = {connection.laddr.port for connection in server.net_connections("tcp") if connection.status == "LISTEN"}
-    origin = page.format(port=port)
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/api/health", headers={"Origin": origin})
-    with urllib.request.urlopen(request, timeout=10) as answer:
-        return answer.headers.get("Access-Control-Allow-Origin") in (origin, "*")
+def ask(
+    port: int, method: str, path: str, headers: dict[str, str], password: str = "", body: str = ""
+) -> tuple[int, bytes]:
+    """The status and the content with which a server on this machine answers."""
+    if password:
+        headers = {**headers, "Authorization": f"Basic {base64.b64encode(password.encode()).decode()}"}
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request(method, path, body or None, headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
 
 
 def flow_states(home: Path) -> list[str]:
@@ -92,9 +110,107 @@ def flow_states(home: Path) -> list[str]:
         return [state for (state,) in database.execute("select state_type from flow_run order by created")]
 
 
+def rows(home: Path, query: str) -> list[tuple[Any, ...]]:
+    with sqlite3.connect(home / "prefect" / "prefect.db") as database:
+        return database.execute(query).fetchall()
+
+
 def test_two_first_starts_at_once_share_one_whole_database(started_home: Path) -> None:
     assert flow_states(started_home) == ["COMPLETED", "COMPLETED"]
     assert not list((started_home / "prefect").glob("prefect.new*"))
+
+
+def test_what_flows_log_and_emit_arrives(started_home: Path) -> None:
+    assert rows(started_home, "select count(*) from log where message = 'a line'") == [(2,)]
+    assert rows(started_home, "select count(*) from events where event = 'a.test'") == [(2,)]
+
+
+@pytest.fixture(scope="module")
+def living(started_home: Path) -> Iterator[tuple[int, str]]:
+    """The port of an embedded server while a flow runs, and its password."""
+    owner = start_owner(started_home, seconds=120.0)
+    assert owner.stdout is not None
+    _, url, password = owner.stdout.readline().split()
+    yield int(url.removesuffix("/api").rpartition(":")[2]), password
+    os.killpg(owner.pid, signal.SIGTERM)
+    owner.communicate(timeout=20)
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "knows_password", "status", "content"),
+    [
+        ({"Host": "evil.example"}, True, 403, b""),
+        ({"Host": "evil.example:{port}"}, True, 403, b""),
+        ({"Origin": "http://evil.example"}, True, 403, b""),
+        ({"Origin": "http://evil.example", "Content-Type": "text/plain"}, True, 403, b""),
+        ({"Origin": "http://127.0.0.1:1", **JSON}, True, 403, b""),
+        ({"Origin": "null", **JSON}, True, 403, b""),
+        (JSON, False, 401, b'{"exception_message":"Unauthorized"}'),
+        ({"Authorization": "Basic b3duZXI6", **JSON}, False, 401, b'{"exception_message":"Unauthorized"}'),
+    ],
+)
+def test_other_sites_and_other_users_create_nothing(
+    headers: dict[str, str],
+    knows_password: bool,
+    status: int,
+    content: bytes,
+    living: tuple[int, str],
+    started_home: Path,
+) -> None:
+    port, password = living
+    sent = {name: value.format(port=port) for name, value in headers.items()}
+    own = {"password": password} if knows_password else {}
+    assert ask(port, "POST", "/api/flows/", sent, body='{"name": "theirs"}', **own) == (status, content)
+    assert rows(started_home, "select name from flow where name = 'theirs'") == []
+    assert ask(port, "GET", "/api/flows/count", sent, **own) == (status, content)
+
+
+def test_the_owner_and_the_servers_own_pages_are_served(living: tuple[int, str]) -> None:
+    port, password = living
+    for host in ("127.0.0.1", "localhost"):
+        own = {"Host": f"{host}:{port}", "Origin": f"http://{host}:{port}", **JSON}
+        assert ask(port, "POST", "/api/flows/count", own, password) == (200, b"1")
+        status, page = ask(port, "GET", "/runs", {"Host": f"{host}:{port}", "Accept": "text/html"})
+        assert (status, b"<!DOCTYPE html>" in page) == (200, True)
+    status, page = ask(port, "GET", "/log-in", {})
+    assert (status, b'localStorage.setItem("prefect-password"' in page) == (200, True)
+
+
+def test_streams_of_events_are_for_the_owner_alone(living: tuple[int, str]) -> None:
+    port, password = living
+    wanted = json.dumps({"type": "filter", "filter": {"event": {"name": ["a.test"]}}})
+
+    def stream(said: str | None, origin: str | None = None) -> dict[str, Any]:
+        with connect(f"ws://127.0.0.1:{port}/api/events/out", subprotocols=[PREFECT], origin=origin) as socket:
+            socket.send(json.dumps({"type": "auth", "token": said}))
+            answer = json.loads(socket.recv(20))
+            socket.send(wanted)
+            return dict(answer)
+
+    assert stream(password) == {"type": "auth_success"}
+    for guess in (None, "owner:"):
+        with pytest.raises(ConnectionClosed):
+            stream(guess)
+    with pytest.raises(InvalidStatus, match="403"):
+        stream(password, "http://evil.example")
+
+
+def test_files_are_for_the_owner_alone(living: tuple[int, str], started_home: Path) -> None:
+    files = [path for path in (started_home / "prefect").rglob("*") if "pages" not in path.parts]
+    assert {"prefect.db", "prefect.db-wal", "server.log"} <= {path.name for path in files}
+    modes = {path.relative_to(started_home): oct(stat.S_IMODE(path.stat().st_mode)) for path in files}
+    assert {name: mode for name, mode in modes.items() if mode not in ("0o600", "0o700")} == {}
+
+
+def test_the_password_is_on_no_command_line_and_in_no_file(living: tuple[int, str], started_home: Path) -> None:
+    _, password = living
+    lines = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    assert [line for line in lines if password in line] == []
+    written = [path for path in started_home.rglob("*") if path.is_file() and password.encode() in path.read_bytes()]
+    assert written == []
 
 
 def test_server_ends_when_its_owner_is_killed_and_the_next_start_says_how_the_flow_run_ended(
@@ -103,10 +219,6 @@ def test_server_ends_when_its_owner_is_killed_and_the_next_start_says_how_the_fl
     before = len(flow_states(started_home))
     owner, living = (start_owner(started_home, seconds=120.0) for _ in range(2))
     server, _ = server_of(owner), server_of(living)
-    assert may_read(server, "http://127.0.0.1:{port}")
-    assert may_read(server, "http://localhost:{port}")
-    assert not may_read(server, "http://127.0.0.1")
-    assert not may_read(server, "http://example.org")
     try:
         owner.kill()
         owner.communicate(timeout=10)
@@ -171,6 +283,33 @@ def test_a_server_that_can_not_start_is_a_one_line_error(tmp_path: Path, monkeyp
     assert str(server.log_file) in str(caught.value)
     assert "file is not a database" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_pages_are_opened_on_flow_runs_of_the_past(started_home: Path) -> None:
+    (flow_run,) = rows(started_home, "select id from flow_run order by created limit 1")[0]
+    settings = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rl_training", "ui", "--prefect", flow_run, "--no-browser"],
+        env={**settings, "RL_TRAINING_HOME": str(started_home), "HOME": str(started_home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        link = urlsplit(process.stdout.readline().strip())
+        asked = parse_qs(link.fragment)
+        assert (link.path, asked["flow_run"]) == ("/log-in", [str(UUID(flow_run))])
+        password = base64.b64decode(asked["password"][0]).decode()
+        status, found = ask(link.port or 0, "GET", f"/api/flow_runs/{UUID(flow_run)}", {}, password)
+        assert (status, json.loads(found)["state_type"]) == (200, "COMPLETED")
+        (server,) = psutil.Process(process.pid).children()
+        process.terminate()
+        assert process.communicate(timeout=60) == ("", "for you alone, until Ctrl-C\n")
+        assert process.returncode == 0
+        assert wait_for(lambda: not server.is_running())
+    finally:
+        process.kill()
 
 
 def test_a_machine_without_loopback_is_a_one_line_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def test_a_training_run_is_in_mlflow_whole(client, home):
     assert kept <= sent
     known = run_files.read_json(run_dir / run_files.MLFLOW)
     assert (known["run_id"], known["tracking_uri"]) == (session.run_id, f"sqlite:///{home}/mlflow.db")
-    assert session.ui == f"mlflow ui --backend-store-uri sqlite:///{home}/mlflow.db"
+    assert session.ui == f"RL_TRAINING_HOME={home} rl-training ui {session.run_id}"
     assert session.finish("FAILED") == report  # the first word counts
 
 
@@ -340,6 +340,8 @@ def test_addresses(tmp_path, monkeypatch):
     assert without_credentials("postgresql+psycopg2://u:p@h/db") == "postgresql+psycopg2://h/db"
     page = "https://h:1/#/experiments/3/runs/abc?workflowType=machine_learning"
     assert ui_hint("https://u:p@h:1/", "3", "abc") == page
+    assert ui_hint("sqlite:////a b.db", "3", "abc") == "MLFLOW_TRACKING_URI='sqlite:////a b.db' rl-training ui abc"
+    assert ui_hint("postgresql://u:p@h/db", "3", "abc") == "rl-training ui abc"
 
 
 def test_what_is_written_of_a_run_holds_no_secret(home):
@@ -378,7 +380,7 @@ def test_other_odd_homes_have_their_store_inside(store_template, tmp_path, monke
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     run_dir = tracked_run()
     shipment = ship_all(run_dir, uri=resolve_tracking_uri())
-    assert shipment.address.ui == f"mlflow ui --backend-store-uri 'sqlite:///{home}/mlflow.db'"
+    assert shipment.address.ui == f"RL_TRAINING_HOME='{home}' rl-training ui {shipment.address.run_id}"
     (config_file,) = (home / "artifacts").rglob("config.yaml")
     assert config_file.read_text() == (run_dir / "config.yaml").read_text()
     with sqlite3.connect(home / "mlflow.db") as database:

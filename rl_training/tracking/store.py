@@ -25,6 +25,7 @@ from rl_training.config.paths import (
     URI_VARIABLE,
     embedded_artifact_root,
     embedded_tracking_uri,
+    home,
 )
 from rl_training.config.programs import program
 from rl_training.config.secrets import redact_text
@@ -120,18 +121,35 @@ def ui_address(uri: str) -> str | None:
     return without_credentials(address).rstrip("/") or None
 
 
+def run_fragment(experiment_id: str, run_id: str) -> str:
+    """Returns what follows MLflow's own address in that of a run's page."""
+    # MLflow's pages are those for language models unless an address, or a click, asks for those for training.
+    return f"#/experiments/{experiment_id}/runs/{run_id}?workflowType=machine_learning"
+
+
+def version_fragment(model: str, version: str) -> str:
+    """Returns what follows MLflow's own address in that of a registered version's page."""
+    return f"#/models/{quote(model, safe='')}/versions/{version}"
+
+
 def version_page(uri: str, model: str, version: str) -> str | None:
     """Returns the address of a registered version's page; None where no server is known that shows it."""
     address = ui_address(uri)
-    return None if address is None else f"{address}/#/models/{quote(model, safe='')}/versions/{version}"
+    return None if address is None else f"{address}/{version_fragment(model, version)}"
 
 
 def ui_hint(uri: str, experiment_id: str, run_id: str) -> str:
-    """Returns where a run can be seen: the page's address, or the command that opens the UI."""
+    """Returns where a run can be seen: the page's address, or the command that opens it."""
     if (address := ui_address(uri)) is not None:
-        # MLflow's pages are those for language models unless an address, or a click, asks for those for training.
-        return f"{address}/#/experiments/{experiment_id}/runs/{run_id}?workflowType=machine_learning"
-    return f"{program('mlflow')} ui --backend-store-uri {shlex.quote(without_credentials(uri))}"
+        return f"{address}/{run_fragment(experiment_id, run_id)}"
+    return f"{_store_setting(uri)}{program('rl-training')} ui {run_id}"
+
+
+def _store_setting(uri: str) -> str:
+    """Returns what has a command find the store from another shell too; a password is never a part of it."""
+    if uri == embedded_tracking_uri():
+        return f"{HOME_VARIABLE}={shlex.quote(str(home()))} " if os.environ.get(HOME_VARIABLE) else ""
+    return f"{URI_VARIABLE}={shlex.quote(uri)} " if without_credentials(uri) == uri else ""
 
 
 def load_mlflow() -> None:

@@ -1,0 +1,217 @@
+"""`rl-training ui`: MLflow's pages for the user who started it, and nothing for anybody else."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import webbrowser
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import psutil
+import pytest
+
+from rl_training.cli import run
+from rl_training.errors import UserError
+from rl_training.serving.local import loopback_listener, shown_in_browser
+from rl_training.tracking import run_files
+from rl_training.tracking.pages import find_page
+from rl_training.tracking.store import connect
+
+RUN_PAGE = "#/experiments/{}/runs/{}?workflowType=machine_learning"
+
+
+class Pages(NamedTuple):
+    home: Path
+    process: subprocess.Popen[str]
+    link: str
+    experiment_id: str
+    run_id: str
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.link).port or 0
+
+    @property
+    def secret(self) -> str:
+        return urlsplit(self.link).path.strip("/")
+
+
+@pytest.fixture(scope="module")
+def pages(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
+    """The command, started on a store with one run, after it has printed its link."""
+    home = tmp_path_factory.mktemp("home")
+    shutil.copy(store_template, home / "mlflow.db")
+    (home / "mlflow.db").chmod(0o644)
+    client = connect(f"sqlite:///{home}/mlflow.db")
+    experiment_id = client.create_experiment("shown", artifact_location=f"{home}/artifacts")
+    run_id = client.create_run(experiment_id).info.run_id
+    settings = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rl_training", "ui", run_id, "--no-browser"],
+        env={**settings, "RL_TRAINING_HOME": str(home), "MLFLOW_SERVER_ALLOWED_HOSTS": "elsewhere"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    yield Pages(home, process, process.stdout.readline().strip(), experiment_id, run_id)
+    with suppress(ProcessLookupError):
+        process.kill()
+    process.communicate()
+
+
+def ask(pages: Pages, method: str, path: str, headers: dict[str, str] | None = None, body: Any = None) -> Any:
+    """The status and the content of an answer; `{secret}` and `{port}` are filled in."""
+    known = {"secret": pages.secret, "port": pages.port}
+    sent = {name: value.format(**known) for name, value in (headers or {}).items()}
+    connection = http.client.HTTPConnection("127.0.0.1", pages.port, timeout=60)
+    try:
+        connection.request(method, path.format(**known), body and json.dumps(body), sent)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+CREATE = "api/2.0/mlflow/experiments/create"
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.mark.parametrize(
+    ("path", "headers", "status"),
+    [
+        (f"/{CREATE}", JSON, 404),
+        (f"/wrong/{CREATE}", JSON, 404),
+        (f"/{{secret}}x/{CREATE}", JSON, 404),
+        (f"//{{secret}}/{CREATE}", JSON, 404),
+        (f"/{{secret}}/{CREATE}", {"Host": "evil.example", **JSON}, 403),
+        (f"/{{secret}}/{CREATE}", {"Host": "evil.example:{port}", **JSON}, 403),
+        (f"/{{secret}}/{CREATE}", {"Origin": "http://evil.example", **JSON}, 403),
+        (f"/{{secret}}/{CREATE}", {"Origin": "http://evil.example", "Content-Type": "text/plain"}, 403),
+        (f"/{{secret}}/{CREATE}", {"Origin": "http://127.0.0.1:1", **JSON}, 403),
+        (f"/{{secret}}/{CREATE}", {"Origin": "null", **JSON}, 403),
+    ],
+)
+def test_who_does_not_know_the_address_and_other_sites_get_nothing(
+    path: str, headers: dict[str, str], status: int, pages: Pages
+) -> None:
+    assert ask(pages, "POST", path, headers, {"name": "theirs"}) == (status, b"")
+    assert ask(pages, "GET", path.removesuffix(CREATE), headers) == (status, b"")
+    assert connect(f"sqlite:///{pages.home}/mlflow.db").get_experiment_by_name("theirs") is None
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/health", "/version", "/static-files/favicon.ico", "/docs", "/{secret}/../health"]
+)
+def test_nothing_is_served_beside_the_secret_address(path: str, pages: Pages) -> None:
+    assert ask(pages, "GET", path)[0] == 404
+
+
+def test_the_link_opens_the_runs_page_for_its_owner(pages: Pages) -> None:
+    assert pages.link == (
+        f"http://127.0.0.1:{pages.port}/{pages.secret}/{RUN_PAGE.format(pages.experiment_id, pages.run_id)}"
+    )
+    assert len(pages.secret) == 43  # 32 bytes
+    status, page = ask(pages, "GET", "/{secret}/")
+    assert (status, b"<title>MLflow</title>" in page) == (200, True)
+    assert ask(pages, "GET", "/{secret}") == (307, b"")
+    assert ask(pages, "GET", "/{secret}/static-files/favicon.ico")[0] == 200
+    for host in ("127.0.0.1", "localhost"):
+        own = {"Host": f"{host}:{{port}}", "Origin": f"http://{host}:{{port}}", **JSON}
+        status, found = ask(pages, "POST", "/{secret}/ajax-api/2.0/mlflow/runs/search", own, {"experiment_ids": ["1"]})
+        assert (status, json.loads(found)["runs"][0]["info"]["run_id"]) == (200, pages.run_id)
+
+
+def test_programs_use_the_address_as_a_server(pages: Pages) -> None:
+    client = connect(f"http://127.0.0.1:{pages.port}/{pages.secret}")
+    assert client.get_run(pages.run_id).info.experiment_id == pages.experiment_id
+
+
+def test_the_secret_is_on_no_command_line_and_in_no_file(pages: Pages) -> None:
+    lines = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    assert [line for line in lines if pages.secret in line] == []
+    assert [
+        path for path in pages.home.rglob("*") if path.is_file() and pages.secret.encode() in path.read_bytes()
+    ] == []
+    assert oct(stat.S_IMODE((pages.home / "mlflow.db").stat().st_mode)) == "0o600"
+
+
+def test_a_signal_ends_it_in_order(pages: Pages) -> None:
+    assert psutil.Process(pages.process.pid).children(recursive=True) == []
+    pages.process.send_signal(signal.SIGINT)
+    out, err = pages.process.communicate(timeout=60)
+    assert (pages.process.returncode, out, err) == (0, "", "for you alone, until Ctrl-C\n")
+
+
+def test_a_port_that_is_taken_is_a_one_line_error() -> None:
+    with loopback_listener(0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"port {port} of 127.0.0.1 can't be used: Address already in use"):
+            loopback_listener(port)
+
+
+def test_where_a_server_shows_the_store_its_page_is_the_link(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    client = connect(f"sqlite:///{home}/mlflow.db")
+    run_id = client.create_run("0").info.run_id
+    monkeypatch.setenv("RL_TRAINING_MLFLOW_UI", "http://shown.example/")
+    assert run(["ui", run_id, "--no-browser"]) == 0
+    assert capfd.readouterr().out == f"http://shown.example/{RUN_PAGE.format(0, run_id)}\n"
+
+
+def test_pages_are_found_by_run_directory_and_version(home: Path, tmp_path: Path) -> None:
+    uri = f"sqlite:///{home}/mlflow.db"
+    client = connect(uri)
+    run_id = client.create_run("0").info.run_id
+    client.create_registered_model("a b")
+    client.create_model_version("a b", f"runs:/{run_id}/model")
+    run_files.write_json(tmp_path / run_files.MLFLOW, {"run_id": run_id})
+    assert find_page(str(tmp_path), uri) == RUN_PAGE.format(0, run_id)
+    assert find_page("models:/a b/1", uri) == "#/models/a%20b/versions/1"
+    assert find_page(None, uri) == ""
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "is not the directory of a run that is in MLflow"),
+        ("[]", "is not the directory of a run that is in MLflow"),
+        ('{"run_id": "../../elsewhere"}', "is no checkpoint"),
+        ('{"run_id": "0123456789abcdef0123456789abcdef"}', "has no such thing"),
+    ],
+)
+def test_a_directory_that_leads_to_no_run_is_refused(
+    content: str | None, message: str, home: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    if content is not None:
+        (folder / run_files.MLFLOW).write_text(content)
+    assert run(["ui", str(folder)]) == 2
+    error = capfd.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_the_browser_is_started_on_a_private_file_that_goes_away(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = "http://127.0.0.1:5000/s3cret/#/?a=1&b=2"
+    opened: list[str] = []
+    monkeypatch.setenv("DISPLAY", ":9")
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    with shown_in_browser(link):
+        (page,) = home.glob("open-*.html")
+        assert oct(stat.S_IMODE(page.stat().st_mode)) == "0o600"
+        assert "url=http://127.0.0.1:5000/s3cret/#/?a=1&amp;b=2" in page.read_text()
+    assert opened == [page.as_uri()]
+    assert not page.exists()
