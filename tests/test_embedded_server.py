@@ -53,7 +53,7 @@ def started_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
     owners = [start_owner(home, seconds=0.0) for _ in range(2)]
     for owner in owners:
-        out, err = owner.communicate(timeout=240)
+        out, err = owner.communicate(timeout=600)
         assert owner.returncode == 0, err
         assert out.splitlines()[-1] == "slept"
         assert "the first time takes about a minute" in err
@@ -260,7 +260,7 @@ def test_a_first_start_cut_short_leaves_nothing_behind_and_the_next_one_works(tm
     assert not (tmp_path / "prefect" / "prefect.db").exists()
 
     again = start_owner(tmp_path, seconds=0.0)
-    out, err = again.communicate(timeout=240)
+    out, err = again.communicate(timeout=600)
     assert again.returncode == 0, err
     assert out.splitlines()[-1] == "slept"
     assert flow_states(tmp_path) == ["COMPLETED"]
