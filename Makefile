@@ -28,7 +28,7 @@ help:
 	@echo "  make compose-test     build, start, use, kill and remove docker-compose.yml with a real engine (STORE=classic, STARTS=10)"
 	@echo "  make extras-test      install the extras for Atari and EnvPool and run their tests"
 	@echo "  make gpu-test         on a machine with a GPU that torch sees: run the tests of learning on it"
-	@echo "  make soak             strike trainings by 40 signals each, and compare them with ones that nothing struck"
+	@echo "  make soak             strike trainings by 40 signals and 10 closed pipes each; compare them with ones that nothing struck"
 	@echo "  make bench-resume     resume in the middle of an episode, on each environment, and compare"
 	@echo "  make bench-gate       simulate decisions of the promotion gate between policies of known means"
 	@echo "  make bench-learning   train several seeds of each task (or SEEDS seeds of CONFIG) and judge the final policies"

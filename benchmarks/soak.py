@@ -1,12 +1,13 @@
-"""Soak: one training run, struck by 20 SIGKILLs and 20 SIGTERMs, must end as the run that nothing struck, bit for bit.
+"""Soak: one training run, struck by signals and closed pipes, must end as the run that nothing struck, bit for bit.
 
 Each case trains twice with the same settings: once undisturbed, and once struck at moments drawn from a seed (in the
 start-up of a process, before the first checkpoint, all over training, and at the end), each time going on by
-`rl-training resume RUN_DIR` in a new process. Then all that the two runs have recorded and all of their final state is
+`rl-training resume RUN_DIR` in a new process. 40 signals end a process: 20 SIGKILL, 10 SIGTERM, 10 SIGHUP; 10 times the
+reader of its output quits, and it trains on. Then all that the two runs have recorded and all of their final state is
 compared; see `run_comparison.py`. The exit code is 1 where anything differs or anything was not as it must be.
 
     python benchmarks/soak.py
-    python benchmarks/soak.py --only ppo-cartpole --kills 3 --terms 3     # writes no JSON
+    python benchmarks/soak.py --only ppo-cartpole --kills 2 --terms 1 --hangups 1 --closed-pipes 2    # writes no JSON
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from typing import Any
 
 from common import environment, provenance, usable_cpus, write_json
 from run_comparison import differences, read_points
-from strikes import KILL, TERM, Process, draw_strikes
+from strikes import CLOSED_PIPE, HANGUP, KILL, KINDS, TERM, Process, draw_strikes
 from struck_run import StruckRun
 
 from rl_training.errors import RLTrainingError
@@ -83,11 +84,15 @@ CASES = {case.name: case for case in _cases()}
 
 def main() -> int:
     arguments = _parse()
+    counts = {
+        KILL: arguments.kills,
+        TERM: arguments.terms,
+        HANGUP: arguments.hangups,
+        CLOSED_PIPE: arguments.closed_pipes,
+    }
     names, home = arguments.only or list(CASES), Path(tempfile.mkdtemp(prefix="soak-"))
     with ThreadPoolExecutor(arguments.parallel) as pool:
-        measured = pool.map(
-            lambda name: soak(CASES[name], arguments.kills, arguments.terms, arguments.seed, home / name), names
-        )
+        measured = pool.map(lambda name: soak(CASES[name], counts, arguments.seed, home / name), names)
         results = dict(zip(names, measured, strict=True))
     summary = summarize(results)
     print(json.dumps(summary))
@@ -101,13 +106,12 @@ def main() -> int:
     return 0
 
 
-def soak(case: Case, kills: int, terms: int, seed: int, home: Path) -> dict[str, Any]:
+def soak(case: Case, counts: Mapping[str, int], seed: int, home: Path) -> dict[str, Any]:
     """Trains a case undisturbed and struck, and compares.
 
     Args:
         case: What to train.
-        kills: How many SIGKILL.
-        terms: How many SIGTERM.
+        counts: How many strikes of each kind.
         seed: Of the strikes.
         home: A directory for the runs; made here.
 
@@ -118,10 +122,10 @@ def soak(case: Case, kills: int, terms: int, seed: int, home: Path) -> dict[str,
     home.mkdir(parents=True)
     undisturbed = Process([sys.executable, *case.train(whole)], whole, home, environment(home))
     if undisturbed.wait() != 0:
-        raise RuntimeError(f"{case.name} does not train even undisturbed: {undisturbed.stderr()[-2000:]}")
+        raise RuntimeError(f"{case.name} does not train even undisturbed: {undisturbed.output()[-2000:]}")
     undisturbed_seconds = time.monotonic() - began
     run = StruckRun(sys.executable, case.train(struck), struck, home, environment(home), case.warm_up)
-    happened = run.run(draw_strikes(case.total_timesteps, kills, terms, seed))
+    happened = run.run(draw_strikes(case.total_timesteps, counts, seed))
     try:
         found = differences(whole, struck)
     except (RLTrainingError, OSError, ValueError) as error:
@@ -146,8 +150,9 @@ def soak(case: Case, kills: int, terms: int, seed: int, home: Path) -> dict[str,
 
 def describe(name: str, result: Mapping[str, Any]) -> str:
     """Returns a case's result for people."""
+    struck = ", ".join(f"{result[kind]} {kind}" for kind in KINDS)
     lines = [
-        f"{name}: {'equal' if result['equal'] else 'NOT EQUAL'} after {result[KILL]} {KILL} and {result[TERM]} {TERM}, "
+        f"{name}: {'equal' if result['equal'] else 'NOT EQUAL'} after {struck}; "
         f"{result['resumes']} resumes, {result['refused_resumes']} of them refused; "
         f"{result['seconds_undisturbed']} s undisturbed, {result['seconds_struck']} s struck",
         f"  struck in: {', '.join(f'{phase} {count}' for phase, count in result['phases'].items())}; "
@@ -159,8 +164,8 @@ def describe(name: str, result: Mapping[str, Any]) -> str:
 def summarize(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Returns the counts over all cases."""
     cases = results.values()
-    sums = (KILL, TERM, "resumes", "refused_resumes", "saves_cut_off", "processes_left_over")
-    longest = ("seconds_from_sigterm_to_exit_max", "seconds_from_sigterm_to_checkpoint_max")
+    sums = (*KINDS, "resumes", "refused_resumes", "saves_cut_off", "processes_left_over")
+    longest = ("seconds_from_signal_to_exit_max", "seconds_from_signal_to_checkpoint_max")
     return {
         "cases": len(results),
         "equal": sum(case["equal"] for case in cases),
@@ -175,7 +180,9 @@ def summarize(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Strike training runs at random moments, resume them, and compare.")
     parser.add_argument("--kills", type=int, default=20, help="SIGKILLs a run")
-    parser.add_argument("--terms", type=int, default=20, help="SIGTERMs a run")
+    parser.add_argument("--terms", type=int, default=10, help="SIGTERMs a run")
+    parser.add_argument("--hangups", type=int, default=10, help="SIGHUPs a run")
+    parser.add_argument("--closed-pipes", type=int, default=10, help="readers of its output that quit, a run")
     parser.add_argument("--seed", type=int, default=0, help="of the strikes")
     parser.add_argument("--parallel", type=int, default=usable_cpus(), help="cases at the same time")
     parser.add_argument("--only", nargs="+", choices=CASES, metavar="CASE", help=f"some of {', '.join(CASES)}")

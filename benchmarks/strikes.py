@@ -1,4 +1,4 @@
-"""Strikes: when a training process is hit by a signal, and what it was doing then.
+"""Strikes: when a training process is hit by a signal or loses its display, and what it was doing then.
 
 A strike in training comes at a drawn delay after the run has recorded a drawn step, so that the strikes are spread over
 the whole run however fast it is; others come in the start-up of a process, before the first checkpoint, and at the end.
@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -27,7 +29,10 @@ from rl_training.runtime.checkpoint_files import STAGING
 
 Place = Literal["start-up", "before the first checkpoint", "training", "end"]
 
-KILL, TERM = "SIGKILL", "SIGTERM"
+KILL, TERM, HANGUP = "SIGKILL", "SIGTERM", "SIGHUP"
+CLOSED_PIPE = "closed pipe"
+"""Whoever reads stdout and stderr is gone; the process trains on."""
+KINDS = (KILL, TERM, HANGUP, CLOSED_PIPE)
 START_UP_SECONDS = 3.0
 """A strike in the start-up comes at most this long after the process was started."""
 DELAY_SECONDS = 0.4
@@ -63,9 +68,9 @@ PHASES = {
 
 @dataclass(frozen=True)
 class Strike:
-    """One signal and its moment."""
+    """One strike and its moment."""
 
-    signal: str
+    kind: str
     place: Place
     step: int
     """In training: the step that the run has to have recorded."""
@@ -73,13 +78,12 @@ class Strike:
     """Seconds from that moment."""
 
 
-def draw_strikes(total_timesteps: int, kills: int, terms: int, seed: int) -> list[Strike]:
+def draw_strikes(total_timesteps: int, counts: Mapping[str, int], seed: int) -> list[Strike]:
     """Draws the strikes of one run, in the order in which they come.
 
     Args:
         total_timesteps: Of the run.
-        kills: How many SIGKILL.
-        terms: How many SIGTERM.
+        counts: How many of each kind.
         seed: The same seed draws the same strikes.
 
     Returns:
@@ -87,8 +91,8 @@ def draw_strikes(total_timesteps: int, kills: int, terms: int, seed: int) -> lis
         an eighth of them in the start-up of a process, anywhere among the others.
     """
     rng = np.random.default_rng(seed)
-    signals = [str(name) for name in rng.permutation([KILL] * kills + [TERM] * terms)]
-    count = len(signals)
+    kinds = [str(kind) for kind in rng.permutation([kind for kind in KINDS for _ in range(counts[kind])])]
+    count = len(kinds)
     places: list[Place] = ["training"] * count
     if count >= 8:
         for i in rng.choice(np.arange(1, count - 1), count // 8, replace=False):
@@ -98,8 +102,8 @@ def draw_strikes(total_timesteps: int, kills: int, terms: int, seed: int) -> lis
     longest = [START_UP_SECONDS if place == "start-up" else DELAY_SECONDS for place in places]
     delays = rng.random(count) * longest
     return [
-        Strike(name, place, total_timesteps if place == "end" else int(step), float(delay))
-        for name, place, step, delay in zip(signals, places, steps, delays, strict=True)
+        Strike(kind, place, total_timesteps if place == "end" else int(step), float(delay))
+        for kind, place, step, delay in zip(kinds, places, steps, delays, strict=True)
     ]
 
 
@@ -138,24 +142,48 @@ class Process:
         self._mark = f"{os.getpid()}-{time.monotonic_ns()}"
         path = os.pathsep.join([str(site), *filter(None, [environment.get("PYTHONPATH")])])
         more = {"PYTHONPATH": path, "SOAK_STACKS": str(self._stacks), "SOAK_MARK": self._mark}
-        self._log = home / "stderr.txt"
-        with self._log.open("wb") as log, (home / "stdout.txt").open("wb") as out:
-            self._process = subprocess.Popen(
-                command, env={**environment, **more}, cwd=ROOT, stdout=out, stderr=log, start_new_session=True
-            )
+        self._log = home / "output.txt"
+        self._log.write_bytes(b"")
+        self._process = subprocess.Popen(
+            command,
+            env={**environment, **more},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._reader_quits = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     @property
     def exit_code(self) -> int | None:
         """Returns how it ended; None while it runs."""
         return self._process.poll()
 
-    def stderr(self) -> str:
-        """Returns what it has said so far."""
+    def output(self) -> str:
+        """Returns what it has printed so far, while there was a reader."""
+        if self.exit_code is not None:
+            self._reader.join()
         return self._log.read_text(encoding="utf-8", errors="replace")
 
+    def close_pipe(self) -> None:
+        """Ends the reader of what it prints."""
+        self._reader_quits.set()
+        self._reader.join()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as pipe, self._log.open("ab", buffering=0) as log:
+            while not self._reader_quits.is_set():
+                if select.select([pipe], [], [], POLL_SECONDS)[0]:
+                    if not (text := os.read(pipe.fileno(), 65_536)):
+                        return
+                    log.write(text)
+
     def training(self) -> bool:
-        """Whether the trainer stands: its directory is said right before it trains."""
-        return "run directory: " in self.stderr()
+        """Whether the trainer stands: its directory is printed right before it trains, if there is a reader."""
+        return "run directory: " in self.output() or newest_step(self.run_dir) > self.found_step
 
     def wait_for(self, strike: Strike) -> bool:
         """Waits for the moment of a strike; returns whether the process is there to be struck."""
@@ -208,9 +236,11 @@ class Process:
     def wait(self) -> int:
         """Waits for the end; returns the exit code."""
         try:
-            return self._process.wait(GIVE_UP_SECONDS)
+            self._process.wait(GIVE_UP_SECONDS)
         except subprocess.TimeoutExpired:
-            return self.kill()
+            self.kill()
+        self._reader.join()
+        return self._process.wait()
 
     def kill(self) -> int:
         """Ends it, if it is still there."""

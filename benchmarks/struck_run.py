@@ -8,16 +8,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
-from strikes import KILL, TERM, Process, Strike, newest_step
+from strikes import CLOSED_PIPE, KILL, KINDS, Process, Strike, newest_step
 
 from rl_training.runtime.checkpoint import list_checkpoints
 from rl_training.runtime.checkpoint_files import STAGING
 
 STOPPED, USER_ERROR = 75, 2
 EXIT_SECONDS, CHECKPOINT_SECONDS = 25.0, 10.0
-"""From a SIGTERM: the process is gone within the one, its checkpoint on disk within the other."""
+"""From a SIGTERM or SIGHUP: the process is gone within the one, its checkpoint on disk within the other."""
 
 
 @dataclass
@@ -43,6 +44,8 @@ class StruckRun:
     records: list[dict[str, Any]] = field(default_factory=list)
     refusals: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
+    living: Process | None = None
+    """The process that trains on after its pipe was closed."""
 
     def run(self, strikes: Sequence[Strike]) -> dict[str, Any]:
         """Delivers all strikes and lets the run come to its end; returns what happened, with every fault."""
@@ -51,15 +54,18 @@ class StruckRun:
             if self.faults:
                 break
         while not self.faults:
-            process = self._start()
+            process = self._next_process()
             if process.wait() == 0:
                 self._count_left_over(process)
                 break
             self._ended_by_itself(process)
         return self._result()
 
-    def _start(self) -> Process:
-        """Starts the run where it is not there, and resumes it where it is."""
+    def _next_process(self) -> Process:
+        """Returns the process that still trains; else starts the run, or resumes it where it is there."""
+        if self.living is not None:
+            living, self.living = self.living, None
+            return living
         there = self.run_dir.exists()
         words = ["-m", "rl_training", "resume", str(self.run_dir), "--no-track"] if there else self.train
         self.counts["resumes" if there else "starts"] += 1
@@ -67,7 +73,7 @@ class StruckRun:
 
     def _deliver(self, strike: Strike) -> None:
         while not self.faults:
-            process = self._start()
+            process = self._next_process()
             try:
                 if process.wait_for(strike):
                     self._strike(process, strike)
@@ -76,14 +82,19 @@ class StruckRun:
                     self.counts["complete_before_their_strike"] += 1
                     strike = replace(strike, place="start-up")
             finally:
-                if process.exit_code is None:
+                if process.exit_code is None and process is not self.living:
                     process.kill()
 
     def _strike(self, process: Process, strike: Strike) -> None:
         seen, was_training, phase = newest_step(self.run_dir), process.training(), process.phase()
         if phase == "collection" and seen < self.warm_up:
             phase = "warm-up"
-        sent, seconds = process.strike(strike.signal)
+        if strike.kind == CLOSED_PIPE:
+            process.close_pipe()
+            self.records.append({**asdict(strike), "phase": phase, "recorded_step": seen})
+            self.living = process
+            return
+        sent, seconds = process.strike(strike.kind)
         newest, written = self._newest_checkpoint()
         record = {
             **asdict(strike),
@@ -100,13 +111,13 @@ class StruckRun:
         self._judge(record, was_training, process)
 
     def _judge(self, record: dict[str, Any], was_training: bool, process: Process) -> None:
-        code, what = record["exit_code"], f"strike {len(self.records)} ({record['signal']} in {record['phase']})"
-        if record["signal"] == KILL:
+        code, what = record["exit_code"], f"strike {len(self.records)} ({record['kind']} in {record['phase']})"
+        if record["kind"] == KILL:
             if code != -9:
                 self.faults.append(f"{what}: exit code {code}")
             return
-        if code != STOPPED and (was_training or code != -15):
-            self.faults.append(f"{what}: exit code {code}, expected {STOPPED}: {process.stderr()[-1000:]}")
+        if code != STOPPED and (was_training or code != -Signals[record["kind"]]):
+            self.faults.append(f"{what}: exit code {code}, expected {STOPPED}: {process.output()[-1000:]}")
         if record["seconds_to_exit"] > EXIT_SECONDS or record["seconds_to_checkpoint"] > CHECKPOINT_SECONDS:
             self.faults.append(
                 f"{what}: {record['seconds_to_exit']} s to its end, {record['seconds_to_checkpoint']} s to save"
@@ -119,7 +130,7 @@ class StruckRun:
     def _ended_by_itself(self, process: Process) -> bool:
         """Takes in an end that no strike has brought; returns whether the run was complete."""
         self._count_left_over(process)
-        lines = [line for line in process.stderr().splitlines() if line.startswith("error: ")]
+        lines = [line for line in process.output().splitlines() if line.startswith("error: ")]
         if process.exit_code == 0:
             return True
         refused = process.exit_code == USER_ERROR and self._newest_checkpoint()[0] is None
@@ -127,7 +138,7 @@ class StruckRun:
             self.refusals[lines[0].replace(str(self.run_dir), "RUN_DIR")] += 1
             shutil.rmtree(self.run_dir)
         else:
-            self.faults.append(f"ended by itself with exit code {process.exit_code}: {process.stderr()[-1000:]}")
+            self.faults.append(f"ended by itself with exit code {process.exit_code}: {process.output()[-1000:]}")
         return False
 
     def _newest_checkpoint(self) -> tuple[int | None, float]:
@@ -145,20 +156,21 @@ class StruckRun:
     def _result(self) -> dict[str, Any]:
         if stubs := find_stubs(self.run_dir):
             self.faults.append(f"left in the run's directory: {stubs}")
-        terms = [record for record in self.records if record["signal"] == TERM]
+        ended = [record for record in self.records if record["kind"] != CLOSED_PIPE]
+        asked = [record for record in ended if record["kind"] != KILL]
         return {
-            **{name: sum(record["signal"] == name for record in self.records) for name in (KILL, TERM)},
+            **{kind: sum(record["kind"] == kind for record in self.records) for kind in KINDS},
             "phases": dict(Counter(record["phase"] for record in self.records).most_common()),
-            "exit_codes": dict(Counter(str(record["exit_code"]) for record in self.records)),
-            "saves_cut_off": sum(record["save_cut_off"] for record in self.records),
+            "exit_codes": dict(Counter(str(record["exit_code"]) for record in ended)),
+            "saves_cut_off": sum(record["save_cut_off"] for record in ended),
             **{name: self.counts[name] for name in ("starts", "resumes", "complete_before_their_strike")},
             "refused_resumes": self.refusals.total(),
             "refusals": dict(self.refusals),
             "processes_left_over": self.counts["processes_left_over"],
             "stubs_left": stubs,
-            "seconds_from_sigterm_to_exit_max": max((record["seconds_to_exit"] for record in terms), default=None),
-            "seconds_from_sigterm_to_checkpoint_max": max(
-                (record["seconds_to_checkpoint"] for record in terms), default=None
+            "seconds_from_signal_to_exit_max": max((record["seconds_to_exit"] for record in asked), default=None),
+            "seconds_from_signal_to_checkpoint_max": max(
+                (record["seconds_to_checkpoint"] for record in asked), default=None
             ),
             "faults": self.faults,
             "strikes": self.records,

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import torch
 from common import environment
 from run_comparison import compare_points, compare_values, differences, read_points
-from strikes import KILL, TERM, Strike, draw_strikes
+from strikes import CLOSED_PIPE, HANGUP, KILL, KINDS, TERM, Strike, draw_strikes
 from struck_run import StruckRun, find_stubs
 
 from rl_training.api.training import run_training
@@ -50,13 +51,15 @@ def test_a_run_that_is_killed_and_stopped_is_the_run_that_was_not(whole: Path, t
     run = struck_run(tmp_path)
     run.run_dir.mkdir()
     (run.run_dir / "config.yaml").touch()  # as a kill before the first checkpoint leaves it: refused, and started anew
-    result = run.run([Strike(KILL, "training", 1_500, 0.03), Strike(TERM, "training", 3_500, 0.03)])
+    strikes = [(KILL, 1_500), (CLOSED_PIPE, 2_500), (HANGUP, 3_500), (CLOSED_PIPE, 5_000)]
+    result = run.run([Strike(kind, "training", step, 0.03) for kind, step in strikes])
     assert result["faults"] == []
-    assert (result[KILL], result[TERM], result["exit_codes"]) == (1, 1, {"-9": 1, "75": 1})
+    assert [result[kind] for kind in KINDS] == [1, 0, 1, 2]
+    assert result["exit_codes"] == {"-9": 1, "75": 1}
     assert (result["starts"], result["resumes"], result["refused_resumes"]) == (1, 3, 1)
     (refusal,) = result["refusals"]
     assert refusal.startswith("error: RUN_DIR holds a run that ended before its first checkpoint; ")
-    killed, stopped = result["strikes"]
+    killed, _, stopped, _ = result["strikes"]
     assert killed["checkpoint_step"] >= 1_024
     assert stopped["checkpoint_step"] >= stopped["recorded_step"] >= 3_500
     assert 0 <= stopped["seconds_to_checkpoint"] <= stopped["seconds_to_exit"] < 25
@@ -71,16 +74,17 @@ def test_what_a_killed_process_trained_beyond_its_checkpoint_is_no_fault_of_the_
     run = struck_run(tmp_path)
     run.run_dir.mkdir()
     (run.run_dir / "metrics.jsonl").write_text('{"step": 1536}\n')
-    record = {"signal": TERM, "phase": "update", "exit_code": 75, "checkpoint_step": 1_408}
+    record = {"kind": TERM, "phase": "update", "exit_code": 75, "checkpoint_step": 1_408}
     record |= {"seconds_to_exit": 0.1, "seconds_to_checkpoint": 0.0}
     run._judge(record, True, SimpleNamespace(found_step=found_step))  # type: ignore[arg-type]
     assert len(run.faults) == faults
 
 
 def test_strikes_are_drawn_from_the_seed_and_spread_over_the_run() -> None:
-    strikes = draw_strikes(40_000, 20, 20, 7)
-    assert strikes == draw_strikes(40_000, 20, 20, 7) != draw_strikes(40_000, 20, 20, 8)
-    assert sorted(strike.signal for strike in strikes) == [KILL] * 20 + [TERM] * 20
+    counts = {KILL: 20, TERM: 5, HANGUP: 5, CLOSED_PIPE: 10}
+    strikes = draw_strikes(40_000, counts, 7)
+    assert strikes == draw_strikes(40_000, counts, 7) != draw_strikes(40_000, counts, 8)
+    assert Counter(strike.kind for strike in strikes) == counts
     places = [strike.place for strike in strikes]
     assert (places[0], places[-1], places.count("start-up")) == ("before the first checkpoint", "end", 5)
     assert all(i * 1_000 <= strike.step < (i + 1) * 1_000 for i, strike in enumerate(strikes[:-1]))
