@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check services-test secrets extras-test compose-up compose-test gpu-test soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-replay bench-speed bench-solved bench-scaling screenshots clean
+.PHONY: help setup train test check services-test secrets extras-test compose-up compose-test compose-starts gpu-test soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-replay bench-speed bench-solved bench-scaling screenshots clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -25,7 +25,8 @@ help:
 	@echo "  make services-test    run the tests that start real servers"
 	@echo "  make secrets          make the passwords that docker-compose.yml reads, once"
 	@echo "  make compose-up       build and start docker-compose.yml, with the commit on record in images and runs"
-	@echo "  make compose-test     build, start, use, kill and remove docker-compose.yml with a real engine (STORE=classic, STARTS=10)"
+	@echo "  make compose-test     build, start, use, kill and remove docker-compose.yml with a real engine (STORE=classic)"
+	@echo "  make compose-starts   measure ten starts of it while other processes keep every core busy"
 	@echo "  make extras-test      install the extras for Atari and EnvPool and run their tests"
 	@echo "  make gpu-test         on a machine with a GPU that torch sees: run the tests of learning on it"
 	@echo "  make soak             strike trainings by 40 signals and 10 closed pipes each; compare them with ones that nothing struck"
@@ -76,7 +77,10 @@ compose-up: secrets
 	@GIT_COMMIT=$$(git describe --always --dirty --abbrev=40 --exclude='*') docker compose up --build --detach
 
 compose-test: $(READY)
-	@PYTHONPATH=benchmarks:tests/services $(BIN)/python tests/compose/run.py $(if $(STORE),--store $(STORE)) $(if $(STARTS),--starts $(STARTS))
+	@PYTHONPATH=benchmarks:tests/services $(BIN)/python tests/compose/run.py $(if $(STORE),--store $(STORE))
+
+compose-starts: $(READY)
+	@PYTHONPATH=benchmarks:tests/services $(BIN)/python tests/compose/run.py $(if $(STORE),--store $(STORE)) --starts 10
 
 extras-test: $(READY)
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[atari,envpool]'

@@ -2,9 +2,9 @@
 
     make compose-test
     make compose-test STORE=classic             # the engine's older image store
-    make compose-test STARTS=10                 # and 10 starts while other processes keep every core busy
+    make compose-starts                         # instead, 10 starts while other processes keep every core busy
 
-The result, with times and versions, goes to benchmarks/results/compose-STORE.json.
+The result, with times and versions, goes to benchmarks/results/compose-STORE.json or compose-starts.json.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ def main() -> int:
     """Runs everything; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", choices=STORES, help="the image store; by default that of the engine")
-    parser.add_argument("--starts", type=int, default=0, help="starts to measure beside busy processes")
+    parser.add_argument("--starts", type=int, default=0, help="measure so many starts beside busy processes instead")
     parser.add_argument("--busy", type=int, default=usable_cpus(), help="how many busy processes")
-    parser.add_argument("--only-starts", action="store_true", help="build, and measure starts alone; no result file")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is removed then, too
     scratch = Path(tempfile.mkdtemp(prefix="rl-training-compose-"))
@@ -50,8 +49,8 @@ def main() -> int:
         return 1
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    if not given.only_starts:
-        say(f"written: {write_json('compose-' + result['image_store'], result).name}")
+    name = "compose-starts" if given.starts else f"compose-{result['image_store']}"
+    say(f"written: {write_json(name, result).name}")
     return 0 if result.get("starts", {}).get("good", given.starts) == given.starts else 1
 
 
@@ -66,12 +65,12 @@ def _test(there: Engine, scratch: Path, given: argparse.Namespace, result: dict[
             stack.make_clone()
             stack.up("--build")
         result["image_megabytes"] = _sizes(stack)
-        if not given.only_starts:
-            _check(stack, seconds)
-        stack.down()
         if given.starts:
+            stack.down()
             with phase("starts", seconds):
                 result["starts"] = measure_starts(stack, given.starts, given.busy)
+        else:
+            _check(stack, seconds)
     finally:
         with phase("removal", seconds):
             stack.down()
