@@ -93,9 +93,9 @@ def as_before(config: TrainConfig, checkpoint: Checkpoint) -> TrainConfig:
 
     The settings are those of the flow run's parameters, since a checkpoint's have no plain secrets.
     """
-    from rl_training.experiment.loading import config_of_checkpoint
+    from rl_training.experiment.loading import recorded_settings
 
-    return config.model_copy(update={"run_dir": config_of_checkpoint(checkpoint).run_dir})
+    return config.model_copy(update={"run_dir": recorded_settings(checkpoint).run_dir})
 
 
 def _is_of_this_flow_run(run_dir: Path) -> bool:

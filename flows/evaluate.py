@@ -19,6 +19,7 @@ def evaluate_flow(
     episodes: Annotated[int, Field(ge=1)] | None = None,
     roll_back: bool = False,
     overrides: dict[str, Any] | list[str] | None = None,
+    allow_modules: list[str] | None = None,
 ) -> dict[str, Any]:
     """Plays fresh episodes; those of a registered version are logged to its model's monitoring run.
 
@@ -33,6 +34,7 @@ def evaluate_flow(
         roll_back: Whether the champion before is to be champion again where this one has dropped.
         overrides: Settings of `promotion.*`, `evaluation.*` and `env_kwargs.*` that differ from those at the promotion,
             nested or by dotted keys, as a mapping or a list of texts.
+        allow_modules: As for resume-flow.
 
     Returns:
         The evaluation as JSON (`dropped`, `reasons`, `evaluation`, ...) with `rolled_back`: what became champion in its
@@ -41,6 +43,7 @@ def evaluate_flow(
     Raises:
         CheckpointError: The policy is damaged.
         ConfigError: A fault of the overrides; nothing was played or logged.
+        ModuleRefused: The policy was received, and names a module that nobody has allowed.
         NoChampion: A person asks for a champion, and there is none.
         UserError: There is no such source, or nothing to roll back to.
     """
@@ -51,7 +54,7 @@ def evaluate_flow(
     hand_down_blocks()
     if roll_back:
         require_registered(source)
-    result = monitor(source, over_stored(overrides), episodes)
+    result = monitor(source, over_stored(overrides), episodes, allow_modules or ())
     if "skipped" in result:
         return skipped(result["skipped"])
     rolled_back = None

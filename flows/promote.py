@@ -13,7 +13,10 @@ from flows.tasks import promote_candidate
 
 @flow(name="promote-flow")
 def promote_flow(
-    candidate: str, overrides: dict[str, Any] | list[str] | None = None, force: str | None = None
+    candidate: str,
+    overrides: dict[str, Any] | list[str] | None = None,
+    force: str | None = None,
+    allow_modules: list[str] | None = None,
 ) -> dict[str, Any]:
     """Registers a candidate and lets the gate decide; a new champion raises the event `rl.champion.promoted`.
 
@@ -23,6 +26,7 @@ def promote_flow(
         overrides: Settings of `promotion.*` and `evaluation.*` that differ from the run's, nested or by dotted keys, as
             a mapping or a list of texts.
         force: A reason to make it champion whatever the gate finds; it stays on record.
+        allow_modules: As for resume-flow.
 
     Returns:
         The decision as JSON: `verdict`, `reasons`, `model`, `version`, `alias`, and so on.
@@ -30,7 +34,8 @@ def promote_flow(
     Raises:
         CheckpointError: The candidate or the champion's copy is damaged.
         ConfigError: A fault of the overrides; nothing was played or registered.
+        ModuleRefused: The candidate was received, and names a module that nobody has allowed.
         UserError: There is no such candidate, or the reason is empty.
     """
     hand_down_blocks()
-    return promote_candidate(candidate, over_stored(overrides), force)
+    return promote_candidate(candidate, over_stored(overrides), force, allow_modules or ())

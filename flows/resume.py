@@ -14,7 +14,10 @@ from flows.tasks import fetch, validate
 
 @flow(name="resume-flow")
 def resume_flow(
-    source: str, overrides: dict[str, Any] | list[str] | None = None, fine_tune: bool = False
+    source: str,
+    overrides: dict[str, Any] | list[str] | None = None,
+    fine_tune: bool = False,
+    allow_modules: list[str] | None = None,
 ) -> dict[str, Any]:
     """Reloads a checkpoint and trains on from it.
 
@@ -27,6 +30,8 @@ def resume_flow(
             `{"total_timesteps": 200000}` or `["total_timesteps=200000"]`.
         fine_tune: Begin a new run with the checkpoint's weights alone; all settings but those of the network may change
             then, the environment among them.
+        allow_modules: Modules of environments and wrappers that a received run may name; a run of the worker's own
+            home, or one whose modules it has trained with, needs none.
 
     Returns:
         The summary; see `flows.chain.summarize`.
@@ -36,6 +41,7 @@ def resume_flow(
             network fits.
         ConfigError: A line for every fault of the overrides; nothing was made, trained or logged.
         EnvironmentRefused: The environment can't be trained on.
+        ModuleRefused: The run was received, and names a module that nobody has allowed.
         RunFailed: The run broke; its last good checkpoint is kept.
     """
     from rl_training.experiment.loading import config_to_resume
@@ -46,7 +52,9 @@ def resume_flow(
     hand_down_blocks()
     # All of it was verified when it was fetched.
     checkpoint = open_checkpoint(fetch(source, fine_tune), policy_only=True)
-    settings = config_to_resume(checkpoint, over_stored(overrides), fine_tune=fine_tune)
+    settings = config_to_resume(
+        checkpoint, over_stored(overrides), fine_tune=fine_tune, allow_modules=allow_modules or ()
+    )
     make_trainer = get_algorithm(settings.algo).make_trainer
     resume_from = WeightsOf(checkpoint) if fine_tune else checkpoint
     with hold_job(settings):

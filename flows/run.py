@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -80,7 +80,12 @@ def run_train_flow(
 
 
 def run_resume_flow(
-    source: str | Path, overrides: Overrides = (), callbacks: Sequence[Callback] = (), *, fine_tune: bool = False
+    source: str | Path,
+    overrides: Overrides = (),
+    callbacks: Sequence[Callback] = (),
+    *,
+    fine_tune: bool = False,
+    allow_modules: Collection[str] = (),
 ) -> FlowSummary:
     """Runs resume-flow in this process; see `run_train_flow`.
 
@@ -89,11 +94,13 @@ def run_resume_flow(
         overrides: Settings that change.
         callbacks: See training besides the flow's own.
         fine_tune: Begin a new run with the checkpoint's weights alone.
+        allow_modules: Modules that a received run may name.
     """
     with before_import(), _quiet_prefect():
         from flows.resume import resume_flow
 
-        return FlowSummary(_run(lambda: resume_flow(str(source), _plain(overrides), fine_tune), callbacks))
+        parameters = str(source), _plain(overrides), fine_tune, list(allow_modules)
+        return FlowSummary(_run(lambda: resume_flow(*parameters), callbacks))
 
 
 def run_retrain_flow(
@@ -123,7 +130,12 @@ def run_retrain_flow(
 
 
 def run_evaluate_flow(
-    source: str | Path, overrides: Overrides = (), *, episodes: int | None = None, roll_back: bool = False
+    source: str | Path,
+    overrides: Overrides = (),
+    *,
+    episodes: int | None = None,
+    roll_back: bool = False,
+    allow_modules: Collection[str] = (),
 ) -> dict[str, Any]:
     """Runs evaluate-flow in this process, and returns its result.
 
@@ -132,6 +144,7 @@ def run_evaluate_flow(
         overrides: Settings of `promotion.*`, `evaluation.*` and `env_kwargs.*` that differ.
         episodes: How many, in place of `promotion.episodes`.
         roll_back: Whether a champion that has dropped is rolled back.
+        allow_modules: Modules that a received policy may name.
 
     Raises:
         UserError: The source, the settings or a server can't be used.
@@ -141,21 +154,29 @@ def run_evaluate_flow(
     with before_import(), _quiet_prefect():
         from flows.evaluate import evaluate_flow
 
-        return _run(lambda: evaluate_flow(str(source), episodes, roll_back, _plain(overrides)))
+        parameters = str(source), episodes, roll_back, _plain(overrides), list(allow_modules)
+        return _run(lambda: evaluate_flow(*parameters))
 
 
-def run_promote_flow(candidate: str | Path, overrides: Overrides = (), *, force: str | None = None) -> dict[str, Any]:
+def run_promote_flow(
+    candidate: str | Path,
+    overrides: Overrides = (),
+    *,
+    force: str | None = None,
+    allow_modules: Collection[str] = (),
+) -> dict[str, Any]:
     """Runs promote-flow in this process, and returns its result; see `run_evaluate_flow`.
 
     Args:
         candidate: A run, a checkpoint's directory, or a registered version.
         overrides: Settings of `promotion.*` and `evaluation.*` that differ.
         force: A reason to make it champion whatever the gate finds.
+        allow_modules: Modules that a received candidate may name.
     """
     with before_import(), _quiet_prefect():
         from flows.promote import promote_flow
 
-        return _run(lambda: promote_flow(str(candidate), _plain(overrides), force))
+        return _run(lambda: promote_flow(str(candidate), _plain(overrides), force, list(allow_modules)))
 
 
 def _plain(value: Any) -> Any:

@@ -6,7 +6,7 @@ retry can't change (settings, a refused environment, a NaN) is never retried.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -167,11 +167,13 @@ def promote(run: OpenRun, checkpoint: str) -> dict[str, Any]:
     retry_delay_seconds=[2, 10],
     retry_condition_fn=may_pass,
 )
-def promote_candidate(candidate: str, overrides: Overrides, force: str | None) -> dict[str, Any]:
+def promote_candidate(
+    candidate: str, overrides: Overrides, force: str | None, allow_modules: Collection[str]
+) -> dict[str, Any]:
     """Registers whatever is offered and lets the gate decide; see `rl_training.api.promotion.promote_candidate`."""
     from rl_training.api.promotion import promote_candidate as decide
 
-    return _decided(decide(candidate, overrides, force=force), link=True)
+    return _decided(decide(candidate, overrides, force=force, allow_modules=allow_modules), link=True)
 
 
 def _decided(result: PromotionResult, *, link: bool) -> dict[str, Any]:
@@ -181,7 +183,7 @@ def _decided(result: PromotionResult, *, link: bool) -> dict[str, Any]:
 
 
 @task(name="monitor", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=may_pass)
-def monitor(source: str, overrides: Overrides, episodes: int | None) -> dict[str, Any]:
+def monitor(source: str, overrides: Overrides, episodes: int | None, allow_modules: Collection[str]) -> dict[str, Any]:
     """Plays fresh episodes and compares them with the promotion; see `rl_training.api.monitoring.monitor`.
 
     The evaluation is the flow run's own: each try of it plays the same episodes, and none where they are on record.
@@ -193,7 +195,7 @@ def monitor(source: str, overrides: Overrides, episodes: int | None) -> dict[str
 
     evaluation_id = None if flow_run.id is None else str(flow_run.id)
     try:
-        result = play(source, overrides, episodes=episodes, evaluation_id=evaluation_id)
+        result = play(source, overrides, episodes=episodes, evaluation_id=evaluation_id, allow_modules=allow_modules)
     except NoChampion as none:
         if not is_scheduled():
             raise

@@ -17,9 +17,9 @@ from typing import Annotated, NoReturn
 from cyclopts import App, CycloptsError, Parameter, validators
 
 from rl_training import __version__, cli_flows, cli_models, cli_server
-from rl_training.cli_options import Config, FineTune, Json, Set, Source
+from rl_training.cli_options import AllowModule, Config, FineTune, Json, Set, Source
 from rl_training.cli_output import log_to_stderr, result_stream, write_result
-from rl_training.cli_running import EXIT_FAILED, StoppedEarly, finish, source_stays
+from rl_training.cli_running import EXIT_FAILED, StoppedEarly, finish, keeping_out, source_stays
 from rl_training.config.paths import require_places, settle
 from rl_training.errors import RLTrainingError, UserError, foreign_cause
 from rl_training.runtime.stopping import EXIT_STOPPED, Terminated, interrupted_by_signals
@@ -84,32 +84,47 @@ def resume(
     *,
     fine_tune: FineTune = False,
     set_: Set = (),
+    allow_module: AllowModule = (),
     no_track: NoTrack = False,
     offline: Offline = False,
     json: Json = False,
 ) -> int:
     """Train on from a run's newest good checkpoint, or from the checkpoint given."""
-    with source_stays(source), result_stream() as out:
+    with source_stays(source), keeping_out(source), result_stream() as out:
         from rl_training.api.training import resume_training
         from rl_training.cli_progress import make_progress
 
         summary = resume_training(
-            source, set_, [make_progress()], fine_tune=fine_tune, track=not no_track, offline=offline
+            source,
+            set_,
+            [make_progress()],
+            fine_tune=fine_tune,
+            allow_modules=allow_module,
+            track=not no_track,
+            offline=offline,
         )
         return finish(summary, out, json, offline=offline or no_track)
 
 
 @app.command
-def evaluate(source: Source, *, episodes: Episodes = None, seed: Seed = None, json: Json = False) -> int:
+def evaluate(
+    source: Source,
+    *,
+    episodes: Episodes = None,
+    seed: Seed = None,
+    allow_module: AllowModule = (),
+    json: Json = False,
+) -> int:
     """Play held-out episodes with a checkpoint's greedy policy."""
-    with result_stream() as out:
+    with keeping_out(source), result_stream() as out:
         from rl_training.api.summary import evaluation_line, evaluation_numbers
         from rl_training.runtime.workflows import evaluate_checkpoint
         from rl_training.tracking.sources import download_checkpoint
 
         checkpoint = download_checkpoint(source, wanted="policy")
-        evaluation = evaluation_numbers(evaluate_checkpoint(checkpoint, episodes=episodes, seed=seed).to_dict())
-        result = {
+        result = evaluate_checkpoint(checkpoint, episodes=episodes, seed=seed, allow_modules=allow_module)
+        evaluation = evaluation_numbers(result.to_dict())
+        values = {
             "checkpoint": str(checkpoint.path),
             "run_uid": checkpoint.run_uid,
             "num_timesteps": checkpoint.num_timesteps,
@@ -117,7 +132,7 @@ def evaluate(source: Source, *, episodes: Episodes = None, seed: Seed = None, js
             "evaluation": evaluation,
         }
         lines = [evaluation_line(evaluation), f"checkpoint: {checkpoint.path}"]
-        write_result(out, result, lines, as_json=json)
+        write_result(out, values, lines, as_json=json)
         return 0
 
 

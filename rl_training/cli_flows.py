@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter, validators
 
-from rl_training.cli_options import Candidate, Config, FineTune, Force, Json, Rules, Set, Source
+from rl_training.cli_options import AllowModule, Candidate, Config, FineTune, Force, Json, Rules, Set, Source
 from rl_training.cli_output import result_stream, write_result
-from rl_training.cli_running import finish, source_stays
+from rl_training.cli_running import finish, keeping_out, source_stays
 
 flow = App(name="flow", help="The same as a Prefect flow, with promotion and a report.")
 
@@ -38,13 +38,21 @@ def train(*, config: Config, set_: Set = (), json: Json = False) -> int:
 
 
 @flow.command
-def resume(source: Source, *, fine_tune: FineTune = False, set_: Set = (), json: Json = False) -> int:
+def resume(
+    source: Source,
+    *,
+    fine_tune: FineTune = False,
+    set_: Set = (),
+    allow_module: AllowModule = (),
+    json: Json = False,
+) -> int:
     """Run resume-flow: train on from a checkpoint, then evaluate, promote, report."""
-    with source_stays(source), result_stream() as out:
+    with source_stays(source), keeping_out(source), result_stream() as out:
         from flows.run import run_resume_flow
         from rl_training.cli_progress import make_progress
 
-        return finish(run_resume_flow(source, set_, [make_progress()], fine_tune=fine_tune), out, json)
+        summary = run_resume_flow(source, set_, [make_progress()], fine_tune=fine_tune, allow_modules=allow_module)
+        return finish(summary, out, json)
 
 
 @flow.command
@@ -62,15 +70,21 @@ def retrain(
 
 @flow.command
 def evaluate(
-    source: Policy, *, episodes: Episodes = None, roll_back: RollBack = False, set_: Rules = (), json: Json = False
+    source: Policy,
+    *,
+    episodes: Episodes = None,
+    roll_back: RollBack = False,
+    set_: Rules = (),
+    allow_module: AllowModule = (),
+    json: Json = False,
 ) -> int:
     """Run evaluate-flow: play fresh episodes, and say of a champion whether it is as good as when it was promoted."""
-    with result_stream() as out:
+    with keeping_out(source), result_stream() as out:
         from flows.run import run_evaluate_flow
         from rl_training.api.monitoring import monitoring_lines
         from rl_training.api.promotion import RollbackResult
 
-        result = run_evaluate_flow(source, set_, episodes=episodes, roll_back=roll_back)
+        result = run_evaluate_flow(source, set_, episodes=episodes, roll_back=roll_back, allow_modules=allow_module)
         lines = monitoring_lines(result)
         if result["rolled_back"] is not None:
             lines += RollbackResult(**result["rolled_back"]).lines()
@@ -79,12 +93,19 @@ def evaluate(
 
 
 @flow.command
-def promote(source: Candidate, *, set_: Rules = (), force: Force = None, json: Json = False) -> int:
+def promote(
+    source: Candidate,
+    *,
+    set_: Rules = (),
+    force: Force = None,
+    allow_module: AllowModule = (),
+    json: Json = False,
+) -> int:
     """Run promote-flow: let a candidate play against the champion, and make it champion if it is better."""
-    with result_stream() as out:
+    with keeping_out(source), result_stream() as out:
         from flows.run import run_promote_flow
         from rl_training.tracking.decision import promotion_lines
 
-        result = run_promote_flow(source, set_, force=force)
+        result = run_promote_flow(source, set_, force=force, allow_modules=allow_module)
         write_result(out, result, promotion_lines(result), as_json=json)
         return 0

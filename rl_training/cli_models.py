@@ -9,19 +9,27 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from rl_training.cli_options import Candidate, Force, Json, Rules
+from rl_training.cli_options import AllowModule, Candidate, Force, Json, Rules
 from rl_training.cli_output import result_stream, write_result
+from rl_training.cli_running import keeping_out
 
 Model = Annotated[str, Parameter(help="The registered model's name.")]
 Reason = Annotated[str, Parameter(metavar="TEXT", help="Why; it stays on the version that is rolled back.")]
 
 
-def promote(source: Candidate, *, set_: Rules = (), force: Force = None, json: Json = False) -> int:
+def promote(
+    source: Candidate,
+    *,
+    set_: Rules = (),
+    force: Force = None,
+    allow_module: AllowModule = (),
+    json: Json = False,
+) -> int:
     """Let a candidate play against the champion, on fresh episodes, and make it champion if it is better."""
-    with result_stream() as out:
+    with keeping_out(source), result_stream() as out:
         from rl_training.api.promotion import promote_candidate
 
-        result = promote_candidate(source, set_, force=force)
+        result = promote_candidate(source, set_, force=force, allow_modules=allow_module)
         write_result(out, result.to_dict(), result.lines(), as_json=json)
         return 0
 

@@ -17,6 +17,14 @@ Candidate = Annotated[
         "models:/NAME/VERSION.",
     ),
 ]
+AllowModule = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="--allow-module",
+        metavar="MODULE",
+        help="A module that a received run's environment or wrapper may come from; repeatable.",
+    ),
+]
 Set = Annotated[
     tuple[str, ...],
     Parameter(name="--set", metavar="KEY=VALUE", help="Override a setting by its dotted key; repeatable."),

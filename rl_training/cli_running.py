@@ -6,9 +6,11 @@ import logging
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TextIO
 
 from rl_training.cli_output import ResultLost, Summary, write_result
+from rl_training.config.import_guard import keep_out, run_directory
 from rl_training.runtime.stopping import EXIT_STOPPED
 from rl_training.signal_handlers import SIGNALS
 
@@ -28,6 +30,14 @@ def source_stays(source: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt as interruption:
         raise StoppedEarly(f"stopped before training went on; {source} is as it was") from interruption
+
+
+@contextmanager
+def keeping_out(source: str) -> Iterator[None]:
+    """Has nothing imported from inside a received directory, by the libraries either that the command imports."""
+    if Path(source).is_dir():
+        keep_out(run_directory(Path(source)))
+    yield
 
 
 def finish(summary: Summary, out: TextIO, as_json: bool, *, offline: bool = False) -> int:

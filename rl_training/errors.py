@@ -54,6 +54,10 @@ class ConfigError(UserError):
     """Settings that can't be used; the message lists every fault of the source at once."""
 
 
+class ModuleRefused(UserError):
+    """A received run names a module that the user has not allowed, or that lies inside of what was received."""
+
+
 class EnvironmentRefused(UserError):
     """The environment or its spaces can't be trained on; found before training."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +50,12 @@ __all__ = [
 
 @reserve_training()
 def resume(
-    checkpoint: str | Path, callbacks: Iterable[Callback] = (), *, fine_tune: bool = False, **overrides: Any
+    checkpoint: str | Path,
+    callbacks: Iterable[Callback] = (),
+    *,
+    fine_tune: bool = False,
+    allow_modules: Collection[str] = (),
+    **overrides: Any,
 ) -> TrainResult:
     """Trains on from a checkpoint, as if training had never stopped.
 
@@ -58,6 +63,7 @@ def resume(
         checkpoint: A checkpoint's directory, or a run's directory, of which the newest good checkpoint is taken.
         callbacks: What sees the run go on, in the order given.
         fine_tune: Begin a new run with the checkpoint's weights alone, in another environment for one.
+        allow_modules: Modules of environments and wrappers that a received checkpoint may name.
         **overrides: Settings that change, `total_timesteps` for one; some must stay as they were.
 
     Returns:
@@ -67,5 +73,7 @@ def resume(
         CheckpointError: There is no good checkpoint there, or a setting that must stay equal was changed.
         ConfigError: An override is no valid setting.
         UserError: This process trains already.
+        ModuleRefused: A received checkpoint names a module that nobody has allowed.
     """
-    return DefaultExperimentManager().resume(checkpoint, callbacks, fine_tune=fine_tune, **overrides).train()
+    manager = DefaultExperimentManager()
+    return manager.resume(checkpoint, callbacks, fine_tune=fine_tune, allow_modules=allow_modules, **overrides).train()

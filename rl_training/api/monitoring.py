@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from rl_training.config.checking import require_sections
 from rl_training.config.overrides import Overrides, read_overrides
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import NoChampion, UserError
-from rl_training.experiment.loading import config_from_mapping, config_of_checkpoint
+from rl_training.experiment.loading import config_from_mapping, config_of_checkpoint, recorded_settings
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.stopping import StopFlag
@@ -118,6 +118,7 @@ def monitor(
     *,
     episodes: int | None = None,
     evaluation_id: str | None = None,
+    allow_modules: Collection[str] = (),
     tracking_uri: str | None = None,
     stop: StopFlag | None = None,
 ) -> MonitoringResult:
@@ -131,6 +132,7 @@ def monitor(
         episodes: How many, in place of `promotion.episodes`.
         evaluation_id: Of a registered version's evaluation that is asked for again: one that is there is not played a
             second time. By default a new one.
+        allow_modules: Modules that a received policy may name; see `rl_training.config.modules`.
         tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded one.
         stop: Polled between steps of the episodes.
 
@@ -138,6 +140,7 @@ def monitor(
         CheckpointError: The policy is damaged.
         ConfigError: An override is not valid, or changes something else.
         EnvironmentFault: An environment broke its contract.
+        ModuleRefused: A received policy names a module that nobody has allowed.
         NoChampion: The source is a champion, and there is none.
         TrackingError: MLflow can't be reached.
         UserError: There is no such source.
@@ -148,15 +151,16 @@ def monitor(
     parsed = None if Path(source).exists() else parse_source(str(source))
     if not isinstance(parsed, ModelSource):
         checkpoint = download_checkpoint(source, tracking_uri=tracking_uri, wanted="policy")
-        config = _settings(checkpoint, None, overrides, episodes)
+        given = config_of_checkpoint(checkpoint, allow_modules=allow_modules)
+        config = _settings(given, None, overrides, episodes)
         evaluation = _play(checkpoint, config, evaluation_id, None, stop)
         drop = find_drop(evaluation, None, config.promotion)
-        return _result(checkpoint, evaluation_id, evaluation, drop)
+        return _result(checkpoint, given.env_id, evaluation_id, evaluation, drop)
     uri = resolve_tracking_uri(tracking_uri)
     with reaching(uri, str(source)):
         client = connect(uri)
         version = _version_of(client, uri, parsed)
-        return _monitor_version(client, uri, version, overrides, episodes, evaluation_id, stop)
+        return _monitor_version(client, uri, version, overrides, episodes, evaluation_id, allow_modules, stop)
 
 
 def require_registered(source: str | Path) -> None:
@@ -190,14 +194,16 @@ def _monitor_version(
     overrides: Overrides,
     episodes: int | None,
     evaluation_id: str,
+    allow_modules: Collection[str],
     stop: StopFlag | None,
 ) -> MonitoringResult:
     checkpoint = policy_of_version(client, uri, version)
+    given = config_of_checkpoint(checkpoint, allow_modules=allow_modules)
     run = find_monitoring_run(client, uri, version.name)
     there = run.find(evaluation_id) if run is not None else None
     if run is None or there is None:
         decision = _promotion_of(client, version)
-        config = _settings(checkpoint, decision, overrides, episodes)
+        config = _settings(given, decision, overrides, episodes)
         then = None if decision is None else EvaluationResult.from_dict(decision["candidate"]["evaluation"])
         evaluation = _play(checkpoint, config, evaluation_id, then, stop)
         record = {
@@ -218,7 +224,7 @@ def _monitor_version(
     evaluation = EvaluationResult.from_dict(there.record["evaluation"])
     drop = DropVerdict.from_dict(there.record["drop"])
     run.log(there, _metrics(there, evaluation, drop))
-    return _result(checkpoint, evaluation_id, evaluation, drop, run, there)
+    return _result(checkpoint, given.env_id, evaluation_id, evaluation, drop, run, there)
 
 
 def _promotion_of(client: MlflowClient, version: ModelVersion) -> dict[str, Any] | None:
@@ -236,10 +242,10 @@ def _promotion_of(client: MlflowClient, version: ModelVersion) -> dict[str, Any]
 
 
 def _settings(
-    checkpoint: Checkpoint, decision: Mapping[str, Any] | None, overrides: Overrides, episodes: int | None
+    given: TrainConfig, decision: Mapping[str, Any] | None, overrides: Overrides, episodes: int | None
 ) -> TrainConfig:
     """The policy's settings with the rules by which it was promoted; a floor that a person went over does not count."""
-    settings = config_of_checkpoint(checkpoint).model_dump(mode="json")
+    settings = given.model_dump(mode="json")
     if decision is not None:
         settings["promotion"] = dict(decision["rules"])
         if decision.get("forced") is not None:
@@ -258,7 +264,7 @@ def _play(
 ) -> EvaluationResult:
     used: set[int] = set() if then is None else set(then.seeds)
     wanted = config.promotion.episodes
-    drawn = fresh_seeds(f"evaluation {evaluation_id}", wanted + len(used), [config_of_checkpoint(checkpoint)])
+    drawn = fresh_seeds(f"evaluation {evaluation_id}", wanted + len(used), [recorded_settings(checkpoint)])
     seeds = [seed for seed in drawn if seed not in used][:wanted]
     return evaluate_policy(load_policy(checkpoint), config, seeds, stop=stop)
 
@@ -272,6 +278,7 @@ def _metrics(there: RecordedEvaluation, evaluation: EvaluationResult, drop: Drop
 
 def _result(
     checkpoint: Checkpoint,
+    env_id: str,
     evaluation_id: str,
     evaluation: EvaluationResult,
     drop: DropVerdict,
@@ -287,7 +294,7 @@ def _result(
         evaluation_id=evaluation_id,
         evaluation=evaluation,
         drop=drop,
-        env_id=config_of_checkpoint(checkpoint).env_id,
+        env_id=env_id,
         policy_sha256=checkpoint.policy_sha256,
         num_timesteps=checkpoint.num_timesteps,
         **known,

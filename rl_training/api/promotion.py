@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 from rl_training.config.overrides import Overrides
@@ -19,6 +20,7 @@ def promote_candidate(
     overrides: Overrides = (),
     *,
     force: str | None = None,
+    allow_modules: Collection[str] = (),
     tracking_uri: str | None = None,
     stop: StopFlag | None = None,
 ) -> PromotionResult:
@@ -28,6 +30,7 @@ def promote_candidate(
         source: What is offered; see `rl_training.tracking.candidates.find_candidate`. Of a run, its best checkpoint.
         overrides: Settings of `promotion.*` and `evaluation.*` that differ from the run's.
         force: A reason to make it champion whatever the gate finds; the episodes are played and recorded all the same.
+        allow_modules: Modules that a received candidate may name; see `rl_training.config.modules`.
         tracking_uri: MLflow's store; by default that of the run in a directory, else `$MLFLOW_TRACKING_URI`, else the
             embedded one.
         stop: Polled between steps of the episodes.
@@ -38,11 +41,12 @@ def promote_candidate(
     Raises:
         CheckpointError: The candidate or the champion's copy is damaged.
         ConfigError: An override is not valid.
+        ModuleRefused: A received candidate names a module that nobody has allowed.
         TrackingError: MLflow can't be reached, or another promotion did not end.
         UserError: There is no such source, or the reason is empty.
         StopTraining: `stop` was set.
     """
-    candidate = find_candidate(source, overrides, tracking_uri=tracking_uri)
+    candidate = find_candidate(source, overrides, allow_modules=allow_modules, tracking_uri=tracking_uri)
     return promote(
         candidate.checkpoint,
         candidate.config,

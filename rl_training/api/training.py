@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
@@ -147,6 +147,7 @@ def resume_training(
     callbacks: Iterable[Callback] = (),
     *,
     fine_tune: bool = False,
+    allow_modules: Collection[str] = (),
     track: bool = True,
     offline: bool = False,
 ) -> RunSummary:
@@ -157,6 +158,7 @@ def resume_training(
         overrides: Settings that change: `total_timesteps` for one.
         callbacks: As in `run_training`.
         fine_tune: Begin a new run with the checkpoint's weights alone; see `DefaultExperimentManager.resume`.
+        allow_modules: Modules that a received checkpoint may name; see `rl_training.config.modules`.
         track: As in `run_training`.
         offline: As in `run_training`.
 
@@ -166,12 +168,13 @@ def resume_training(
         TrackingError: MLflow can't be reached, or does not know the source.
         AlreadyTraining: Another process trains the run.
         UserError: This process trains already.
+        ModuleRefused: A received checkpoint names a module that nobody has allowed.
     """
     home()
     if not overrides and not fine_tune:  # its checkpoints come and go meanwhile: the newest one is soon not the newest
         require_free(Path(source))
     checkpoint = download_checkpoint(source, wanted="weights" if fine_tune else "everything")
-    config = config_to_resume(checkpoint, overrides, fine_tune=fine_tune)
+    config = config_to_resume(checkpoint, overrides, fine_tune=fine_tune, allow_modules=allow_modules)
     check_environment(config)
     with job_lock(config.job):
         resume_from = WeightsOf(checkpoint) if fine_tune else checkpoint

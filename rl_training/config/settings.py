@@ -57,6 +57,10 @@ class Settings(BaseModel):
             yield name, redact({name: value})[name]
 
 
+class NamesModule:
+    """Marks the type of a setting whose text may begin with `module:`, which is imported to make an environment."""
+
+
 class Combination(NamedTuple):
     """Settings that are each in order and can't work together."""
 
@@ -87,10 +91,12 @@ EnvId = Annotated[
         r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:)?([\w-]+/)?[\w.-]+",
         "an id such as CartPole-v1, namespace/Env-v0 or module:Env-v0",
     ),
+    NamesModule(),
 ]
 WrapperName = Annotated[
     str,
     _matching(r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:)?[A-Za-z_]\w*", "a class of gymnasium.wrappers, or module:Class"),
+    NamesModule(),
 ]
 Device = Annotated[str, _matching(r"auto|cpu|cuda(:\d+)?", "auto, cpu, cuda or cuda:N")]
 Name = Annotated[str, _matching(_NAME, "1 to 250 characters, on one line, with no space at either end")]

@@ -14,12 +14,15 @@ import sys
 import time
 from typing import Any
 
+from rl_training.config.import_guard import kept_out
 from rl_training.envs.channel import Channel
 from rl_training.envs.stderr_tail import StderrTail
 from rl_training.envs.worker import CLOSE_SECONDS, DONE, Reply
 
 _START = """import json, sys
 sys.path[:] = json.loads(sys.argv[2])
+from rl_training.config.import_guard import keep_out
+any(map(keep_out, json.loads(sys.argv[3])))
 from rl_training.envs.worker import main
 main(*json.loads(sys.argv[1]))"""
 
@@ -39,7 +42,7 @@ class WorkerProcess:
         answering, answers = os.pipe()
         self._channel = Channel(answering, asking, spins=spins)
         theirs = (requests, answers, memory)
-        arguments = [json.dumps([*theirs, spins]), json.dumps([str(path) for path in sys.path])]
+        arguments = [json.dumps(part) for part in ([*theirs, spins], [str(path) for path in sys.path], kept_out())]
         try:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", _START, *arguments],

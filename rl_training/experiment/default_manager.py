@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class DefaultExperimentManager:
         *,
         stop: StopFlag | None = None,
         fine_tune: bool = False,
+        allow_modules: Collection[str] = (),
         **overrides: Any,
     ) -> Trainer:
         """Returns a trainer whose `train()` goes on from a checkpoint.
@@ -55,15 +56,17 @@ class DefaultExperimentManager:
             stop: A flag that asks the run to end.
             fine_tune: Begin a new run with the checkpoint's weights alone; all settings but those of the network may
                 change then, the environment among them.
+            allow_modules: Modules of environments and wrappers that a received checkpoint may name.
             **overrides: Settings that change, nested as mappings or by dotted keys.
 
         Raises:
             CheckpointError: No good checkpoint is there, a setting or space differs that must be equal, or no layer of
                 the network fits.
             ConfigError: An override is no valid setting.
+            ModuleRefused: A received checkpoint names a module that nobody has allowed.
         """
         if not isinstance(checkpoint, Checkpoint):
             checkpoint = find_checkpoint(checkpoint)
-        config = config_to_resume(checkpoint, overrides, fine_tune=fine_tune)
+        config = config_to_resume(checkpoint, overrides, fine_tune=fine_tune, allow_modules=allow_modules)
         resume_from = WeightsOf(checkpoint) if fine_tune else checkpoint
         return get_algorithm(config.algo).make_trainer(config, callbacks, resume_from=resume_from, stop=stop)

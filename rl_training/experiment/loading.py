@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.config.checking import check, examine, refusal
 from rl_training.config.document import MapNode, Place, Scalar, from_python, words_as_mapping
+from rl_training.config.modules import require_word, without_modules
 from rl_training.config.overrides import Overrides, merge, read_overrides
 from rl_training.config.reader import decode, from_json, read_text
 from rl_training.config.resume_rules import check_differences, difference, differences
@@ -57,12 +58,38 @@ def config_from_mapping(data: Mapping[str, Any], overrides: Overrides = (), *, s
     return _config(document, overrides)
 
 
-def config_of_checkpoint(checkpoint: Checkpoint, overrides: Overrides = ()) -> TrainConfig:
-    """Returns the settings that a checkpoint was written with, with `overrides`; hidden secrets stay hidden."""
-    return config_from_text(checkpoint.config_text(), overrides, source=str(checkpoint.path / "config.yaml"))
+def config_of_checkpoint(
+    checkpoint: Checkpoint, overrides: Overrides = (), *, allow_modules: Collection[str] = ()
+) -> TrainConfig:
+    """Returns the settings that a checkpoint was written with, fit to make environments; hidden secrets stay hidden.
+
+    Args:
+        checkpoint: It.
+        overrides: Values that go before the checkpoint's.
+        allow_modules: Modules that the checkpoint may name though it was received; see `rl_training.config.modules`.
+
+    Raises:
+        ConfigError: A line for every fault of the overrides.
+        ModuleRefused: It names a module that nobody has allowed.
+    """
+    source, over = str(checkpoint.path / "config.yaml"), read_overrides(overrides)
+    config = config_from_text(checkpoint.config_text(), over, source=source)
+    require_word(config, checkpoint.path, source=source, typed=over, allow_modules=allow_modules)
+    return config
 
 
-def config_to_resume(checkpoint: Checkpoint, overrides: Overrides = (), *, fine_tune: bool = False) -> TrainConfig:
+def recorded_settings(checkpoint: Checkpoint) -> TrainConfig:
+    """Returns the settings that a checkpoint was written with, for reading alone: they name no modules."""
+    return without_modules(config_from_text(checkpoint.config_text(), source=str(checkpoint.path / "config.yaml")))
+
+
+def config_to_resume(
+    checkpoint: Checkpoint,
+    overrides: Overrides = (),
+    *,
+    fine_tune: bool = False,
+    allow_modules: Collection[str] = (),
+) -> TrainConfig:
     """Returns the settings with which training goes on from a checkpoint.
 
     Args:
@@ -70,11 +97,20 @@ def config_to_resume(checkpoint: Checkpoint, overrides: Overrides = (), *, fine_
         overrides: Values that go before the checkpoint's.
         fine_tune: Whether the weights alone are carried over. Another environment begins without what belongs to the
             old one then: `env_kwargs`, and the registered model's name and floors under `promotion`.
+        allow_modules: As in `config_of_checkpoint`.
 
     Raises:
         CheckpointError: An override changes what must stay as it was.
         ConfigError: A line for every fault of the overrides.
+        ModuleRefused: It names a module that nobody has allowed.
     """
+    config = _config_to_resume(checkpoint, overrides, fine_tune)
+    source, typed = str(checkpoint.path / "config.yaml"), read_overrides(overrides)
+    require_word(config, checkpoint.path, source=source, typed=typed, allow_modules=allow_modules)
+    return config
+
+
+def _config_to_resume(checkpoint: Checkpoint, overrides: Overrides, fine_tune: bool) -> TrainConfig:
     document = read_text(checkpoint.config_text(), str(checkpoint.path / "config.yaml"))
     over = words_as_mapping(read_overrides(overrides), "tags")
     before = _config(document, ())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ def resolve_local_checkpoint(source: str | Path | Checkpoint) -> Checkpoint:
 
 
 def load_policy(checkpoint: str | Path | Checkpoint) -> Policy:
-    """Returns the greedy policy of a checkpoint, whatever its algorithm.
+    """Returns the greedy policy of a checkpoint, whatever its algorithm; the modules that it names are not imported.
 
     Args:
         checkpoint: A checkpoint, its directory, or a run's directory, of which the newest good one is taken.
@@ -47,6 +47,7 @@ def evaluate_checkpoint(
     seeds: Sequence[int] | None = None,
     config_overrides: Mapping[str, Any] | Sequence[str] | None = None,
     config: TrainConfig | None = None,
+    allow_modules: Collection[str] = (),
     stop: StopFlag | None = None,
 ) -> EvaluationResult:
     """Plays held-out episodes with a checkpoint's policy, greedily, in environments of its own.
@@ -58,16 +59,18 @@ def evaluate_checkpoint(
         seeds: The episode seeds themselves, in place of both.
         config_overrides: Settings that differ from the checkpoint's, `{"env_kwargs.render": True}` for one.
         config: The settings of the run at hand, in place of the checkpoint's, in which plain secrets are hidden.
+        allow_modules: Modules of environments and wrappers that a received checkpoint may name.
         stop: Polled between steps.
 
     Raises:
         CheckpointError: There is no good checkpoint.
         ConfigError: An override is not valid.
         EnvironmentFault: An environment broke its contract.
+        ModuleRefused: A received checkpoint names a module that nobody has allowed.
         StopTraining: `stop` was set.
     """
     checkpoint = resolve_local_checkpoint(checkpoint)
-    config = config or config_of_checkpoint(checkpoint, config_overrides or ())
+    config = config or config_of_checkpoint(checkpoint, config_overrides or (), allow_modules=allow_modules)
     if seeds is None:
         count = config.evaluation.final_episodes if episodes is None else episodes
         seeds = episode_seeds(config.evaluation.seed if seed is None else seed, "held_out", count)

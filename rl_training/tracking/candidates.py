@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,7 +53,13 @@ class Candidate:
     """The store that has that run."""
 
 
-def find_candidate(source: str | Path, overrides: Overrides = (), *, tracking_uri: str | None = None) -> Candidate:
+def find_candidate(
+    source: str | Path,
+    overrides: Overrides = (),
+    *,
+    allow_modules: Collection[str] = (),
+    tracking_uri: str | None = None,
+) -> Candidate:
     """Returns what `source` offers.
 
     Args:
@@ -61,36 +68,40 @@ def find_candidate(source: str | Path, overrides: Overrides = (), *, tracking_ur
             version, as `models:/NAME/VERSION` or `models:/NAME@ALIAS`, which stays in its model unless
             `promotion.model` is set.
         overrides: Of `promotion.*` and `evaluation.*`.
+        allow_modules: Modules that a received candidate may name; see `rl_training.config.modules`.
         tracking_uri: MLflow's store; by default that of the run in the directory, else `$MLFLOW_TRACKING_URI`, else the
             embedded one.
 
     Raises:
         CheckpointError: There is no good checkpoint.
         ConfigError: An override is not valid, or changes something else.
+        ModuleRefused: A received candidate names a module that nobody has allowed.
         TrackingError: MLflow can't be reached.
         UserError: It is no source, or MLflow does not know it.
     """
     if Path(source).exists():
-        return _from_directory(Path(source).absolute(), overrides, tracking_uri)
+        return _from_directory(Path(source).absolute(), overrides, allow_modules, tracking_uri)
     parsed, uri = parse_source(str(source)), resolve_tracking_uri(tracking_uri)
     with reaching(uri, str(source)):
         client = connect(uri)
         if isinstance(parsed, ModelSource):
             version = find_version(client, parsed)
             checkpoint = policy_of_version(client, uri, version)
-            config = _settings(checkpoint, overrides, model=parsed.name)
+            config = _settings(checkpoint, overrides, allow_modules, model=parsed.name)
             if not version.run_id:
                 raise UserError(f"{source} names no run, which each version of ours does: it was registered otherwise")
             return Candidate(checkpoint, config, version.run_id, uri)
         named = parsed.path != CHECKPOINTS
         checkpoint = checkpoint_of_run(client, parsed, "policy") if named else _best_of_run(client, parsed)
-        return Candidate(checkpoint, _settings(checkpoint, overrides), parsed.run_id, uri)
+        return Candidate(checkpoint, _settings(checkpoint, overrides, allow_modules), parsed.run_id, uri)
 
 
-def _from_directory(path: Path, overrides: Overrides, tracking_uri: str | None) -> Candidate:
+def _from_directory(
+    path: Path, overrides: Overrides, allow_modules: Collection[str], tracking_uri: str | None
+) -> Candidate:
     best = best_path(path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path)
     checkpoint = find_checkpoint(path, policy_only=True) if best is None else open_checkpoint(best[0], policy_only=True)
-    config = _settings(checkpoint, overrides)
+    config = _settings(checkpoint, overrides, allow_modules)
     uri = store_of_run(checkpoint.path.parent.parent, tracking_uri)
     with reaching(uri, str(path)):
         run_id = find_run(connect(uri), checkpoint.run_uid)
@@ -126,9 +137,11 @@ def _rank(best: tuple[Path, float]) -> tuple[float, str]:
     return return_mean, path.name
 
 
-def _settings(checkpoint: Checkpoint, overrides: Overrides, *, model: str | None = None) -> TrainConfig:
+def _settings(
+    checkpoint: Checkpoint, overrides: Overrides, allow_modules: Collection[str], *, model: str | None = None
+) -> TrainConfig:
     """Returns the checkpoint's settings with overrides, and `model` as the registered model unless they name one."""
-    config = config_of_checkpoint(checkpoint, overrides)
+    config = config_of_checkpoint(checkpoint, overrides, allow_modules=allow_modules)
     over = read_overrides(overrides)
     require_sections(over, CHANGEABLE, "a promotion")
     rules = from_json(over.entries["promotion"]) if "promotion" in over.entries else None

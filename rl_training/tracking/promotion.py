@@ -19,7 +19,7 @@ from rl_training.config.programs import program
 from rl_training.config.secrets import redact_text
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError, TrackingError, UserError
-from rl_training.experiment.loading import config_of_checkpoint
+from rl_training.experiment.loading import recorded_settings
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.stopping import StopFlag
@@ -163,7 +163,7 @@ class _Promotion:
         """Plays both registered copies on fresh episodes and returns the record of the decision."""
         config, rules = self.config, self.config.promotion
         opponent = None if champion is None else self._copy_of(champion)
-        played_before = [config, *(config_of_checkpoint(side) for side in (copy, opponent) if side is not None)]
+        played_before = [config, *(recorded_settings(side) for side in (copy, opponent) if side is not None)]
         seeds = fresh_seeds(question, rules.episodes, played_before)
         policy = load_policy(copy)
         candidate_result = evaluate_policy(policy, config, seeds, stop=self.stop)
