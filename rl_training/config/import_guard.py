@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -16,7 +16,8 @@ from types import ModuleType
 
 from rl_training.errors import ModuleRefused
 
-_kept_out: list[str] = []
+_kept_out: dict[str, None] = {}
+"""The directories, absolute, as they are written and where their links lead."""
 
 
 class ImportRefused(ImportError):
@@ -48,16 +49,14 @@ _guard = _Guard()
 
 def keep_out(directory: str | Path) -> None:
     """Has nothing imported from inside `directory` from now on."""
-    directory = os.path.abspath(directory)  # noqa: PTH100, as `..` must go and links must stay
-    if directory not in _kept_out:
-        _kept_out.append(directory)
+    _kept_out.update(dict.fromkeys(_paths(directory)))
     if _guard not in sys.meta_path:
         sys.meta_path.insert(0, _guard)
 
 
 def run_directory(path: Path) -> Path:
     """Returns the run's directory of a checkpoint's, of the folder of checkpoints, or itself."""
-    path = Path(os.path.abspath(path))  # noqa: PTH100, as `..` must go and links must stay
+    path = Path(_paths(path)[0])
     folder = path if path.name == "checkpoints" else path.parent
     return folder.parent if folder.name == "checkpoints" else path
 
@@ -81,7 +80,7 @@ def require_outside(module: str, who: str, directories: Iterable[str | Path]) ->
     top = module.partition(".")[0]
     loaded = sys.modules.get(top)
     spec = getattr(loaded, "__spec__", None) if loaded is not None else _found(top, None, None)
-    place = _first_inside(spec, [str(directory) for directory in directories])
+    place = _first_inside(spec, [path for directory in directories for path in _paths(directory)])
     if place is not None:
         raise ModuleRefused(
             f"{who} names the module {module}, and Python would import {top} from {place}, inside the run's own "
@@ -100,13 +99,17 @@ def _found(name: str, path: Sequence[str] | None, target: ModuleType | None) -> 
     return None
 
 
-def _first_inside(spec: ModuleSpec | None, directories: Sequence[str]) -> str | None:
-    for place in _places(spec):
-        for directory in directories:
-            # As it is written, and where its links lead: one in a run's directory may point out of it.
-            if any(_is_inside(look(place), look(directory)) for look in (os.path.abspath, os.path.realpath)):
-                return place
+def _first_inside(spec: ModuleSpec | None, directories: Collection[str]) -> str | None:
+    for place in _places(spec) if directories else ():
+        # As it is written, and where its links lead: one in a run's directory may point out of it.
+        if any(_is_inside(path, folder) for path in _paths(place) for folder in directories):
+            return place
     return None
+
+
+def _paths(place: str | Path) -> tuple[str, str]:
+    """Returns a place as it is written and where its links lead, both absolute."""
+    return os.path.abspath(place), os.path.realpath(place)  # noqa: PTH100, as `..` must go and links must stay
 
 
 def _places(spec: ModuleSpec | None) -> Iterator[str]:
