@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from uuid import UUID
 
 from flows.server import EmbeddedServer, before_import
 from rl_training.errors import UserError
+from rl_training.serving.local import Announce
 from rl_training.serving.prefect_login import log_in_link
 
 
-def show_prefect(flow_run_id: str | None, port: int, announce: Callable[[str], object]) -> None:
+def show_prefect(flow_run_id: str | None, port: int, announce: Announce) -> None:
     """Announces the link to Prefect's pages, and serves them where no server is set up until SIGINT or SIGTERM.
 
     Args:
         flow_run_id: The flow run that is shown; None for all.
         port: Of 127.0.0.1, or 0 for a free one.
-        announce: Called with the link once it can be opened.
+        announce: Called once the link can be opened.
 
     Raises:
         UserError: It is no flow run's id, the port can't be used, or the server does not start or has ended.
@@ -28,12 +28,13 @@ def show_prefect(flow_run_id: str | None, port: int, announce: Callable[[str], o
         from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
 
         if PREFECT_API_URL.value() is not None:
-            announce(f"{PREFECT_UI_URL.value()}/runs{f'/flow-run/{flow_run_id}' if flow_run_id else ''}")
+            page = f"/runs/flow-run/{flow_run_id}" if flow_run_id else "/runs"
+            announce(f"{PREFECT_UI_URL.value()}{page}", private=False)
             return
     server = EmbeddedServer(port)
     try:
         server.wait_until_ready()
-        announce(log_in_link(server.url, server.password, flow_run_id))
+        announce(log_in_link(server.url, server.password, flow_run_id), private=True)
         server.wait()
     finally:
         server.stop()

@@ -75,6 +75,8 @@ class EmbeddedServer:
             self.port: int = listener.getsockname()[1]
             _require_loopback(self.port)
             self._process = self._start(listener)
+        if self.first_start:
+            print("preparing the local databases, the first time takes about a minute", file=sys.stderr, flush=True)
 
     @property
     def url(self) -> str:
@@ -186,8 +188,6 @@ def embedded_server(while_starting: Callable[[], object] = lambda: None) -> Iter
     with ExitStack() as stack:
         server = EmbeddedServer()
         stack.callback(server.stop)
-        if server.first_start:
-            print("preparing the local databases, the first time takes about a minute", file=sys.stderr, flush=True)
         while_starting()
         server.wait_until_ready()
         stack.enter_context(prefect_at(server))

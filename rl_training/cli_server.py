@@ -42,13 +42,16 @@ def ui(
 ) -> int:
     """Open MLflow's pages, at an address that nobody else knows; Ctrl-C ends them."""
     with result_stream() as out, ExitStack() as stack:
-        from rl_training.serving.local import shown_in_browser
+        from rl_training.serving.local import open_in_browser, shown_in_browser
 
-        def announce(link: str) -> None:
+        def announce(link: str, *, private: bool) -> None:
             print(link, file=out, flush=True)
-            print("for you alone, until Ctrl-C", file=sys.stderr, flush=True)
-            if not no_browser:
+            if private:
+                print("for you alone, until Ctrl-C", file=sys.stderr, flush=True)
+            if private and not no_browser:
                 stack.enter_context(shown_in_browser(link))
+            elif not no_browser:
+                open_in_browser(link)
 
         with suppress(KeyboardInterrupt):
             if prefect:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,15 +53,20 @@ def test_the_default_home_is_tightened(tmp_path: Path, monkeypatch: pytest.Monke
     assert mode(paths.home()) == "0o700"
 
 
-def test_the_store_is_its_owners_alone_from_its_first_moment_and_an_older_one_becomes_so(tmp_path: Path) -> None:
+def test_a_store_is_its_owners_alone_from_its_first_moment_and_an_older_embedded_one_becomes_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from rl_training.tracking.store import connect
 
-    database = tmp_path / "mlflow.db"
+    database, named = tmp_path / "mlflow.db", tmp_path / "named.db"
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
     connect(f"sqlite:///{database}")
     assert mode(database) == "0o600"
-    database.chmod(0o644)
-    connect(f"sqlite:///{database}")
-    assert mode(database) == "0o600"
+    shutil.copy(database, named)
+    for store in (database, named):
+        store.chmod(0o644)
+        connect(f"sqlite:///{store}")
+    assert (mode(database), mode(named)) == ("0o600", "0o644")
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -166,8 +166,15 @@ def test_where_a_server_shows_the_store_its_page_is_the_link(
     client = connect(f"sqlite:///{home}/mlflow.db")
     run_id = client.create_run("0").info.run_id
     monkeypatch.setenv("RL_TRAINING_MLFLOW_UI", "http://shown.example/")
-    assert run(["ui", run_id, "--no-browser"]) == 0
-    assert capfd.readouterr().out == f"http://shown.example/{RUN_PAGE.format(0, run_id)}\n"
+    opened: list[str] = []
+    monkeypatch.setenv("DISPLAY", ":9")
+    monkeypatch.setattr(webbrowser, "open", opened.append)
+    assert run(["ui", run_id]) == 0
+    page = f"http://shown.example/{RUN_PAGE.format(0, run_id)}"
+    out, err = capfd.readouterr()
+    assert out == f"{page}\n"
+    assert "for you alone" not in err
+    assert opened == [page]
 
 
 def test_pages_are_found_by_run_directory_and_version(home: Path, tmp_path: Path) -> None:

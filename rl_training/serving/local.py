@@ -9,9 +9,22 @@ import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager
 from socket import AF_INET, SO_REUSEADDR, SOCK_STREAM, SOL_SOCKET, socket
+from typing import Protocol
 
 from rl_training.config import owner_only, paths
 from rl_training.errors import UserError
+
+
+class Announce(Protocol):
+    """Tells the user of a link."""
+
+    def __call__(self, link: str, *, private: bool) -> object:
+        """Tells of one.
+
+        Args:
+            link: An address that can be opened now.
+            private: Whether it holds a secret, and a server of this command's own answers there.
+        """
 
 
 def loopback_listener(port: int) -> socket:
@@ -34,20 +47,24 @@ def loopback_listener(port: int) -> socket:
     return listener
 
 
+def open_in_browser(address: str) -> None:
+    """Opens an address that everybody may know in the user's browser, where there is a display."""
+    # Elsewhere `webbrowser` would start a browser in the terminal.
+    if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
+        webbrowser.open(address)
+
+
 @contextmanager
 def shown_in_browser(link: str) -> Iterator[None]:
-    """Opens a link with a secret in the user's browser, where there is a display.
+    """Opens a link with a secret in the user's browser, where there is a display; the link must hold in the block.
 
     The browser is started on a private file that leads there, since other users see the command lines of programs.
     """
-    if not (sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        yield
-        return
     page = paths.home() / f"open-{os.getpid()}.html"
     owner_only.make_file(page)
     page.write_text(_leading_to(link), encoding="utf-8")
     try:
-        webbrowser.open(page.as_uri())
+        open_in_browser(page.as_uri())
         yield
     finally:
         page.unlink(missing_ok=True)

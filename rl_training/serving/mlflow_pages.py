@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from rl_training.serving.guard import OwnPages, SecretAddress
-from rl_training.serving.local import loopback_listener
+from rl_training.serving.local import Announce, loopback_listener
 from rl_training.tracking.pages import find_page
 from rl_training.tracking.store import artifact_root, connect, resolve_tracking_uri, sqlite_path, ui_address
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 
-def show_mlflow(source: str | None, port: int, announce: Callable[[str], object]) -> None:
+def show_mlflow(source: str | None, port: int, announce: Announce) -> None:
     """Announces the link to a page of MLflow's, and serves it where no server does until SIGINT or SIGTERM.
 
     Args:
         source: What is shown, see `find_page`; None for all experiments.
         port: Of 127.0.0.1, or 0 for a free one.
-        announce: Called with the link once it can be opened.
+        announce: Called once the link can be opened.
 
     Raises:
         UserError: MLflow knows no such thing, or the port can't be used.
@@ -36,7 +36,7 @@ def show_mlflow(source: str | None, port: int, announce: Callable[[str], object]
     uri = resolve_tracking_uri()
     page = find_page(source, uri)
     if (address := ui_address(uri)) is not None:
-        announce(f"{address}/{page}")
+        announce(f"{address}/{page}", private=False)
         return
     connect(uri)
     os.umask(0o077)
@@ -45,7 +45,7 @@ def show_mlflow(source: str | None, port: int, announce: Callable[[str], object]
         app = OwnPages(SecretAddress(_mlflow(uri, at), secret), at)
         config = uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=1)
         link = f"http://127.0.0.1:{at}/{secret}/{page}"
-        _AnnouncedServer(config, lambda: announce(link)).run(sockets=[listener])
+        _AnnouncedServer(config, lambda: announce(link, private=True)).run(sockets=[listener])
 
 
 class _AnnouncedServer(uvicorn.Server):

@@ -192,7 +192,8 @@ def _create_sqlite(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{path}.lock"):
         if path.exists():
-            owner_only.tighten(path)
+            if SQLITE + str(path) == embedded_tracking_uri():  # one that the user has named may be shared on purpose
+                owner_only.tighten(path)
             return
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
