@@ -4,7 +4,7 @@ import pytest
 from mlflow_store import make_run
 
 from rl_training.errors import TrackingError
-from rl_training.tracking import session
+from rl_training.tracking import start_watch
 from rl_training.tracking.session import start_tracking
 
 NOWHERE = "http://127.0.0.1:9"
@@ -36,7 +36,7 @@ def shippers_mlflow(tmp_path, monkeypatch):
 
 
 def test_imports_may_take_longer_than_a_process_may_stand_still(shippers_mlflow, monkeypatch):
-    monkeypatch.setattr(session, "START_SECONDS", 4.0)
+    monkeypatch.setattr(start_watch, "START_SECONDS", 4.0)
     shippers_mlflow(SLOW)
     run_dir, config = make_run()
     with pytest.raises(TrackingError, match="connection refused"):  # so the server was asked
@@ -52,8 +52,8 @@ def test_imports_may_take_longer_than_a_process_may_stand_still(shippers_mlflow,
     ],
 )
 def test_a_process_that_does_not_start_is_an_error(shippers_mlflow, monkeypatch, source, still, why):
-    monkeypatch.setattr(session, "START_SECONDS", still)
-    monkeypatch.setattr(session, "START_CPU_SECONDS", 4.0, raising=False)
+    monkeypatch.setattr(start_watch, "START_SECONDS", still)
+    monkeypatch.setattr(start_watch, "START_CPU_SECONDS", 4.0)
     shippers_mlflow(source)
     run_dir, config = make_run()
     with pytest.raises(TrackingError) as caught:

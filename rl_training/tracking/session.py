@@ -39,20 +39,10 @@ logger = logging.getLogger(__name__)
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
-START_SECONDS = 60.0
-"""How long the shipper may make no progress while it imports MLflow.
-
-A busy machine makes imports slow, and does not stop them, so no other clock runs until they are done.
-"""
-
-START_CPU_SECONDS = 120.0
-"""How much CPU time those imports may take: many times what they need."""
-
 SERVER_SECONDS = 15.0
 """How long a server may take to its first answer, before training begins.
 
-With the start of both processes, some seconds each on a machine that is not busy, an error comes within 30 s of the
-command.
+With the imports of both processes, some seconds each unless the machine is busy, an error comes within 30 s.
 """
 
 SLOW_SERVER_SECONDS = 60.0
@@ -210,7 +200,7 @@ class TrackingSession:
                 env={**os.environ, URI_VARIABLE: tracking_uri, "PYTHONPATH": path},
                 start_new_session=True,  # a signal to training's process group is not for the shipper
             )
-        self._start = StartWatch(process.pid, still=START_SECONDS, cpu=START_CPU_SECONDS)
+        self._start = StartWatch(process.pid)
         threading.Thread(target=self._read_lines, args=(process,), daemon=True).start()
         return process
 
@@ -228,6 +218,8 @@ class TrackingSession:
         assert process.stdout is not None
         for line in process.stdout:
             self._lines.put(line)
+        with suppress(subprocess.TimeoutExpired):  # it closes its output a moment before it has ended
+            process.wait(END_SECONDS)
         self._lines.put("")
 
     def _next_line(self, seconds: float) -> str | None:

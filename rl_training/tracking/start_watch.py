@@ -6,6 +6,15 @@ import time
 
 import psutil  # type: ignore[import-untyped]
 
+START_SECONDS = 60.0
+"""How long a process may make no progress while it starts.
+
+A busy machine makes imports slow, and does not stop them, so no other clock runs until they are done.
+"""
+
+START_CPU_SECONDS = 120.0
+"""How much CPU time a start may take: many times what it needs. A process that uses more is caught in a loop."""
+
 PROGRESS_SECONDS = 0.05
 """CPU time that counts as progress: more than a thread uses in minutes that only waits, and looks every second."""
 
@@ -14,14 +23,11 @@ class StartWatch:
     """Watches a process by the CPU time that it uses, which a busy machine hands out slowly, but always does.
 
     Args:
-        pid: The process.
-        still: How many seconds it may make no progress.
-        cpu: How many seconds of CPU time it may use; what uses more is caught in a loop.
+        pid: The process, which has just been started.
     """
 
-    def __init__(self, pid: int, *, still: float, cpu: float) -> None:
+    def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
-        self._still, self._cpu = still, cpu
         self._used, self._moved_at = 0.0, time.monotonic()
 
     def hangs(self) -> bool:
@@ -31,6 +37,6 @@ class StartWatch:
         except psutil.Error:
             return False
         used = times.user + times.system
-        if used - self._used >= PROGRESS_SECONDS and used < self._cpu:
+        if used - self._used >= PROGRESS_SECONDS and used < START_CPU_SECONDS:
             self._used, self._moved_at = used, time.monotonic()
-        return time.monotonic() - self._moved_at > self._still
+        return time.monotonic() - self._moved_at > START_SECONDS

@@ -7,7 +7,6 @@ import re
 from typing import Any
 
 from commands import eventually, require, say
-from services_support import Services
 from stack import Stack
 
 from rl_training.tracking.store import connect
@@ -71,13 +70,13 @@ class Flows:
 
     def wait(self, flow_run: str, *states: str) -> str:
         """Waits until a flow run is in one of these states; returns which."""
-        eventually(lambda: _state(self.user, flow_run) in states, PATIENCE, f"flow run {flow_run} is {states}")
-        return _state(self.user, flow_run)
+        eventually(lambda: self.user.state(flow_run) in states, PATIENCE, f"flow run {flow_run} is {states}")
+        return self.user.state(flow_run)
 
     def require_nothing_lost(self) -> None:
         """Every run that has completed is there in MLflow with its policy and its points, and in Prefect."""
         for flow_run, run_id in self.completed.items():
-            require(_state(self.user, flow_run) == "Completed", f"Prefect has lost flow run {flow_run}")
+            require(self.user.state(flow_run) == "Completed", f"Prefect has lost flow run {flow_run}")
             run = self.registry.get_run(run_id)
             require(run.info.status == "FINISHED", f"MLflow says of run {run_id}: {run.info.status}")
             history = self.registry.get_metric_history(run_id, "eval/return_mean")
@@ -137,7 +136,3 @@ def check_commit(flows: Flows) -> None:
             (tags.get("git_commit"), tags.get("git_dirty")) == (commit, "true" if dirty else "false"),
             f"run {run_id} says commit {tags.get('git_commit')}, dirty {tags.get('git_dirty')}",
         )
-
-
-def _state(user: Services, flow_run: str) -> str:
-    return user.state(flow_run)
