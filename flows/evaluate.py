@@ -8,6 +8,7 @@ from prefect import flow
 from pydantic import Field
 
 from flows.blocks import hand_down_blocks
+from flows.flow_process import flow_process
 from flows.skipping import made_up_for, skipped
 from flows.stored import over_stored
 from flows.tasks import monitor, roll_back_champion
@@ -49,15 +50,16 @@ def evaluate_flow(
     """
     from rl_training.api.monitoring import require_registered
 
-    if (reason := made_up_for()) is not None:
-        return skipped(reason)
-    hand_down_blocks()
-    if roll_back:
-        require_registered(source)
-    result = monitor(source, over_stored(overrides), episodes, allow_modules or ())
-    if "skipped" in result:
-        return skipped(result["skipped"])
-    rolled_back = None
-    if roll_back and result["dropped"] and result["is_champion"]:
-        rolled_back = roll_back_champion(result)
-    return {**result, "rolled_back": rolled_back}
+    with flow_process():
+        if (reason := made_up_for()) is not None:
+            return skipped(reason)
+        hand_down_blocks()
+        if roll_back:
+            require_registered(source)
+        result = monitor(source, over_stored(overrides), episodes, allow_modules or ())
+        if "skipped" in result:
+            return skipped(result["skipped"])
+        rolled_back = None
+        if roll_back and result["dropped"] and result["is_champion"]:
+            rolled_back = roll_back_champion(result)
+        return {**result, "rolled_back": rolled_back}

@@ -7,6 +7,7 @@ from typing import Any
 from prefect import flow
 
 from flows.blocks import hand_down_blocks
+from flows.flow_process import flow_process
 from flows.stored import over_stored
 from flows.tasks import promote_candidate
 
@@ -37,5 +38,6 @@ def promote_flow(
         ModuleRefused: The candidate was received, and names a module that nobody has allowed.
         UserError: There is no such candidate, or the reason is empty.
     """
-    hand_down_blocks()
-    return promote_candidate(candidate, over_stored(overrides), force, allow_modules or ())
+    with flow_process():
+        hand_down_blocks()
+        return promote_candidate(candidate, over_stored(overrides), force, allow_modules or ())

@@ -8,6 +8,7 @@ from prefect import flow
 
 from flows.blocks import hand_down_blocks
 from flows.chain import hold_job, train_and_judge
+from flows.flow_process import flow_process
 from flows.stored import over_stored
 from flows.tasks import fetch, validate
 
@@ -49,16 +50,17 @@ def resume_flow(
     from rl_training.runtime.checkpoint import open_checkpoint
     from rl_training.runtime.fine_tuning import WeightsOf
 
-    hand_down_blocks()
-    # All of it was verified when it was fetched.
-    checkpoint = open_checkpoint(fetch(source, fine_tune), policy_only=True)
-    settings = config_to_resume(
-        checkpoint, over_stored(overrides), fine_tune=fine_tune, allow_modules=allow_modules or ()
-    )
-    make_trainer = get_algorithm(settings.algo).make_trainer
-    resume_from = WeightsOf(checkpoint) if fine_tune else checkpoint
-    with hold_job(settings):
-        validate(settings)
-        return train_and_judge(
-            settings, lambda callbacks, stop: make_trainer(settings, callbacks, resume_from=resume_from, stop=stop)
+    with flow_process():
+        hand_down_blocks()
+        # All of it was verified when it was fetched.
+        checkpoint = open_checkpoint(fetch(source, fine_tune), policy_only=True)
+        settings = config_to_resume(
+            checkpoint, over_stored(overrides), fine_tune=fine_tune, allow_modules=allow_modules or ()
         )
+        make_trainer = get_algorithm(settings.algo).make_trainer
+        resume_from = WeightsOf(checkpoint) if fine_tune else checkpoint
+        with hold_job(settings):
+            validate(settings)
+            return train_and_judge(
+                settings, lambda callbacks, stop: make_trainer(settings, callbacks, resume_from=resume_from, stop=stop)
+            )

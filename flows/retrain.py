@@ -11,6 +11,7 @@ from pydantic import Field
 from flows.blocks import hand_down_blocks
 from flows.chain import hold_job, train_and_judge
 from flows.earlier import has_begun
+from flows.flow_process import flow_process
 from flows.opened import MakeTrainer
 from flows.skipping import made_up_for, skipped
 from flows.stored import over_stored
@@ -59,21 +60,22 @@ def retrain_flow(
         EnvironmentRefused: The environment can't be trained on.
         RunFailed: The run broke; its last good checkpoint is kept.
     """
-    if (reason := made_up_for()) is not None:
-        return skipped(reason)
-    hand_down_blocks()
-    settings = _with_own_seed(read_settings(config, over_stored(overrides)))
-    try:
-        with hold_job(settings):
-            plan = guard(settings, start, 0.0 if has_begun() else min_hours)
-            if not plan["due"]:
-                return skipped(plan["reason"])
-            validate(settings)
-            begins = plan["source"] or SCRATCH
-            summary = train_and_judge(settings, _start(settings, plan["source"]), {"retrain.start": begins})
-            return {**summary, "seed": settings.seed, "start": begins, "reason": plan["reason"], "skipped": None}
-    except AlreadyTraining as busy:
-        return skipped(str(busy))
+    with flow_process():
+        if (reason := made_up_for()) is not None:
+            return skipped(reason)
+        hand_down_blocks()
+        settings = _with_own_seed(read_settings(config, over_stored(overrides)))
+        try:
+            with hold_job(settings):
+                plan = guard(settings, start, 0.0 if has_begun() else min_hours)
+                if not plan["due"]:
+                    return skipped(plan["reason"])
+                validate(settings)
+                begins = plan["source"] or SCRATCH
+                summary = train_and_judge(settings, _start(settings, plan["source"]), {"retrain.start": begins})
+                return {**summary, "seed": settings.seed, "start": begins, "reason": plan["reason"], "skipped": None}
+        except AlreadyTraining as busy:
+            return skipped(str(busy))
 
 
 def _with_own_seed(settings: TrainConfig) -> TrainConfig:

@@ -26,6 +26,7 @@ from prefect.logging import get_run_logger
 from flows.publish import link_run
 from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.runtime.stopping import StopFlag
+from rl_training.signal_handlers import put_back
 
 T = TypeVar("T")
 
@@ -69,6 +70,7 @@ def supervise(work: Callable[[], T], *, stop: StopFlag, meanwhile: Callable[[], 
     try:
         # An event and not `Thread.join`: an exception that interrupts a join marks the thread as ended (Python 3.11).
         while not done.wait(POLL_SECONDS):
+            put_back()
             meanwhile()
     except BaseException:
         stop.request("signal")

@@ -8,6 +8,7 @@ from prefect import flow
 
 from flows.blocks import hand_down_blocks
 from flows.chain import hold_job, train_and_judge
+from flows.flow_process import flow_process
 from flows.skipping import made_up_for, skipped
 from flows.stored import over_stored
 from flows.tasks import validate
@@ -38,14 +39,15 @@ def train_flow(
     """
     from rl_training.experiment.default_manager import DefaultExperimentManager
 
-    if (reason := made_up_for()) is not None:
-        return skipped(reason)
-    hand_down_blocks()
-    settings = read_settings(config, over_stored(overrides))
-    manager = DefaultExperimentManager()
-    with hold_job(settings):
-        validate(settings)
-        return train_and_judge(settings, lambda callbacks, stop: manager.setup(settings, callbacks, stop=stop))
+    with flow_process():
+        if (reason := made_up_for()) is not None:
+            return skipped(reason)
+        hand_down_blocks()
+        settings = read_settings(config, over_stored(overrides))
+        manager = DefaultExperimentManager()
+        with hold_job(settings):
+            validate(settings)
+            return train_and_judge(settings, lambda callbacks, stop: manager.setup(settings, callbacks, stop=stop))
 
 
 def read_settings(config: str | dict[str, Any], overrides: Overrides | None) -> TrainConfig:

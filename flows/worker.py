@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import time
 from contextlib import suppress
 from typing import Any
@@ -28,6 +27,7 @@ from prefect.workers.process import ProcessWorker
 from flows.project import HEARTBEAT, HEARTBEAT_SECONDS
 from flows.server import lasting_server
 from rl_training.errors import UserError
+from rl_training.signal_handlers import heeded_signals
 
 logger = get_logger("worker")
 
@@ -101,7 +101,7 @@ class SavingWorker(ProcessWorker):
 
 
 def run_worker(pool: str = POOL, *, name: str | None = None, limit: int | None = None) -> None:
-    """Runs the flow runs of a work pool until SIGTERM or SIGINT; lets those under way save, and ends.
+    """Runs the flow runs of a work pool until SIGTERM, SIGINT or SIGHUP; lets those under way save, and ends.
 
     Args:
         pool: The work pool.
@@ -132,7 +132,7 @@ async def _serve(pool: str, name: str | None, limit: int | None) -> None:
     )
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in heeded_signals():
         loop.add_signal_handler(number, told.set)  # a second one changes nothing
     serving = asyncio.create_task(worker.start(printer=logger.info))
     waiting = asyncio.create_task(told.wait())

@@ -76,6 +76,27 @@ def handlers_kept() -> Iterator[None]:
         _kept.handlers = before
 
 
+@contextmanager
+def handlers_of_other_threads_dropped() -> Iterator[None]:
+    """Has `signal.signal` change nothing in threads other than the main one, within the block; it would raise there.
+
+    Where training runs in such a thread, an environment that installs handlers could not be made. They would be
+    replaced at once anyway.
+    """
+    install = signal.signal
+
+    def install_in_main_thread(number: int, handler: Any) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            return install(number, handler)
+        return signal.getsignal(number)
+
+    signal.signal = install_in_main_thread  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        signal.signal = install
+
+
 def put_back(env_id: str | None = None) -> None:
     """Puts the kept handlers back, and logs once that an environment has replaced them.
 

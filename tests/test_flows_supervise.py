@@ -136,14 +136,18 @@ def test_a_server_that_refuses_reports_is_said_once_and_stops_nothing(
     ]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("number", "env"),
+    [(signal.SIGINT, "Plain"), (signal.SIGTERM, "TakesSignals"), (signal.SIGHUP, "TakesSignals")],
+)
 def test_a_signal_stops_a_flow_of_the_command_line_resumably(
-    number: signal.Signals, home: Path, prefect_template: Path, client: Any, tmp_path: Path
+    number: signal.Signals, env: str, home: Path, prefect_template: Path, client: Any, tmp_path: Path
 ) -> None:
     """Exit code 75, the run killed in MLflow with all that it has, and the flow's summary on stdout."""
     shutil.copytree(prefect_template, home / "prefect")
     command = [sys.executable, "-m", "rl_training", "flow", "train", "--config", "ppo/cartpole", "--json"]
     command += ["--set", "total_timesteps=5000000", "--set", "evaluation.episodes=1"]
+    command += ["--set", f"env_id=case_envs:{env}-v0"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=tmp_path
     )

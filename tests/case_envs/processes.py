@@ -66,9 +66,14 @@ class Talks(Plain):
 
 
 class Prints(Plain):
-    """Prints at each end of an episode, to stdout, to stderr, and past Python."""
+    """Prints at each end of an episode, to stdout, to stderr, and past Python; a step takes `seconds`."""
+
+    def __init__(self, seconds: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.seconds = seconds
 
     def step(self, action: Any) -> Any:
+        time.sleep(self.seconds)
         result = super().step(action)
         if result[2]:
             print("episode over")
