@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING
 
 from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name, open_checkpoint
 from rl_training.tracking.follow import Point
-from rl_training.tracking.pyfunc import SERVED, save_model
+from rl_training.tracking.pyfunc import save_model
 from rl_training.tracking.sources import CHECKPOINT_TAG
 from rl_training.tracking.store import no_resend
+from rl_training.tracking.version_files import SERVED
 
 if TYPE_CHECKING:
     from mlflow.entities import LoggedModel, Run

@@ -20,18 +20,15 @@ import numpy.typing as npt
 
 from rl_training import __version__
 from rl_training.errors import CheckpointError, error_line
-from rl_training.runtime.checkpoint import CONFIG, Checkpoint, open_checkpoint
-from rl_training.runtime.manifest import MANIFEST, POLICY
+from rl_training.runtime.checkpoint import Checkpoint, open_checkpoint
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.workflows import load_policy
 from rl_training.tracking.sources import MODEL_DATA
+from rl_training.tracking.version_files import LOADER, SERVED
 
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature
     from mlflow.types import TensorSpec
-
-SERVED = (MANIFEST, CONFIG, POLICY)
-"""The files of a checkpoint that a registered model has."""
 
 
 class PolicyModel:
@@ -92,7 +89,7 @@ def save_model(checkpoint: Checkpoint, path: Path) -> None:
             warnings.filterwarnings("ignore", message=".*input example was not provided.*")
             mlflow.pyfunc.save_model(
                 str(path),
-                loader_module=__name__,
+                loader_module=LOADER,
                 data_path=str(data),
                 signature=signature_of(policy.observation_space, policy.action_space),
                 pip_requirements=[f"rl-training=={__version__}"],  # named, so that MLflow infers nothing
@@ -100,10 +97,12 @@ def save_model(checkpoint: Checkpoint, path: Path) -> None:
 
 
 def check_model(path: Path, policy: Policy) -> None:
-    """Loads a model as MLflow's users do, without unpickling anything, and lets it act on one observation.
+    """Loads a model that was just written here as MLflow's users do, and lets it act on one observation.
+
+    MLflow imports what a model names, so this is for files of our own alone, never for what a store returns.
 
     Args:
-        path: The model's directory.
+        path: The model's directory, of `save_model`.
         policy: What it must act as.
 
     Raises:

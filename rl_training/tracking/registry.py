@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError
-from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name, open_checkpoint
+from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name
 from rl_training.runtime.workflows import load_policy
 from rl_training.tracking.logged_models import logged_model, name_version
 from rl_training.tracking.pyfunc import check_model, save_model
-from rl_training.tracking.sources import CHECKPOINT_TAG, MODEL_DATA, download_version
+from rl_training.tracking.sources import CHECKPOINT_TAG
 from rl_training.tracking.store import no_resend
+from rl_training.tracking.version_files import checked_copy
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -53,8 +54,9 @@ def get_or_register(
 ) -> tuple[ModelVersion, Checkpoint]:
     """Returns the version of this run and policy, made where there is none, and its own copy of the checkpoint.
 
-    A version is self-contained: an MLflow model of its own, not an artifact of the run. It is downloaded, compared,
-    loaded as MLflow's users load it, and run.
+    A version is self-contained: an MLflow model of its own, not an artifact of the run. It is loaded and run by MLflow
+    before it is sent. What the store has of it afterwards is compared, and only its policy is loaded: nothing that the
+    store names is run.
 
     Args:
         client: MLflow's client.
@@ -69,12 +71,11 @@ def get_or_register(
     """
     key = f"{run_id}:{checkpoint.policy_sha256}"
     version = _find(client, model, key) or _register(client, model, checkpoint, config, run_id, key)
-    root = download_version(client, uri, version)
     try:
-        copy = open_checkpoint(root / MODEL_DATA, policy_only=True)
+        copy = checked_copy(client, uri, version)
         if copy.policy_sha256 != checkpoint.policy_sha256:
             raise CheckpointError(f"it holds the policy {copy.policy_sha256}, expected {checkpoint.policy_sha256}")
-        check_model(root, load_policy(copy))
+        load_policy(copy)
     except CheckpointError as error:
         raise CheckpointError(
             f"version {version.version} of {model} can't be used: {error}; delete that version and its logged model in "
@@ -92,6 +93,7 @@ def _register(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
         save_model(checkpoint, path)
+        check_model(path, load_policy(checkpoint))
         logged = logged_model(client, run_id, checkpoint, path)
     tags = {
         CANDIDATE_KEY: key,

@@ -14,7 +14,7 @@ from rl_training.runtime.workflows import load_policy
 from rl_training.tracking.promotion import checked_reason
 from rl_training.tracking.promotion_lock import PromotionLock, promotion_lock
 from rl_training.tracking.registry import champion_of
-from rl_training.tracking.sources import policy_of_version, reaching
+from rl_training.tracking.sources import reaching
 from rl_training.tracking.store import connect, resolve_tracking_uri
 from rl_training.tracking.succession import (
     PROMOTED_BY,
@@ -24,6 +24,7 @@ from rl_training.tracking.succession import (
     replace_champion,
     set_tags,
 )
+from rl_training.tracking.version_files import checked_copy
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -104,7 +105,7 @@ def _roll_back(
             f"back; another version becomes champion with `{program('rl-training')} promote {_version_of(model)}`"
         )
     try:
-        load_policy(policy_of_version(client, uri, target))
+        load_policy(checked_copy(client, uri, target))
     except CheckpointError as error:
         raise CheckpointError(
             f"version {target.version} of {model}, the champion before, can't be used: {error}; delete that version in "

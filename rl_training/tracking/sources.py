@@ -7,9 +7,9 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from rl_training.config.paths import downloads_root
@@ -172,33 +172,58 @@ def checkpoint_of_version(
 
 def policy_of_version(client: MlflowClient, uri: str, version: ModelVersion) -> Checkpoint:
     """Returns the version's own copy, verified: weights, normaliser and settings, without training state."""
-    return open_checkpoint(download_version(client, uri, version, MODEL_DATA), policy_only=True)
+    return open_checkpoint(fetch_part(client, uri, version, (MANIFEST, CONFIG, POLICY), MODEL_DATA), policy_only=True)
 
 
-def download_version(client: MlflowClient, uri: str, version: ModelVersion, part: str = "") -> Path:
-    """Downloads a registered version, or a folder of it; returns where it is.
+def fetch_part(client: MlflowClient, uri: str, version: ModelVersion, names: Iterable[str], folder: str = "") -> Path:
+    """Downloads files of a registered version, those and no others, into a fresh directory; returns where they are.
 
     Raises:
-        CheckpointError: It has no such folder: it was not registered by us, or its files are gone.
+        CheckpointError: One is not there: it was not registered by us, or its files are gone.
     """
     from mlflow.artifacts import download_artifacts
+
+    target = fresh_directory() / PurePosixPath(folder).name
+    with _files_of(client, uri, version) as location:
+        for name in names:
+            address = "/".join(part for part in (location, folder, name) if part)
+            download_artifacts(artifact_uri=address, dst_path=str(target), tracking_uri=uri, registry_uri=uri)
+    return target
+
+
+def list_version(client: MlflowClient, uri: str, version: ModelVersion) -> list[str]:
+    """Returns the paths of a registered version's files; a folder that is none of ours stands for what is in it.
+
+    Raises:
+        CheckpointError: Its files are gone.
+    """
+    from mlflow.artifacts import list_artifacts
+
+    found: list[str] = []
+    folders = [""]
+    with _files_of(client, uri, version) as location:
+        for folder in folders:  # which grows, by folders of ours alone
+            address = "/".join(part for part in (location, folder) if part)
+            for entry in list_artifacts(artifact_uri=address, tracking_uri=uri):
+                path = "/".join(part for part in (folder, PurePosixPath(entry.path).name) if part)
+                ours = entry.is_dir and f"{MODEL_DATA}/".startswith(f"{path}/")
+                (folders if ours else found).append(path)
+    return found
+
+
+@contextmanager
+def _files_of(client: MlflowClient, uri: str, version: ModelVersion) -> Iterator[str]:
+    """Gives the address of a version's files; that they are not there is an error of ours."""
     from mlflow.exceptions import MlflowException
 
-    location = client.get_model_version_download_uri(version.name, version.version)
     try:
-        path = download_artifacts(
-            artifact_uri=f"{location.rstrip('/')}/{part}".rstrip("/"),
-            dst_path=str(fresh_directory()),
-            tracking_uri=uri,
-            registry_uri=uri,
-        )
+        yield client.get_model_version_download_uri(version.name, version.version).rstrip("/")
     except (OSError, MlflowException) as error:
         if isinstance(error, MlflowException) and error.error_code not in _UNKNOWN:
             raise
         raise CheckpointError(
             f"version {version.version} of {version.name} has no files that are ours: {explain(error, uri)}"
         ) from error
-    return Path(path)
 
 
 def fresh_directory() -> Path:
