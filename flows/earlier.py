@@ -30,6 +30,11 @@ def remember(run_dir: Path) -> None:
         index.write_text(str(run_dir), encoding="utf-8")
 
 
+def is_first_attempt() -> bool:
+    """Returns whether no earlier attempt at this flow run can have opened a run."""
+    return flow_run.id is None or (flow_run.run_count <= 1 and _remembered() is None)
+
+
 def has_begun() -> bool:
     """Returns whether an earlier attempt at this flow run has opened a run, here or on another machine.
 
@@ -68,7 +73,7 @@ def earlier_checkpoint(config: TrainConfig) -> Checkpoint | None:
     from rl_training.tracking.sources import download_checkpoint
 
     run_dir = _remembered()
-    if flow_run.id is None or (run_dir is None and flow_run.run_count <= 1):
+    if is_first_attempt():
         return None
     run = find_run(FLOW_RUN_TAG, str(flow_run.id))
     if run is not None:

@@ -52,6 +52,7 @@ class OpenRun:
         self.stop = stop
         self._callbacks = callbacks
         self._attempts = 0
+        trainer.lock.acquire()
 
     @property
     def config(self) -> TrainConfig:
@@ -77,8 +78,15 @@ class OpenRun:
         self._attempts += 1
         if self._attempts > 1:  # with the settings at hand: a checkpoint's hide plain secrets
             make_trainer = get_algorithm(self.config.algo).make_trainer
+            self.trainer.lock.release()  # its own lock takes its place
             self.trainer = make_trainer(self.config, self._callbacks, resume_from=self.run_dir, stop=self.stop)
+            self.trainer.lock.acquire()
         return self.trainer
+
+    def let_go(self) -> None:
+        """Lets other processes have the run, once its record is complete."""
+        self.trainer.let_go()  # one that never trained
+        self.trainer.lock.release()
 
     def end(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -155,7 +163,9 @@ def open_run(config: TrainConfig, make_trainer: MakeTrainer, tags: Mapping[str, 
             supervise(lambda: sessions.append(begin_tracking(trainer, tags={**_tags(), **tags})), stop=stop)
         finally:
             if sessions:
-                run = OpenRun(trainer, stack.enter_context(sessions[0]), progress, callbacks, stop)
+                run = OpenRun(trainer, sessions[0], progress, callbacks, stop)
+                stack.callback(run.let_go)
+                stack.enter_context(run.session)
                 trainer.callbacks.append(run.session.callback)
                 callbacks.append(run.session.callback)
                 caller.opened.append(run)

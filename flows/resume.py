@@ -8,6 +8,7 @@ from prefect import flow
 
 from flows.blocks import hand_down_blocks
 from flows.chain import hold_job, train_and_judge
+from flows.earlier import is_first_attempt
 from flows.flow_process import flow_process
 from flows.stored import over_stored
 from flows.tasks import fetch, validate
@@ -38,6 +39,7 @@ def resume_flow(
         The summary; see `flows.chain.summarize`.
 
     Raises:
+        AlreadyTraining: Another process trains the run that is resumed.
         CheckpointError: There is no good checkpoint, a setting or space differs that must be equal, or no layer of the
             network fits.
         ConfigError: A line for every fault of the overrides; nothing was made, trained or logged.
@@ -52,11 +54,12 @@ def resume_flow(
 
     with flow_process():
         hand_down_blocks()
+        changes = over_stored(overrides)
+        # A later attempt takes its run from the process before it, which may sleep and have the lock still.
+        to_go_on = not changes and not fine_tune and is_first_attempt()
         # All of it was verified when it was fetched.
-        checkpoint = open_checkpoint(fetch(source, fine_tune), policy_only=True)
-        settings = config_to_resume(
-            checkpoint, over_stored(overrides), fine_tune=fine_tune, allow_modules=allow_modules or ()
-        )
+        checkpoint = open_checkpoint(fetch(source, fine_tune, to_go_on), policy_only=True)
+        settings = config_to_resume(checkpoint, changes, fine_tune=fine_tune, allow_modules=allow_modules or ())
         make_trainer = get_algorithm(settings.algo).make_trainer
         resume_from = WeightsOf(checkpoint) if fine_tune else checkpoint
         with hold_job(settings):

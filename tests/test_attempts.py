@@ -6,7 +6,7 @@ import pytest
 from mlflow_store import of_another_machine, ship_all, stored_points, tracked_run
 
 from rl_training.errors import NoProgress, RunTakenOver
-from rl_training.runtime.job_lock import give_away, run_lock
+from rl_training.runtime.job_lock import RunLock, give_away
 from rl_training.tracking import run_files
 from rl_training.tracking.attempts import (
     Attempt,
@@ -105,7 +105,7 @@ def test_what_was_thought_dead_sends_nothing_once_the_run_went_on_elsewhere(clie
 
 def test_nothing_is_logged_to_a_run_that_was_taken_over(tmp_path):
     metrics = MetricLog(tmp_path)
-    with run_lock(tmp_path):
+    with RunLock(tmp_path):
         metrics.log(1, {"a": 1.0}, "update")
         give_away(tmp_path, "another")
         with pytest.raises(RunTakenOver):

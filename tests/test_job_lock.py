@@ -16,7 +16,7 @@ from rl_training.errors import CheckpointNotWritten, RunTakenOver, UserError
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.runtime import checkpoint_files
 from rl_training.runtime.checkpoint import newest_good, write_checkpoint
-from rl_training.runtime.job_lock import give_away, job_lock, require_ours, run_lock, take_over
+from rl_training.runtime.job_lock import RunLock, give_away, job_lock, require_ours, take_over
 
 HOLD = """
 import sys, time
@@ -96,10 +96,10 @@ def test_another_process_holds_it_until_it_is_killed() -> None:
 
 
 def test_a_run_is_trained_by_one_process_at_a_time(tmp_path: Path) -> None:
-    with run_lock(tmp_path), pytest.raises(UserError) as caught, run_lock(tmp_path):
+    with RunLock(tmp_path), pytest.raises(UserError) as caught, RunLock(tmp_path):
         pass
     assert str(caught.value).startswith(f"the run in {tmp_path} is training already (process {os.getpid()} on ")
-    with run_lock(tmp_path):
+    with RunLock(tmp_path):
         pass
 
 
@@ -109,9 +109,9 @@ SLEEPER = """
 import sys
 from pathlib import Path
 from rl_training.errors import RLTrainingError
-from rl_training.runtime.job_lock import job_lock, require_ours, run_lock
+from rl_training.runtime.job_lock import job_lock, require_ours, RunLock
 run_dir = Path(sys.argv[1])
-with job_lock("nightly", "flow run 7"), run_lock(run_dir):
+with job_lock("nightly", "flow run 7"), RunLock(run_dir):
     require_ours(run_dir)
     print("held", flush=True)
     sys.stdin.readline()
@@ -130,13 +130,13 @@ def test_a_sleeping_process_keeps_its_run_until_that_is_taken_over(tmp_path: Pat
     try:
         assert sleeper.stdout.readline() == "held\n"
         sleeper.send_signal(signal.SIGSTOP)
-        with pytest.raises(UserError, match=f"process {sleeper.pid} on "), run_lock(tmp_path):
+        with pytest.raises(UserError, match=f"process {sleeper.pid} on "), RunLock(tmp_path):
             pass
         with pytest.raises(UserError, match="for flow run 7 since"), job_lock("nightly", "flow run 8"):
             pass
         with job_lock("nightly", "flow run 7"):
             take_over(tmp_path)
-            with run_lock(tmp_path):
+            with RunLock(tmp_path):
                 require_ours(tmp_path)
                 sleeper.send_signal(signal.SIGCONT)
                 out, _ = sleeper.communicate("wake up\n", timeout=20)
@@ -145,19 +145,19 @@ def test_a_sleeping_process_keeps_its_run_until_that_is_taken_over(tmp_path: Pat
         sleeper.kill()
         sleeper.communicate()
     assert out.startswith(f"RunTakenOver: the run in {tmp_path} was taken over (process {os.getpid()} on ")
-    with run_lock(tmp_path):
+    with RunLock(tmp_path):
         require_ours(tmp_path)
 
 
 def test_a_run_that_was_given_away_is_not_ours_until_it_is_trained_again(tmp_path: Path) -> None:
     require_ours(tmp_path)  # never trained here, so nobody can have taken it over
-    with run_lock(tmp_path):
+    with RunLock(tmp_path):
         give_away(tmp_path, "process 5 on another machine")
         with pytest.raises(RunTakenOver, match=r"taken over \(process 5 on another machine\); this process writes no"):
             require_ours(tmp_path)
     with pytest.raises(RunTakenOver):  # after training too: its evaluation and its end are written as well
         require_ours(tmp_path)
-    with run_lock(tmp_path):
+    with RunLock(tmp_path):
         require_ours(tmp_path)
 
 
@@ -188,7 +188,7 @@ def test_a_save_under_way_when_the_run_is_taken_over_does_not_come_to_its_place(
         subprocess.run([sys.executable, "-c", TAKE_OVER, str(tmp_path)], check=True)
         return function(*arguments)
 
-    with run_lock(tmp_path):
+    with RunLock(tmp_path):
         save(1)
         monkeypatch.setattr(checkpoint_files, asleep_before, wakes_when_it_is_too_late)
         with pytest.raises(error):

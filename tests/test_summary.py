@@ -12,7 +12,7 @@ from rl_training.config.reader import compact_config
 from rl_training.errors import AlreadyTraining
 from rl_training.experiment.loading import load_config
 from rl_training.runtime.callbacks import Callback, TrainerState
-from rl_training.runtime.job_lock import run_lock
+from rl_training.runtime.job_lock import RunLock
 
 EVALUATION = {"return_mean": 1234.5, "ci_low": 1000.0, "ci_high": 1469.0, "episodes": 1_000, "cut": 0}
 
@@ -109,10 +109,10 @@ def test_a_run_that_is_being_trained_is_refused_before_its_record_is_touched(tmp
     config = load_config("ppo/cartpole", {"total_timesteps": 64, "num_envs": 1, "rollout_steps": 32, "batch_size": 32})
     run_dir = run_training(config, [Signals()], offline=True).run_dir
     record = (run_dir / "tracking.json").read_bytes()
-    with run_lock(run_dir), pytest.raises(AlreadyTraining, match=f"the run in {run_dir} is training already"):
+    with RunLock(run_dir), pytest.raises(AlreadyTraining, match=f"the run in {run_dir} is training already"):
         resume_training(run_dir, {"total_timesteps": 64}, offline=True)  # no other settings, so the same run
     assert (run_dir / "tracking.json").read_bytes() == record
-    with run_lock(run_dir), pytest.raises(AlreadyTraining):
+    with RunLock(run_dir), pytest.raises(AlreadyTraining):
         resume_training(run_dir, track=False)
     assert resume_training(run_dir, offline=True).num_timesteps == 64
 

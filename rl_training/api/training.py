@@ -21,7 +21,7 @@ from rl_training.config.paths import home
 from rl_training.config.reader import compact_config
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.validation import ValidationReport, require_valid, validate_env
-from rl_training.errors import AlreadyTraining, CheckpointNotWritten, RunFailed, TrackingError
+from rl_training.errors import CheckpointNotWritten, RunFailed, TrackingError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_to_resume
 from rl_training.experiment.registry import get_algorithm
@@ -29,7 +29,7 @@ from rl_training.runtime.callbacks import Callback, StopReason
 from rl_training.runtime.checkpoint import Checkpoint, list_checkpoints, open_checkpoint
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.fine_tuning import WeightsOf
-from rl_training.runtime.job_lock import job_lock, require_free
+from rl_training.runtime.job_lock import job_lock
 from rl_training.runtime.one_training import reserve_training
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.stopping import DEAF_SECONDS, EXIT_STOPPED, EXIT_TERMINATED, StopTraining, stop_on_signals
@@ -171,9 +171,9 @@ def resume_training(
         ModuleRefused: A received checkpoint names a module that nobody has allowed.
     """
     home()
-    if not overrides and not fine_tune:  # its checkpoints come and go meanwhile: the newest one is soon not the newest
-        require_free(Path(source))
-    checkpoint = download_checkpoint(source, wanted="weights" if fine_tune else "everything")
+    checkpoint = download_checkpoint(
+        source, wanted="weights" if fine_tune else "everything", to_go_on=not overrides and not fine_tune
+    )
     config = config_to_resume(checkpoint, overrides, fine_tune=fine_tune, allow_modules=allow_modules)
     check_environment(config)
     with job_lock(config.job):
@@ -185,6 +185,7 @@ def resume_training(
 def _run(trainer: Trainer, *, track: bool, offline: bool) -> RunSummary:
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(trainer.stop, partial(leave_at_checkpoint, trainer)))
+        stack.enter_context(trainer.lock)  # until the run's record is complete, beyond the end of training
         in_mlflow = (trainer.run.run_dir / run_files.TRACKING).exists()  # or to be there: its record has to go on
         session = begin_tracking(trainer, offline=offline or not track) if track or in_mlflow else None
         if session is not None:
@@ -236,10 +237,8 @@ def begin_tracking(
 
     Raises:
         TrackingError: MLflow can't be reached, or refuses; a run that has not trained before leaves nothing behind.
-        AlreadyTraining: Another process trains the run; its record stays as it is.
     """
     try:
-        require_free(trainer.run.run_dir)
         return start_tracking(
             trainer.run.run_dir,
             trainer.config,
@@ -248,7 +247,7 @@ def begin_tracking(
             from_step=trainer.num_timesteps,
             stop=trainer.stop,
         )
-    except (TrackingError, AlreadyTraining):
+    except TrackingError:
         trainer.discard()
         raise
 

@@ -169,9 +169,9 @@ def newest_good(root: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, skipped
 
 
-def has_later(checkpoint: Checkpoint) -> bool:
-    """Returns whether a good checkpoint of a larger step is beside one; what is not later is not read."""
-    found, _ = list_checkpoints(checkpoint.path.parent)
+def has_later(checkpoint: Checkpoint, root: Path) -> bool:
+    """Returns whether a good checkpoint of a larger step is in `root`; what is not later is not read."""
+    found, _ = list_checkpoints(root)
     for later in found:
         if later.num_timesteps > checkpoint.num_timesteps:
             with suppress(CheckpointError):

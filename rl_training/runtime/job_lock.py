@@ -16,11 +16,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from typing import Self
 
 from filelock import FileLock, Timeout
 
 from rl_training.config.paths import locks_root
-from rl_training.errors import AlreadyTraining, RunTakenOver
+from rl_training.errors import AlreadyTraining, RunTakenOver, UserError
 from rl_training.runtime.checkpoint_files import STAGING
 
 RUN_LOCK = "training.lock"
@@ -51,32 +52,76 @@ def job_lock(job: str | None, owner: str | None = None) -> Iterator[None]:
     if owner is not None and f"for {owner} " in _read(_holder(path)):
         path.unlink(missing_ok=True)
     advice = "a job trains once at a time: wait for it to end, or give this run another job"
-    with _exclusive(path, f"job {job!r}", advice, owner):
+    lock = FileLock(path)
+    _acquire(lock, path, f"job {job!r}", advice)
+    try:
+        _write_holder(path, owner)
         yield
+    finally:
+        lock.release()
 
 
-@contextmanager
-def run_lock(run_dir: Path) -> Iterator[None]:
-    """Holds the lock of a run within the block, so that no second process trains it on.
+class RunLock:
+    """The lock of a run: it keeps other processes, and other trainers of this one, from changing the run.
 
-    Raises:
-        AlreadyTraining: Another process trains the run; names it.
+    Whoever has this object may take it several times; the run is free once it was let go as often. It is the object's
+    and not a thread's, since a flow makes a trainer in one thread and trains in another.
+
+    Args:
+        run_dir: The run's directory, which exists.
     """
-    path = run_dir.absolute() / RUN_LOCK
-    with _exclusive(path, f"the run in {run_dir}", "wait for it to end, or stop it first"):
-        _ours[path] = _read(_holder(path))
-        yield
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir, self._path = run_dir, run_dir.absolute() / RUN_LOCK
+        self._lock = FileLock(self._path, thread_local=False)
+
+    def acquire(self) -> None:
+        """Takes the lock; nothing in the run's directory has changed if this fails.
+
+        Raises:
+            AlreadyTraining: Another process or trainer has it; names it.
+            UserError: The directory can't be written.
+        """
+        first = not self._lock.is_locked
+        try:
+            _acquire(self._lock, self._path, f"the run in {self._run_dir}", "wait for it to end, or stop it first")
+            if first:
+                _write_holder(self._path)
+                _ours[self._path] = _read(_holder(self._path))
+        except OSError as error:
+            self.release()
+            raise UserError(f"{self._run_dir} can't be written: {error.strerror or error}") from error
+
+    def release(self) -> None:
+        """Lets the lock go once; does nothing if it is not held."""
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        self.acquire()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 def require_free(run_dir: Path) -> None:
-    """Checks that no other process trains a run now.
+    """Checks that no other process trains a run now; changes nothing.
 
     Raises:
         AlreadyTraining: One does; names it.
     """
-    if (run_dir / RUN_LOCK).exists():
-        with run_lock(run_dir):
-            pass
+    path = run_dir.absolute() / RUN_LOCK
+    if path.exists():
+        lock = FileLock(path)
+        _acquire(lock, path, f"the run in {run_dir}", "wait for it to end, or stop it first")
+        lock.release()
+
+
+def remove_lock(run_dir: Path) -> None:
+    """Removes the files of a run's lock, from a directory that shall hold no run."""
+    path = run_dir / RUN_LOCK
+    for file in (path, _holder(path)):
+        file.unlink(missing_ok=True)
 
 
 def take_over(run_dir: Path) -> None:
@@ -115,18 +160,11 @@ def require_ours(run_dir: Path) -> None:
         raise RunTakenOver(f"the run in {run_dir} was taken over ({holder}); this process writes nothing more to it")
 
 
-@contextmanager
-def _exclusive(path: Path, what: str, advice: str, owner: str | None = None) -> Iterator[None]:
-    lock = FileLock(path)
+def _acquire(lock: FileLock, path: Path, what: str, advice: str) -> None:
     try:
         lock.acquire(timeout=0)
     except Timeout:
         raise AlreadyTraining(f"{what} is training already ({_read(_holder(path))}); {advice}") from None
-    try:
-        _write_holder(path, owner)
-        yield
-    finally:
-        lock.release()
 
 
 def _write_holder(path: Path, owner: str | None = None) -> None:

@@ -37,6 +37,7 @@ from rl_training.runtime.checkpoint import (
     write_checkpoint,
 )
 from rl_training.runtime.checkpoint_files import replace_file
+from rl_training.runtime.job_lock import remove_lock
 from rl_training.runtime.versions import versions
 
 CONFIG = "config.yaml"
@@ -186,6 +187,7 @@ def discard_training_run(run: TrainingRun) -> None:
         return
     for name in (CONFIG, METADATA):
         (run.run_dir / name).unlink(missing_ok=True)
+    remove_lock(run.run_dir)
     with suppress(OSError):  # other files are there
         run.run_dir.rmdir()
 

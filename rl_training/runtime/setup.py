@@ -19,6 +19,7 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint, has_later, load_policy_state
 from rl_training.runtime.download import bring_in, read_download
 from rl_training.runtime.fine_tuning import WeightsOf, carry_over, has_training_state
+from rl_training.runtime.job_lock import RunLock
 from rl_training.runtime.run_utils import (
     METADATA,
     TrainingRun,
@@ -68,6 +69,8 @@ def make_trainer(
 
     Raises:
         CheckpointError: There is no good checkpoint there, or a setting or space differs that must be equal.
+        AlreadyTraining: Another process or trainer has the run. The trainer that is returned has it, until its
+            `train()` or `discard()` ends.
     """
     if resume_from is None:
         return _made(trainer_type, config, create_training_run(config), callbacks, stop)
@@ -83,19 +86,16 @@ def make_trainer(
     changes = differences(before, config)
     check_differences(changes)
     own_run = None if changes else _own_run(checkpoint, config)
-    if own_run is not None:
-        # A directory made for it, the run's own being elsewhere, goes again unless the checkpoint has come into it.
-        trainer = _made(trainer_type, config, own_run, callbacks, stop)
-        with _discarded_on_error(trainer):
-            check_differences(_space_differences(trainer, checkpoint))
-            checkpoint = bring_in(checkpoint, own_run.checkpoints)
-        logger.info("the run goes on at step %s, from %s", f"{checkpoint.num_timesteps:,}", checkpoint.path)
-        trainer.restore(checkpoint)
-        return trainer
-    config = _elsewhere(config, before)
-    trainer = _made(trainer_type, config, _fork(checkpoint, changes, config), callbacks, stop)
+    if own_run is None:
+        config = _elsewhere(config, before)
+    trainer = _made(trainer_type, config, own_run or _fork(checkpoint, changes, config), callbacks, stop)
+    # A directory made for it, the run's own being elsewhere, goes again unless the checkpoint has come into it.
     with _discarded_on_error(trainer):
         check_differences(_space_differences(trainer, checkpoint))
+        if own_run is not None:
+            _require_newest(checkpoint, own_run)
+            checkpoint = bring_in(checkpoint, own_run.checkpoints)
+            logger.info("the run goes on at step %s, from %s", f"{checkpoint.num_timesteps:,}", checkpoint.path)
         trainer.restore(checkpoint)
     return trainer
 
@@ -162,12 +162,17 @@ def _space_differences(trainer: Trainer, checkpoint: Checkpoint, *, fine_tuning:
 def _made(
     trainer_type: MakeTrainer, config: ConfigT, run: TrainingRun, callbacks: Iterable[Callback], stop: StopFlag | None
 ) -> Trainer:
-    """The trainer of a run that was just made; the run goes again where no trainer can be made."""
+    """The trainer of a run, which it holds; a run that was just made is removed if no trainer can be made."""
+    lock = RunLock(run.run_dir)
+    lock.acquire()
     try:
-        return _constructed(trainer_type, config, run, callbacks, stop)
+        trainer = _constructed(trainer_type, config, run, callbacks, stop)
     except BaseException:
         discard_training_run(run)
+        lock.release()
         raise
+    trainer.hold(lock)
+    return trainer
 
 
 def _constructed(
@@ -199,7 +204,7 @@ def _sizes(config: TrainConfig) -> Iterator[tuple[str, Any]]:
 
 def _own_run(checkpoint: Checkpoint, config: TrainConfig) -> TrainingRun | None:
     """The run that the checkpoint is the newest of; None where a later one exists: going on would rewrite history."""
-    if has_later(checkpoint):
+    if has_later(checkpoint, checkpoint.path.parent):
         return None
     run_dir = checkpoint.path.parent.parent
     download = read_download(checkpoint)
@@ -209,10 +214,19 @@ def _own_run(checkpoint: Checkpoint, config: TrainConfig) -> TrainingRun | None:
         run_dir = download.run_dir
     run = open_training_run(run_dir) if (run_dir / METADATA).is_file() else None
     if run is not None and run.run_uid == checkpoint.run_uid:
-        return run
+        return None if has_later(checkpoint, run.checkpoints) else run
     if download is None:
         return None
     return create_training_run(config.model_copy(update={"run_dir": None}), run_uid=checkpoint.run_uid)
+
+
+def _require_newest(checkpoint: Checkpoint, run: TrainingRun) -> None:
+    """Checks, once the run's lock is held, that no other process has trained the run on since it was looked at."""
+    if has_later(checkpoint, run.checkpoints):
+        raise CheckpointError(
+            f"the run in {run.run_dir} has a later checkpoint than {checkpoint.path} by now: another process has "
+            f"trained it meanwhile; resume it again"
+        )
 
 
 def _fork(checkpoint: Checkpoint, changes: list[Difference], config: TrainConfig) -> TrainingRun:

@@ -22,15 +22,10 @@ from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError, EnvironmentFault, EnvironmentRefused
 from rl_training.networks.threads import THREADS
 from rl_training.runtime.callbacks import Callback, CallbackError, CallbackList, Event, StopReason, TrainerState
-from rl_training.runtime.checkpoint import (
-    Checkpoint,
-    WriteShards,
-    load_policy_state,
-    load_trainer_state,
-)
+from rl_training.runtime.checkpoint import Checkpoint, WriteShards, load_policy_state, load_trainer_state
 from rl_training.runtime.evaluation import Evaluator
 from rl_training.runtime.inexact import INEXACT, computer, inexact_resumes, record_inexact
-from rl_training.runtime.job_lock import run_lock
+from rl_training.runtime.job_lock import RunLock
 from rl_training.runtime.manifest import TRAINER
 from rl_training.runtime.one_training import only_training
 from rl_training.runtime.policy import Policy
@@ -82,7 +77,8 @@ class Trainer(ABC):
         self.metrics: dict[str, float] = {}
         self.inexact: list[dict[str, Any]] = []
         """The resumes on the way here that may not have been exact; see `inexact_resumes`."""
-        self._restored = False
+        self.lock = RunLock(run.run_dir)
+        self._held = self._restored = False
         self._saver = Saver(run, config, self._saved)
         self._evaluator = Evaluator(config)
         self._evaluation_seeds = episode_seeds(config.evaluation.seed, "evaluation", config.evaluation.episodes)
@@ -138,8 +134,8 @@ class Trainer(ABC):
             EnvironmentFault: An environment raised, exited or broke its contract.
             NumericError: A NaN or infinity appeared.
             CallbackError: A callback raised; a checkpoint was written first.
-            UserError: Another process is training this run; or this process trains another one, which leaves this
-                trainer as it is.
+            AlreadyTraining: Another process is training this run.
+            UserError: This process trains another run, which leaves this trainer as it is.
         """
         with only_training():
             return self._train()
@@ -147,7 +143,7 @@ class Trainer(ABC):
     def _train(self) -> TrainResult:
         self._wall_start, cpu_start, self._first_step = time.perf_counter(), time.thread_time(), self.num_timesteps
         try:
-            with run_lock(self.run.run_dir), THREADS.using(self.config.threads), closing(self._saver):
+            with self.lock, THREADS.using(self.config.threads), closing(self._saver):
                 self._run_to_end()
         except BaseException as error:
             self.state.stop_reason, self.state.error = "failed", f"{type(error).__name__}: {error}"
@@ -162,6 +158,7 @@ class Trainer(ABC):
             finally:
                 self._close()
                 self._evaluator.close()
+                self.let_go()
         assert self.state.stop_reason is not None
         return TrainResult(
             metrics=dict(self.metrics),
@@ -311,8 +308,20 @@ class Trainer(ABC):
                 f"{self.config.total_timesteps:,}",
             )
 
+    def hold(self, lock: RunLock) -> None:
+        """Takes over the run's lock, which the caller has taken; `train` and `discard` let it go at their end."""
+        self.lock, self._held = lock, True
+
+    def let_go(self) -> None:
+        """Lets go of what `hold` took; whoever else has taken `lock` has it still."""
+        if self._held:
+            self._held = False
+            self.lock.release()
+
     def discard(self) -> None:
         """Closes a trainer that shall not train; its run goes too, unless it has trained before."""
         self._close()
         self._evaluator.close()
-        discard_training_run(self.run)
+        if self._held:
+            discard_training_run(self.run)
+            self.let_go()

@@ -23,6 +23,7 @@ from rl_training.runtime.checkpoint import (
     open_checkpoint,
 )
 from rl_training.runtime.download import Download, write_download
+from rl_training.runtime.job_lock import require_free
 from rl_training.runtime.manifest import CONFIG, MANIFEST, POLICY, REPLAY, is_shard, read_manifest
 from rl_training.tracking.mlflow_run import RUN_UID
 from rl_training.tracking.store import connect, explain, resolve_tracking_uri, without_credentials
@@ -56,7 +57,7 @@ evaluate, which takes no training state either."""
 
 
 def download_checkpoint(
-    source: str | Path, *, tracking_uri: str | None = None, wanted: Wanted = "everything"
+    source: str | Path, *, tracking_uri: str | None = None, wanted: Wanted = "everything", to_go_on: bool = False
 ) -> Checkpoint:
     """Returns the verified checkpoint that `source` stands for, downloaded where it is not a directory.
 
@@ -68,20 +69,25 @@ def download_checkpoint(
             evaluation and fine-tuning only).
         tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded one.
         wanted: What is fetched and must be there; of the policy alone, a registered version has a copy of its own.
+        to_go_on: Whether a run is resumed as it is. While another process trains it, its checkpoints come and go: the
+            newest one would soon not be the newest.
 
     Raises:
+        AlreadyTraining: Another process trains the run that is to be resumed.
         CheckpointError: There is no good checkpoint; each that was tried is named.
         TrackingError: MLflow can't be reached.
         UserError: It is no source, or MLflow knows no such run, model or alias.
     """
     if Path(source).exists():
+        if to_go_on:
+            require_free(Path(source))
         return find_checkpoint(source, policy_only=wanted != "everything")
     parsed = parse_source(str(source))
     uri = resolve_tracking_uri(tracking_uri)
     with reaching(uri, str(source)):
         client = connect(uri)
         if isinstance(parsed, RunSource):
-            return checkpoint_of_run(client, parsed, wanted)
+            return checkpoint_of_run(client, parsed, wanted, to_go_on)
         version = find_version(client, parsed)
         if wanted == "policy":
             return policy_of_version(client, uri, version)
@@ -235,7 +241,7 @@ def fresh_directory() -> Path:
     return Path(tempfile.mkdtemp(dir=root))
 
 
-def checkpoint_of_run(client: MlflowClient, source: RunSource, wanted: Wanted) -> Checkpoint:
+def checkpoint_of_run(client: MlflowClient, source: RunSource, wanted: Wanted, to_go_on: bool = False) -> Checkpoint:
     """Returns the checkpoint at an artifact path of a run, or the newest good one where the path is their folder."""
     run_id, path = source
     run = client.get_run(run_id)  # no such run is another error than no such artifact
@@ -249,6 +255,8 @@ def checkpoint_of_run(client: MlflowClient, source: RunSource, wanted: Wanted) -
     here, _ = newest_good(run_dir / CHECKPOINTS)
     if here is not None and here.run_uid != run.data.tags.get(RUN_UID):
         here = None
+    if here is not None and to_go_on:
+        require_free(run_dir)
     for step, name in _newest_first(client, run_id, skipped):
         if here is not None and here.num_timesteps > step:
             break

@@ -20,10 +20,10 @@ import sys
 from pathlib import Path
 from rl_training.errors import RunTakenOver
 from rl_training.experiment.loading import load_config
-from rl_training.runtime.job_lock import run_lock
+from rl_training.runtime.job_lock import RunLock
 from rl_training.tracking.session import start_tracking
 run_dir = Path(sys.argv[1])
-with start_tracking(run_dir, load_config(run_dir / "config.yaml")) as session, run_lock(run_dir):
+with start_tracking(run_dir, load_config(run_dir / "config.yaml")) as session, RunLock(run_dir):
     for step in range(0, 300, 10):
         session.log(step, {"train/loss": step / 3}, "update")
     print("asleep", flush=True)
