@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check services-test secrets extras-test compose-up compose-test compose-starts gpu-test soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-replay bench-speed bench-solved bench-scaling screenshots clean
+.PHONY: help setup train test check services-test secrets extras-test compose-up compose-test compose-starts gpu-test soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-durability power-cuts bench-replay bench-speed bench-solved bench-scaling screenshots clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -29,12 +29,14 @@ help:
 	@echo "  make compose-starts   measure ten starts of it while other processes keep every core busy"
 	@echo "  make extras-test      install the extras for Atari and EnvPool and run their tests"
 	@echo "  make gpu-test         on a machine with a GPU that torch sees: run the tests of learning on it"
+	@echo "  make power-cuts       resume from everything that a power cut could leave of two small runs"
 	@echo "  make soak             strike trainings by 40 signals and 10 closed pipes each; compare them with ones that nothing struck"
 	@echo "  make bench-resume     resume in the middle of an episode, on each environment, and compare"
 	@echo "  make bench-gate       simulate decisions of the promotion gate between policies of known means"
 	@echo "  make bench-learning   train several seeds of each task (or SEEDS seeds of CONFIG) and judge the final policies"
 	@echo "  make bench-overhead   measure what the flow and tracking cost"
 	@echo "  make bench-saving     measure how long training stands still for a checkpoint of a replay buffer of 1 GB"
+	@echo "  make bench-durability measure what durable checkpoints cost, beside an earlier commit (EARLIER=CHECKOUT)"
 	@echo "  make bench-replay     measure what replay buffers of images take, a million transitions among them (8 GB)"
 	@echo "  make bench-speed      measure speed beside other libraries (PEERS=FOLDER, CLEANRL=CHECKOUT, ROUNDS=5) and the machine"
 	@echo "  make bench-solved     measure the time until CartPole and Pendulum are solved, beside the same libraries (SEEDS=5)"
@@ -108,6 +110,12 @@ bench-overhead: $(READY)
 
 bench-saving: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/saving.py
+
+bench-durability: $(READY)
+	@$(BIN)/python benchmarks/durability.py $(EARLIER)
+
+power-cuts: $(READY)
+	@RL_TRAINING_POWER_CUTS=0 $(BIN)/python -m pytest -q tests/test_power_cuts.py
 
 bench-replay: $(READY)
 	@$(BIN)/python benchmarks/replay_memory.py

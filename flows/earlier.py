@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from prefect.runtime import flow_run
 
 from rl_training.config import paths
 from rl_training.errors import CheckpointError
+from rl_training.tracking import run_files
 
 if TYPE_CHECKING:
     from rl_training.config.settings import TrainConfig
@@ -26,8 +26,7 @@ def remember(run_dir: Path) -> None:
     """Notes on this machine which run this flow run has opened."""
     index = _index()
     if index is not None:
-        index.parent.mkdir(exist_ok=True)
-        index.write_text(str(run_dir), encoding="utf-8")
+        run_files.write_bytes(index, str(run_dir).encode())
 
 
 def is_first_attempt() -> bool:
@@ -104,11 +103,8 @@ def as_before(config: TrainConfig, checkpoint: Checkpoint) -> TrainConfig:
 
 
 def _is_of_this_flow_run(run_dir: Path) -> bool:
-    try:
-        description: dict[str, Any] = json.loads((run_dir / "tracking.json").read_text(encoding="utf-8"))
-    except OSError:
-        return False
-    return bool(description["tags"].get(FLOW_RUN_TAG) == str(flow_run.id))
+    description = run_files.read_json(run_dir / run_files.TRACKING)
+    return description is not None and bool(description["tags"].get(FLOW_RUN_TAG) == str(flow_run.id))
 
 
 def _index() -> Path | None:

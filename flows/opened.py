@@ -52,7 +52,6 @@ class OpenRun:
         self.stop = stop
         self._callbacks = callbacks
         self._attempts = 0
-        trainer.lock.acquire()
 
     @property
     def config(self) -> TrainConfig:
@@ -78,14 +77,13 @@ class OpenRun:
         self._attempts += 1
         if self._attempts > 1:  # with the settings at hand: a checkpoint's hide plain secrets
             make_trainer = get_algorithm(self.config.algo).make_trainer
-            self.trainer.lock.release()  # its own lock takes its place
+            self.trainer.lock.release()
             self.trainer = make_trainer(self.config, self._callbacks, resume_from=self.run_dir, stop=self.stop)
             self.trainer.lock.acquire()
         return self.trainer
 
     def let_go(self) -> None:
-        """Lets other processes have the run, once its record is complete."""
-        self.trainer.let_go()  # one that never trained
+        """Lets other processes have the run."""
         self.trainer.lock.release()
 
     def end(
@@ -157,6 +155,7 @@ def open_run(config: TrainConfig, make_trainer: MakeTrainer, tags: Mapping[str, 
         earlier = earlier_checkpoint(config)
         trainer = make_trainer(callbacks, stop) if earlier is None else _go_on(config, earlier, callbacks, stop)
         remember(trainer.run.run_dir)
+        stack.enter_context(trainer.lock)  # until the run's record is complete, beyond the end of training
         sessions: list[TrackingSession] = []
         try:
             # In a helper thread, as training: a signal in the middle of it would leave a run that nobody knows.

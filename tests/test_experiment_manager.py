@@ -172,7 +172,6 @@ def test_a_run_that_goes_on_elsewhere_has_its_checkpoint_there_from_the_start(tm
     best = read_best(away.run.run_dir / "checkpoints")
     assert best is not None
     assert best[0].path == here
-    away.discard()  # as if killed: its lock is free
     again = MANAGER.resume(away.run.run_dir).train()
     assert (again.run_uid, again.run_dir, sha(again)) == (stopped.run_uid, away.run.run_dir, expected)
 

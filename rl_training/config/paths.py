@@ -11,6 +11,7 @@ from pathlib import Path
 import platformdirs
 
 from rl_training.config import owner_only
+from rl_training.durable import make_directory
 from rl_training.errors import UserError
 
 HOME_VARIABLE = "RL_TRAINING_HOME"
@@ -139,8 +140,7 @@ def _private(name: str) -> Path:
 
 def _made(path: Path) -> Path:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir(mode=owner_only.FOLDER_MODE, exist_ok=True)
+        make_directory(path, owner_only.FOLDER_MODE)
         if not os.access(path, os.W_OK | os.X_OK):
             raise PermissionError(EACCES, os.strerror(EACCES))
     except OSError as error:

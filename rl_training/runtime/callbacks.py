@@ -6,7 +6,7 @@ exactly once, whatever ended the run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -85,6 +85,10 @@ class Callback:
     def on_train_end(self, state: TrainerState) -> None:
         """Called exactly once, whatever ended the run; `state.stop_reason` says what."""
 
+    def files_to_sync(self) -> Collection[Path]:
+        """Returns the files written since it was asked last: they are on disk before the next checkpoint is."""
+        return ()
+
     def state_dict(self) -> dict[str, Any]:
         """Returns what must survive a resume: tensors, numbers, strings, and lists and dicts of them."""
         return {}
@@ -125,6 +129,10 @@ class CallbackList:
                     first_error.__cause__ = error
         if first_error is not None:
             raise first_error
+
+    def files_to_sync(self) -> set[Path]:
+        """Returns what all of them have written since they were asked last."""
+        return {path for callback in self.callbacks for path in callback.files_to_sync()}
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the callbacks' states by position and class name."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, cast
 
+from rl_training.durable import sync_directory, sync_file
 from rl_training.runtime.manifest import FileEntry
 
 STAGING = ".tmp-"
@@ -103,13 +104,18 @@ class _HashingFile:
 
 
 def link(source: Path, target: Path) -> None:
-    """Gives an immutable file another name; a copy of it where the file system has no hard links."""
+    """Gives an immutable file that is on disk another name; a copy of it where the file system has no hard links."""
     try:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
-        with target.open("rb") as file:
-            os.fsync(file.fileno())
+        sync_file(target)
+
+
+def link_foreign(source: Path, target: Path) -> None:
+    """As `link`, of a file that this run has not written: a download may be in the system's memory alone."""
+    link(source, target)
+    sync_file(target)
 
 
 def same_file(a: Path, b: Path) -> bool:
@@ -160,12 +166,3 @@ def replace_file(path: Path, text: str) -> None:
     finally:
         beside.unlink(missing_ok=True)
     sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Syncs a directory's entries to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

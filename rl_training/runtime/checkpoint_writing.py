@@ -14,6 +14,7 @@ import torch
 
 from rl_training.config.reader import config_hash, dump_config
 from rl_training.config.settings import TrainConfig
+from rl_training.durable import make_directory
 from rl_training.errors import CheckpointError, NumericError
 from rl_training.runtime import checkpoint_files as files
 from rl_training.runtime.checkpoint_reading import (
@@ -72,7 +73,7 @@ def write_checkpoint(
     require_finite(policy, num_timesteps)
     target = root / checkpoint_name(num_timesteps)
     with write_errors(root, target):
-        root.mkdir(parents=True, exist_ok=True)
+        make_directory(root)
         files.sweep(root)
         existing = _existing(target, shards or ())
         staged = files.stage(root, target.name)

@@ -8,6 +8,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from rl_training.durable import make_directory
 from rl_training.errors import CheckpointError
 from rl_training.runtime import checkpoint_files as files
 from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name, open_checkpoint
@@ -68,7 +69,7 @@ def bring_in(checkpoint: Checkpoint, root: Path) -> Checkpoint:
     if files.same_file(checkpoint.path, target):
         return checkpoint
     with write_errors(root, target):
-        root.mkdir(parents=True, exist_ok=True)
+        make_directory(root)
         files.sweep(root)
         if target.exists():
             try:
@@ -78,7 +79,7 @@ def bring_in(checkpoint: Checkpoint, root: Path) -> Checkpoint:
         staged = files.stage(root, target.name)
         try:
             for name in (*checkpoint.manifest.files, MANIFEST):
-                files.link(checkpoint.path / name, staged / name)
+                files.link_foreign(checkpoint.path / name, staged / name)
             files.publish(staged, target)
         finally:
             shutil.rmtree(staged, ignore_errors=True)

@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 
 from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.durable import make_directory, sync_directory
 from rl_training.errors import CheckpointError
 from rl_training.runtime import checkpoint_files as files
 from rl_training.runtime.checkpoint_reading import CHECKPOINTS, Checkpoint, load_file, write_errors
@@ -142,10 +143,10 @@ class ReplayStore:
         """
         entries = load_replay(checkpoint, buffer)
         with write_errors(self.directory.parent / CHECKPOINTS, self.directory):
-            self.directory.mkdir(parents=True, exist_ok=True)
+            make_directory(self.directory)
             self._shards = [_written(self._adopt(entry)) for entry in entries]
             self._remove_others({entry.path.name for entry in entries})
-            files.sync_directory(self.directory)
+            sync_directory(self.directory)
 
     def cut_newest(self, buffer: ReplayBuffer, env_indices: Sequence[int]) -> None:
         """Does the buffer's `cut_newest`, after a load; the next save writes the shard that this changes anew."""
@@ -169,14 +170,14 @@ class ReplayStore:
     def _write(self, shards: Sequence[_Shard]) -> list[ShardEntry]:
         try:
             with write_errors(self.directory.parent / CHECKPOINTS, self.directory):
-                self.directory.mkdir(parents=True, exist_ok=True)
+                make_directory(self.directory)
                 files.sweep(self.directory)
                 for shard in shards:
                     if shard.entry is None:
                         shard.entry = self._write_shard(shard)
                 entries = [shard.entry for shard in shards if shard.entry is not None]
                 self._remove_others({entry.path.name for entry in entries})
-                files.sync_directory(self.directory)
+                sync_directory(self.directory)
                 return entries
         except BaseException as error:
             for shard in shards:
@@ -199,7 +200,7 @@ class ReplayStore:
         path = self.directory / entry.path.name
         if not files.same_file(path, entry.path):
             path.unlink(missing_ok=True)
-            files.link(entry.path, path)
+            files.link_foreign(entry.path, path)
         return replace(entry, path=path)
 
     def _remove_others(self, wanted: set[str]) -> None:

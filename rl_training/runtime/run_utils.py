@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import re
@@ -27,6 +28,7 @@ from rl_training.config.programs import program
 from rl_training.config.reader import config_hash, dump_config
 from rl_training.config.secrets import REDACTED, is_secret_name, redact, redact_text
 from rl_training.config.settings import TrainConfig
+from rl_training.durable import make_directory, sync_directory
 from rl_training.errors import ConfigError, UserError
 from rl_training.runtime.checkpoint import (
     CHECKPOINTS,
@@ -36,9 +38,11 @@ from rl_training.runtime.checkpoint import (
     prune,
     write_checkpoint,
 )
-from rl_training.runtime.checkpoint_files import replace_file
+from rl_training.runtime.checkpoint_files import replace_file, write_file
 from rl_training.runtime.job_lock import remove_lock
 from rl_training.runtime.versions import versions
+
+logger = logging.getLogger(__name__)
 
 CONFIG = "config.yaml"
 METADATA = "metadata.json"
@@ -122,13 +126,12 @@ def create_training_run(
         "forked_from": forked_from,
     }  # git is asked for it, which takes time
     try:
-        run_dir.mkdir(parents=True, exist_ok=True)
+        make_directory(run_dir)
         if any((run_dir / name).exists() for name in (CONFIG, METADATA, CHECKPOINTS)):
             raise FileExistsError
-        with (run_dir / CONFIG).open("x", encoding="utf-8") as file:  # of two at the same time, one gets it
-            file.write(dump_config(config))
-        with (run_dir / METADATA).open("x", encoding="utf-8") as file:
-            file.write(json.dumps(metadata, indent=2, allow_nan=False) + "\n")
+        _write_new(run_dir / CONFIG, dump_config(config))  # of two at the same time, one gets it
+        _write_new(run_dir / METADATA, _to_text(metadata))
+        sync_directory(run_dir)
     except FileExistsError:
         if not run_dir.is_dir():
             raise UserError(f"run_dir {run_dir} is a file; expected a directory, or a path that is free") from None
@@ -162,6 +165,33 @@ def open_training_run(run_dir: str | Path) -> TrainingRun:
     return TrainingRun(run_dir, run_uid)
 
 
+def repair_training_run(run: TrainingRun, config: TrainConfig, checkpoint: Checkpoint) -> None:
+    """Writes `config.yaml` and `metadata.json` again where a power cut has emptied them.
+
+    Earlier versions could leave them so beside complete checkpoints, which hold what is needed.
+
+    Args:
+        run: The run; nobody else may write to it now.
+        config: Its settings.
+        checkpoint: Its newest.
+
+    Raises:
+        UserError: The directory can't be written.
+    """
+    try:
+        open_training_run(run.run_dir)
+    except UserError as error:
+        logger.warning("%s; it is written again from %s", error, checkpoint.path)
+        started = datetime.fromisoformat(checkpoint.manifest.created)
+        metadata = {**_metadata(config, started, run.run_uid), "forked_from": None}
+        metadata |= {"versions": dict(checkpoint.manifest.versions), "recovered_from": checkpoint.path.name}
+        _replace(run.run_dir / METADATA, _to_text(metadata))
+    text = (run.run_dir / CONFIG).read_bytes() if (run.run_dir / CONFIG).is_file() else b""
+    if not text.strip(b"\0\n"):
+        logger.warning("%s is empty; it is written again from %s", run.run_dir / CONFIG, checkpoint.path)
+        _replace(run.run_dir / CONFIG, checkpoint.config_text())
+
+
 def read_metadata(run_dir: Path) -> dict[str, Any]:
     """Returns the content of a run's `metadata.json`."""
     metadata: dict[str, Any] = json.loads((run_dir / METADATA).read_text(encoding="utf-8"))
@@ -174,11 +204,8 @@ def update_metadata(run: TrainingRun, fields: Mapping[str, Any]) -> None:
     Raises:
         UserError: The directory can't be written.
     """
-    text = json.dumps({**read_metadata(run.run_dir), **fields}, indent=2, allow_nan=False) + "\n"
-    try:
-        replace_file(run.run_dir / METADATA, text)
-    except OSError as error:
-        raise UserError(f"{run.run_dir / METADATA} can't be written: {error.strerror or error}") from error
+    text = _to_text({**read_metadata(run.run_dir), **fields})
+    _replace(run.run_dir / METADATA, text)
 
 
 def discard_training_run(run: TrainingRun) -> None:
@@ -249,6 +276,21 @@ def _free_directory(config: TrainConfig, started: datetime, run_uid: str) -> Pat
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", config.env_id.rpartition(":")[2])
     name = f"{env}-{config.algo}-s{config.seed}-{started:%Y%m%d-%H%M%S}-{run_uid[:8]}"
     return next(path for i in count(1) if not (path := runs_root() / (name if i == 1 else f"{name}-{i}")).exists())
+
+
+def _write_new(path: Path, text: str) -> None:
+    write_file(path, lambda file: file.write(text.encode()))
+
+
+def _replace(path: Path, text: str) -> None:
+    try:
+        replace_file(path, text)
+    except OSError as error:
+        raise UserError(f"{path} can't be written: {error.strerror or error}") from error
+
+
+def _to_text(metadata: Mapping[str, Any]) -> str:
+    return json.dumps(metadata, indent=2, allow_nan=False) + "\n"
 
 
 def _metadata(config: TrainConfig, started: datetime, run_uid: str) -> dict[str, Any]:

@@ -11,13 +11,16 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rl_training.config.settings import TrainConfig
+from rl_training.durable import sync_directory, sync_file
 from rl_training.errors import CheckpointError, CheckpointNotWritten
 from rl_training.runtime.checkpoint import (
     Checkpoint,
@@ -27,6 +30,7 @@ from rl_training.runtime.checkpoint import (
     to_plain,
     write_best,
 )
+from rl_training.runtime.checkpoint_reading import write_errors
 from rl_training.runtime.job_lock import require_ours
 from rl_training.runtime.progress import Progress
 from rl_training.runtime.run_utils import TrainingRun, save_training_checkpoint
@@ -46,6 +50,9 @@ class Contents:
     extra: Mapping[str, Any]
     shards: WriteShards | None
     """Writes what the replay buffer has sealed; None without one."""
+    files: Collection[Path] = ()
+    """What callbacks have written: lines of metrics that a resume will not make again, evaluations. It must be on disk
+    before the checkpoint is."""
 
 
 class Saver:
@@ -67,6 +74,8 @@ class Saver:
         """As it is in training, of the newest checkpoint that was begun."""
         self._moment: tuple[Any, ...] | None = None
         self._last_step = 0
+        self._to_sync: set[Path] = set()
+        """Files that no checkpoint which is on disk has brought there."""
         self._best_on_the_way: float | None = None
         self._best_on_disk: float | None = None
 
@@ -102,8 +111,10 @@ class Saver:
         if moment == self._moment:
             return
         taken, step, best_return = take(), progress.num_timesteps, progress.best_return if is_best else None
+        self._to_sync.update(taken.files)
         contents = replace(
             taken,
+            files=tuple(self._to_sync),
             policy=to_plain(taken.policy, "policy", copy=True),
             trainer=to_plain({**taken.trainer, "progress": asdict(progress)}, "trainer", copy=True),
         )
@@ -161,6 +172,7 @@ class Saver:
             if is_best:
                 self._progress.best_return = self._best_on_disk
             raise
+        self._to_sync.clear()
         if is_best:
             self._best_on_disk = self._best_on_the_way
         self._whole(checkpoint, is_best)
@@ -172,6 +184,7 @@ class Saver:
 
     def _write(self, num_timesteps: int, contents: Contents, best_return: float | None) -> Checkpoint:
         require_ours(self._run.run_dir)
+        self._sync(contents.files)
         checkpoint = save_training_checkpoint(
             self._run,
             self._config,
@@ -184,6 +197,11 @@ class Saver:
         if best_return is not None:
             write_best(self._run.checkpoints, checkpoint, best_return)
         return checkpoint
+
+    def _sync(self, paths: Collection[Path]) -> None:
+        for path in (*paths, *{path.parent for path in paths}):
+            with write_errors(self._run.checkpoints, path), suppress(FileNotFoundError):  # removed by its writer
+                sync_directory(path) if path.is_dir() else sync_file(path)
 
     def _write_ahead(self, shards: WriteShards) -> None:
         try:

@@ -16,16 +16,25 @@ from rl_training.config.settings import TrainConfig
 from rl_training.envs.space_json import space_from_json, space_to_json
 from rl_training.errors import CheckpointError, UserError, one_line
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint, has_later, load_policy_state
+from rl_training.runtime.checkpoint import (
+    CHECKPOINTS,
+    Checkpoint,
+    find_checkpoint,
+    has_later,
+    list_checkpoints,
+    load_policy_state,
+)
 from rl_training.runtime.download import bring_in, read_download
 from rl_training.runtime.fine_tuning import WeightsOf, carry_over, has_training_state
 from rl_training.runtime.job_lock import RunLock
 from rl_training.runtime.run_utils import (
+    CONFIG,
     METADATA,
     TrainingRun,
     create_training_run,
     discard_training_run,
     open_training_run,
+    repair_training_run,
     update_metadata,
 )
 from rl_training.runtime.stopping import StopFlag
@@ -69,8 +78,7 @@ def make_trainer(
 
     Raises:
         CheckpointError: There is no good checkpoint there, or a setting or space differs that must be equal.
-        AlreadyTraining: Another process or trainer has the run. The trainer that is returned has it, until its
-            `train()` or `discard()` ends.
+        AlreadyTraining: Another process trains the run, in which nothing was changed.
     """
     if resume_from is None:
         return _made(trainer_type, config, create_training_run(config), callbacks, stop)
@@ -88,15 +96,18 @@ def make_trainer(
     own_run = None if changes else _own_run(checkpoint, config)
     if own_run is None:
         config = _elsewhere(config, before)
-    trainer = _made(trainer_type, config, own_run or _fork(checkpoint, changes, config), callbacks, stop)
-    # A directory made for it, the run's own being elsewhere, goes again unless the checkpoint has come into it.
-    with _discarded_on_error(trainer):
-        check_differences(_space_differences(trainer, checkpoint))
-        if own_run is not None:
-            _require_newest(checkpoint, own_run)
-            checkpoint = bring_in(checkpoint, own_run.checkpoints)
-            logger.info("the run goes on at step %s, from %s", f"{checkpoint.num_timesteps:,}", checkpoint.path)
-        trainer.restore(checkpoint)
+    run = own_run or _fork(checkpoint, changes, config)
+    with RunLock(run.run_dir):
+        trainer = _made(trainer_type, config, run, callbacks, stop)
+        # A directory made for it, the run's own being elsewhere, goes again unless the checkpoint has come into it.
+        with _discarded_on_error(trainer):
+            check_differences(_space_differences(trainer, checkpoint))
+            if own_run is not None:
+                trainer.require_newest(checkpoint)
+                repair_training_run(own_run, config, checkpoint)
+                checkpoint = bring_in(checkpoint, own_run.checkpoints)
+                logger.info("the run goes on at step %s, from %s", f"{checkpoint.num_timesteps:,}", checkpoint.path)
+            trainer.restore(checkpoint)
     return trainer
 
 
@@ -162,17 +173,12 @@ def _space_differences(trainer: Trainer, checkpoint: Checkpoint, *, fine_tuning:
 def _made(
     trainer_type: MakeTrainer, config: ConfigT, run: TrainingRun, callbacks: Iterable[Callback], stop: StopFlag | None
 ) -> Trainer:
-    """The trainer of a run, which it holds; a run that was just made is removed if no trainer can be made."""
-    lock = RunLock(run.run_dir)
-    lock.acquire()
+    """The trainer of a run that was just made; the run goes again where no trainer can be made."""
     try:
-        trainer = _constructed(trainer_type, config, run, callbacks, stop)
+        return _constructed(trainer_type, config, run, callbacks, stop)
     except BaseException:
         discard_training_run(run)
-        lock.release()
         raise
-    trainer.hold(lock)
-    return trainer
 
 
 def _constructed(
@@ -212,7 +218,7 @@ def _own_run(checkpoint: Checkpoint, config: TrainConfig) -> TrainingRun | None:
         if not download.newest:
             return None
         run_dir = download.run_dir
-    run = open_training_run(run_dir) if (run_dir / METADATA).is_file() else None
+    run = _run_in(run_dir)
     if run is not None and run.run_uid == checkpoint.run_uid:
         return None if has_later(checkpoint, run.checkpoints) else run
     if download is None:
@@ -220,13 +226,15 @@ def _own_run(checkpoint: Checkpoint, config: TrainConfig) -> TrainingRun | None:
     return create_training_run(config.model_copy(update={"run_dir": None}), run_uid=checkpoint.run_uid)
 
 
-def _require_newest(checkpoint: Checkpoint, run: TrainingRun) -> None:
-    """Checks, once the run's lock is held, that no other process has trained the run on since it was looked at."""
-    if has_later(checkpoint, run.checkpoints):
-        raise CheckpointError(
-            f"the run in {run.run_dir} has a later checkpoint than {checkpoint.path} by now: another process has "
-            f"trained it meanwhile; resume it again"
-        )
+def _run_in(run_dir: Path) -> TrainingRun | None:
+    """The run that a directory holds, or None; if a power cut has emptied its description, as its checkpoints say."""
+    if not any((run_dir / name).is_file() for name in (METADATA, CONFIG)):
+        return None
+    try:
+        return open_training_run(run_dir)
+    except UserError:
+        found, _ = list_checkpoints(run_dir / CHECKPOINTS)
+        return TrainingRun(run_dir.absolute(), found[0].run_uid) if found else None
 
 
 def _fork(checkpoint: Checkpoint, changes: list[Difference], config: TrainConfig) -> TrainingRun:

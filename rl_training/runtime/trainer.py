@@ -22,7 +22,7 @@ from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError, EnvironmentFault, EnvironmentRefused
 from rl_training.networks.threads import THREADS
 from rl_training.runtime.callbacks import Callback, CallbackError, CallbackList, Event, StopReason, TrainerState
-from rl_training.runtime.checkpoint import Checkpoint, WriteShards, load_policy_state, load_trainer_state
+from rl_training.runtime.checkpoint import Checkpoint, WriteShards, has_later, load_policy_state, load_trainer_state
 from rl_training.runtime.evaluation import Evaluator
 from rl_training.runtime.inexact import INEXACT, computer, inexact_resumes, record_inexact
 from rl_training.runtime.job_lock import RunLock
@@ -78,7 +78,8 @@ class Trainer(ABC):
         self.inexact: list[dict[str, Any]] = []
         """The resumes on the way here that may not have been exact; see `inexact_resumes`."""
         self.lock = RunLock(run.run_dir)
-        self._held = self._restored = False
+        """Held while the run is changed; a caller who writes to it before or after `train` holds it, too."""
+        self._restored = False
         self._saver = Saver(run, config, self._saved)
         self._evaluator = Evaluator(config)
         self._evaluation_seeds = episode_seeds(config.evaluation.seed, "evaluation", config.evaluation.episodes)
@@ -158,7 +159,6 @@ class Trainer(ABC):
             finally:
                 self._close()
                 self._evaluator.close()
-                self.let_go()
         assert self.state.stop_reason is not None
         return TrainResult(
             metrics=dict(self.metrics),
@@ -174,6 +174,8 @@ class Trainer(ABC):
 
     def _run_to_end(self) -> None:
         try:
+            if self.state.checkpoint is not None:
+                self.require_newest(self.state.checkpoint)
             if not self._restored:
                 self._start()
             record_inexact(self.run, self.inexact)
@@ -266,6 +268,7 @@ class Trainer(ABC):
             trainer={**self._trainer_state(), "callbacks": self.callbacks.state_dict()},
             extra={**computer(self.device, self.config.threads), INEXACT: self.inexact},
             shards=self._replay_shards(),
+            files=self.callbacks.files_to_sync(),
         )
 
     def _saved(self, checkpoint: Checkpoint, is_best: bool) -> None:
@@ -308,20 +311,20 @@ class Trainer(ABC):
                 f"{self.config.total_timesteps:,}",
             )
 
-    def hold(self, lock: RunLock) -> None:
-        """Takes over the run's lock, which the caller has taken; `train` and `discard` let it go at their end."""
-        self.lock, self._held = lock, True
+    def require_newest(self, checkpoint: Checkpoint) -> None:
+        """Checks, with the run's lock held, that no other process has trained the run on since a checkpoint was read.
 
-    def let_go(self) -> None:
-        """Lets go of what `hold` took; whoever else has taken `lock` has it still."""
-        if self._held:
-            self._held = False
-            self.lock.release()
+        Raises:
+            CheckpointError: One has.
+        """
+        if has_later(checkpoint, self.run.checkpoints):
+            raise CheckpointError(
+                f"the run in {self.run.run_dir} has a later checkpoint than {checkpoint.path} by now: another process "
+                f"has trained it meanwhile; resume it again"
+            )
 
     def discard(self) -> None:
         """Closes a trainer that shall not train; its run goes too, unless it has trained before."""
         self._close()
         self._evaluator.close()
-        if self._held:
-            discard_training_run(self.run)
-            self.let_go()
+        discard_training_run(self.run)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rl_training.tracking import run_files
-from rl_training.tracking.follow import Follower
+from rl_training.tracking.follow import Follower, line_before, mark_of
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -18,6 +21,8 @@ class Cursor:
     run_id: str
     offsets: dict[str, int] = field(default_factory=dict)
     """Bytes sent of each metrics file: the end of a whole line."""
+    marks: dict[str, str] = field(default_factory=dict)
+    """Of the line that ends at each offset; see `mark_of`. Cursors of earlier versions have none."""
     points: int = 0
     """Metric values sent."""
     checkpoints: list[str] = field(default_factory=list)
@@ -25,17 +30,35 @@ class Cursor:
     artifacts: dict[str, str] = field(default_factory=dict)
     """Fingerprints of the other files sent, by name."""
 
-    def save(self, run_dir: Path) -> None:
-        """Writes the cursor beside its file and renames it."""
-        run_files.write_json(run_dir / run_files.SHIPPED, asdict(self))
+    def save(self, run_dir: Path, *, sync: bool) -> None:
+        """Writes the cursor beside its file and renames it.
+
+        Args:
+            run_dir: The run's directory.
+            sync: Whether to bring it to disk. What it says of metrics is checked when it is read, and costs little to
+                find out again; checkpoints would be sent again.
+        """
+        run_files.write_json(run_dir / run_files.SHIPPED, asdict(self), sync=sync)
 
 
 def load_cursor(run_dir: Path, tracking_uri: str, run_id: str) -> Cursor:
-    """Returns the cursor of this store and run; an empty one where there is none."""
+    """Returns the cursor of this store and run; one that knows of no metrics sent where its claims do not hold.
+
+    After a power cut the metrics file may end before what was sent of it, and go on there with other lines.
+    """
     saved = run_files.read_json(run_dir / run_files.SHIPPED)
-    if saved is not None and (saved["tracking_uri"], saved["run_id"]) == (tracking_uri, run_id):
-        return Cursor(**saved)
-    return Cursor(tracking_uri, run_id)
+    if saved is None or (saved["tracking_uri"], saved["run_id"]) != (tracking_uri, run_id):
+        return Cursor(tracking_uri, run_id)
+    cursor = Cursor(**saved)
+    if not all(_holds(run_dir / name, offset, cursor.marks.get(name)) for name, offset in cursor.offsets.items()):
+        logger.warning("%s: MLflow was sent more than the file holds; what it lacks is looked up there", run_dir)
+        cursor.offsets, cursor.marks, cursor.points = {}, {}, 0
+    return cursor
+
+
+def _holds(path: Path, offset: int, mark: str | None) -> bool:
+    line = line_before(path, offset)
+    return line is not None and mark in (None, mark_of(line))
 
 
 def count_unsent(run_dir: Path, total_timesteps: int, offset: int) -> int:

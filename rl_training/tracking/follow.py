@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 from dataclasses import dataclass
@@ -12,6 +13,9 @@ from rl_training.tracking.naming import legal_name
 from rl_training.tracking.thinning import Thinning
 
 logger = logging.getLogger(__name__)
+
+LONGEST_LINE = 2**20
+"""Bytes of a metrics file that are searched for the beginning of a line."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,8 @@ class Follower:
         self.path = path
         self.offset = 0
         """Bytes read: always the end of a whole line."""
+        self.mark = ""
+        """Of the last line read; see `mark_of`."""
         self._thinning = Thinning(total_timesteps)
 
     def read(self, most: int) -> list[Line]:
@@ -60,6 +66,7 @@ class Follower:
             file.seek(self.offset)
             while count < most and (raw := file.readline()).endswith(b"\n"):
                 self.offset += len(raw)
+                self.mark = mark_of(raw)
                 try:
                     content = json.loads(raw)
                 except ValueError:
@@ -74,3 +81,21 @@ class Follower:
         step, timestamp = content["step"], round(content["time"] * 1000)
         kept = self._thinning.keep(content["event"], step, content["metrics"])
         return [Point(legal_name(key), value, timestamp, step) for key, value in kept.items()]
+
+
+def mark_of(line: bytes) -> str:
+    """Returns what tells a line of a metrics file from another one in its place."""
+    return hashlib.sha256(line).hexdigest()[:16]
+
+
+def line_before(path: Path, offset: int) -> bytes | None:
+    """Returns the line of a metrics file that ends at an offset; None if no line ends there."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, offset - LONGEST_LINE))
+            before = file.read(min(offset, LONGEST_LINE))
+    except FileNotFoundError:
+        return None
+    if len(before) < min(offset, LONGEST_LINE) or not before.endswith(b"\n"):
+        return None
+    return before[before.rfind(b"\n", 0, -1) + 1 :]

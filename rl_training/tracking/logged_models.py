@@ -18,11 +18,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rl_training.durable import make_directory, sync_directory
 from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name, open_checkpoint
 from rl_training.tracking.follow import Point
 from rl_training.tracking.pyfunc import save_model
 from rl_training.tracking.sources import CHECKPOINT_TAG
 from rl_training.tracking.store import no_resend
+from rl_training.tracking.stored_files import sync_stored
 from rl_training.tracking.version_files import SERVED
 
 if TYPE_CHECKING:
@@ -58,8 +60,10 @@ def queue_model(run_dir: Path, staged: Path) -> None:
             path.unlink()
     queued = run_dir / QUEUE / staged.name
     shutil.rmtree(queued, ignore_errors=True)
-    queued.parent.mkdir(exist_ok=True)
+    make_directory(queued.parent)
+    sync_directory(staged)
     staged.rename(queued)
+    sync_directory(queued.parent)  # before it is on record that the checkpoint was sent
 
 
 def queued_models(run_dir: Path) -> list[Path]:
@@ -104,6 +108,8 @@ def logged_model(client: MlflowClient, run_id: str, checkpoint: Checkpoint, buil
     model = _find(client, run, checkpoint) or _create(client, run, checkpoint)
     if model.status != "READY":
         client.log_model_artifacts(model.model_id, str(built))
+        files = [path.relative_to(built).as_posix() for path in built.rglob("*") if path.is_file()]
+        sync_stored(model.artifact_location, files)
         client.finalize_logged_model(model.model_id, "READY")
     _name_as_output(client, run, model, checkpoint.num_timesteps)
     return model

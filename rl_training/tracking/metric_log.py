@@ -12,6 +12,7 @@ import math
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
@@ -46,6 +47,7 @@ class MetricLog(Callback):
         self._unwritten = b""
         self._behind = False
         self._known: dict[tuple[str, int], float] = {}
+        self._to_sync: set[Path] = set()
 
     def on_train_start(self, state: TrainerState) -> None:
         """Opens the file; lines at or after the current step are those that can be made again."""
@@ -62,9 +64,19 @@ class MetricLog(Callback):
         if state.evaluation is not None:
             path = self._evaluations / f"step_{state.num_timesteps:012d}.json"
             try:
-                run_files.write_json(path, {"num_timesteps": state.num_timesteps, **state.evaluation.to_dict()})
+                evaluation = {"num_timesteps": state.num_timesteps, **state.evaluation.to_dict()}
+                run_files.write_json(path, evaluation, sync=False)
+                self._to_sync.add(path)
             except OSError as error:
                 logger.warning("%s can't be written: %s; training goes on without it", path, error.strerror)
+
+    def files_to_sync(self) -> set[Path]:
+        """Returns what was written since the last checkpoint; lines that wait for room are tried again."""
+        if self._file is not None:
+            with suppress(OSError):
+                self._write()
+        paths, self._to_sync = self._to_sync, set()
+        return paths
 
     def on_train_end(self, state: TrainerState) -> None:
         """Closes the file; what is logged afterwards opens it again."""
@@ -140,29 +152,54 @@ class MetricLog(Callback):
         except OSError:
             self._file.truncate(end)
             raise
-        self._unwritten = b""
+        if self._unwritten:
+            self._unwritten = b""
+            self._to_sync.add(self.path)
 
     def _open(self, from_step: int) -> None:
         self.close()
+        cut_damaged(self.path)
         self._known = _points_from(self.path, from_step)
         self._file = FileIO(self.path, "a")  # without a buffer of its own
 
 
-def _points_from(path: Path, from_step: int) -> dict[tuple[str, int], float]:
-    """Returns the file's points at or after a step, having cut off a last line that a kill left torn."""
-    known: dict[tuple[str, int], float] = {}
+def cut_damaged(path: Path) -> None:
+    """Cuts a metrics file off at the first line that is torn or damaged, as a kill or a power cut leaves its end.
+
+    All that a checkpoint stands on is on disk before the checkpoint is, so what is cut is made again.
+    """
     if not path.exists():
-        return known
+        return
+    good = 0
     with path.open("rb+") as file:
-        whole = 0
         for raw in file:
-            if not raw.endswith(b"\n"):
+            if not _is_line(raw):
                 break
-            whole += len(raw)
-            line = json.loads(raw)
-            if line["step"] >= from_step:
-                known.update({(key, line["step"]): value for key, value in line["metrics"].items()})
-        file.truncate(whole)
+            good += len(raw)
+        lost = file.seek(0, os.SEEK_END) - good
+        if lost:
+            logger.info("%s: cut off at byte %s, since the %s bytes behind it are damaged", path, good, lost)
+            file.truncate(good)
+
+
+def _is_line(raw: bytes) -> bool:
+    if not raw.endswith(b"\n"):
+        return False
+    try:
+        line = json.loads(raw)
+        return isinstance(line["step"], int) and isinstance(line["metrics"], dict)
+    except (ValueError, TypeError, KeyError):
+        return False
+
+
+def _points_from(path: Path, from_step: int) -> dict[tuple[str, int], float]:
+    """Returns the file's points at or after a step."""
+    known: dict[tuple[str, int], float] = {}
+    if path.exists():
+        with path.open("rb") as file:
+            for line in map(json.loads, file):
+                if line["step"] >= from_step:
+                    known.update({(key, line["step"]): value for key, value in line["metrics"].items()})
     return known
 
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rl_training.durable import make_directory, sync_directory, sync_file
 from rl_training.runtime.job_lock import SHIPPER_LOCK
+
+logger = logging.getLogger(__name__)
 
 METRICS = "metrics.jsonl"
 """Every metric of the run: the truth, of which MLflow holds a thinned copy."""
@@ -33,29 +37,41 @@ LOCK = SHIPPER_LOCK
 LOG = "shipper.log"
 
 
-def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Writes `value` so that a reader sees the old file or the new one, never a part."""
-    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+def write_json(path: Path, value: Mapping[str, Any], *, sync: bool = True) -> None:
+    """Writes `value` as `write_bytes` does."""
+    write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode(), sync=sync)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes `text` beside `path` and renames it."""
-    write_bytes(path, text.encode())
+def write_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Writes `data` beside `path` and renames it: a reader sees the old file or the new one, never a part.
 
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Writes `data` beside `path` and renames it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    Args:
+        path: The file; folders that are missing are made.
+        data: Its content.
+        sync: Whether it is on disk when this returns. Without that, a power cut may leave an empty file.
+    """
+    make_directory(path.parent)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     beside.write_bytes(data)
+    if sync:
+        sync_file(beside)
     beside.replace(path)
+    if sync:
+        sync_directory(path.parent)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Returns the file's mapping, or None where there is no such file."""
+    """Returns the file's mapping, or None where there is no such file.
+
+    A damaged one, as a power cut may leave it, is logged and counts as missing: what it held is found out again.
+    """
     try:
-        text = path.read_text()
+        value: Any = json.loads(path.read_text())
     except FileNotFoundError:
         return None
-    value: dict[str, Any] = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        logger.warning("%s is damaged, and counts as missing", path)
+        return None
     return value

@@ -23,13 +23,14 @@ import rl_training
 from rl_training.config.paths import URI_VARIABLE
 from rl_training.config.programs import program
 from rl_training.config.settings import TrainConfig
+from rl_training.durable import sync_file
 from rl_training.errors import RunTakenOver, TrackingError
 from rl_training.runtime.job_lock import require_ours
 from rl_training.runtime.stopping import StopFlag
 from rl_training.tracking import run_files
 from rl_training.tracking.cursor import count_unsent
 from rl_training.tracking.description import describe_run
-from rl_training.tracking.metric_log import MetricLog
+from rl_training.tracking.metric_log import MetricLog, cut_damaged
 from rl_training.tracking.shipment import ShipReport
 from rl_training.tracking.shipper import LOADED
 from rl_training.tracking.start_watch import StartWatch
@@ -276,6 +277,9 @@ class TrackingSession:
 def write_status(run_dir: Path, status: RunStatus, stop_reason: str | None, error: str | None) -> None:
     """Writes how a tracked run ended; who sends it reads that."""
     ended = {"status": status, "stop_reason": stop_reason, "error": error, "time": round(time.time(), 3)}
+    metrics = run_dir / run_files.METRICS
+    if metrics.exists():
+        sync_file(metrics)  # which ends with points that no checkpoint stands on
     run_files.write_json(run_dir / run_files.STATUS, ended)
 
 
@@ -309,6 +313,7 @@ def start_tracking(
     """
     run_dir = run_dir.absolute()
     uri = None if offline else resolve_tracking_uri(tracking_uri)
+    cut_damaged(run_dir / run_files.METRICS)  # before the shipper reads it
     description = describe_run(run_dir, config, tags or {}, from_step)
     run_files.write_json(run_dir / run_files.TRACKING, description)
     session = TrackingSession(run_dir, description, uri, stop)

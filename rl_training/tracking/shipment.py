@@ -84,6 +84,8 @@ class Shipment:
         if description is None:
             if not (run_dir / METADATA).exists():
                 raise TrackingError(f"{run_dir} holds no run; expected a run's directory")
+            if (run_dir / run_files.TRACKING).exists():
+                raise TrackingError(f"{run_dir / run_files.TRACKING} is damaged; resuming the run writes it again")
             raise TrackingError(f"{run_dir} was trained untracked; a run to be sent later is started with --offline")
         self.description = description
         self.attempt = attempt_of(description)
@@ -194,9 +196,9 @@ class Shipment:
             self._differences = None
         del self._batches[name]
         if cursor.offsets.get(name, 0) < follower.offset:
-            cursor.offsets[name] = follower.offset
+            cursor.offsets[name], cursor.marks[name] = follower.offset, follower.mark
             cursor.points += len(points)
-            cursor.save(self.run_dir)
+            cursor.save(self.run_dir, sync=False)
         return len(points) >= BATCH
 
     def _read(self, name: str) -> list[Point]:
@@ -224,7 +226,7 @@ class Shipment:
             mark = fingerprint(checkpoint)
             if mark is not None and send_checkpoint(self.client, self.address.run_id, self.run_dir, checkpoint):
                 self.cursor.checkpoints.append(mark)
-                self.cursor.save(self.run_dir)
+                self.cursor.save(self.run_dir, sync=True)
                 return True
         return False
 
@@ -237,7 +239,7 @@ class Shipment:
             if name in PICTURES and name not in self.cursor.artifacts:
                 set_note(self.client, self.address.run_id, self._note(name))
             self.cursor.artifacts[name] = mark
-            self.cursor.save(self.run_dir)
+            self.cursor.save(self.run_dir, sync=True)
             return True
         return False
 

@@ -29,6 +29,7 @@ from rl_training.config.paths import (
 )
 from rl_training.config.programs import program
 from rl_training.config.secrets import redact_text
+from rl_training.durable import make_directory, sync_directory, sync_file
 from rl_training.errors import TrackingError
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def _create_sqlite(path: Path) -> None:
     MLflow's own creation collides between processes and leaves a file that stays unusable, so it happens under a lock,
     in a file beside the target that is then renamed.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(path.parent)
     with FileLock(f"{path}.lock"):
         if path.exists():
             if SQLITE + str(path) == embedded_tracking_uri():  # one that the user has named may be shared on purpose
@@ -202,7 +203,9 @@ def _create_sqlite(path: Path) -> None:
         owner_only.make_file(beside)  # SQLite gives a journal the permissions of its database
         store = SqlAlchemyStore(SQLITE + str(beside), str(artifact_root(path)))  # type: ignore[no-untyped-call]
         store.engine.dispose()
+        sync_file(beside)
         beside.replace(path)
+        sync_directory(path.parent)
 
 
 def artifact_root(database: Path) -> Path:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from rl_training.runtime.manifest import MANIFEST, REPLAY, is_shard
 from rl_training.tracking import run_files
 from rl_training.tracking.logged_models import queue_model
+from rl_training.tracking.stored_files import sync_stored
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -45,6 +46,7 @@ def send_artifact(client: MlflowClient, run_id: str, run_dir: Path, name: str) -
     path = run_dir / name if name in TOP_LEVEL else run_dir / run_files.ARTIFACTS / name
     folder = Path(name).parent.as_posix()
     client.log_artifact(run_id, str(path), None if folder == "." else folder)
+    sync_stored(client.get_run(run_id).info.artifact_uri, [name])
 
 
 def pending_checkpoints(run_dir: Path, sent: list[str]) -> list[Path]:
@@ -84,8 +86,12 @@ def send_checkpoint(client: MlflowClient, run_id: str, run_dir: Path, checkpoint
         if not (staged / MANIFEST).exists():
             return False
         folder = f"{run_files.CHECKPOINTS}/{checkpoint.name}"
+        sent = []
         for path in sorted(staged.iterdir(), key=lambda path: (path.name == MANIFEST, not is_shard(path.name))):
-            client.log_artifact(run_id, str(path), REPLAY if is_shard(path.name) else folder)
+            place = REPLAY if is_shard(path.name) else folder
+            client.log_artifact(run_id, str(path), place)
+            sent.append(f"{place}/{path.name}")
+        sync_stored(client.get_run(run_id).info.artifact_uri, sent)
         queue_model(run_dir, staged)
         return True
     except FileNotFoundError:

@@ -1,0 +1,169 @@
+"""What a power cut could leave of a folder, at each moment of a program that writes to it.
+
+`Disk` watches this process's own calls to the system. It knows of each file the bytes that were synced, and of each
+folder the entries; of all else a power cut may take anything. At each moment it keeps three of the possible outcomes:
+
+- `empty`: names are on disk as soon as they are given, bytes only once they are synced, as on ext4;
+- `zeros`: the same, and a file has its length before its bytes, which read as zeros;
+- `old`: nothing is on disk that was not synced, neither bytes nor names.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+Tree = tuple[tuple[str, int, bytes | None], ...]
+"""Path, inode and bytes of each file; None for a folder's bytes."""
+
+CALLS = ("fsync", "rename", "replace", "link", "unlink", "remove", "mkdir", "rmdir")
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One thing that a power cut may leave."""
+
+    moment: str
+    """Number of the call, what it was, and which outcome this is."""
+    tree: Tree
+    database: bytes
+    """The content of an SQLite database beside the folder: each of its commits is on disk by itself."""
+
+    def restore(self, root: Path) -> None:
+        """Writes the tree to an empty folder, hard links included."""
+        first: dict[int, Path] = {}
+        for name, inode, data in self.tree:
+            path = root / name
+            if data is None:
+                path.mkdir()
+            elif inode in first:
+                os.link(first[inode], path)
+            else:
+                path.write_bytes(data)
+                first[inode] = path
+
+
+class Disk:
+    """Records what power cuts could leave of a folder.
+
+    Args:
+        root: The folder, which is on disk as it is.
+        database: An SQLite database outside of it.
+    """
+
+    def __init__(self, root: Path, database: Path) -> None:
+        self.cuts: list[Cut] = []
+        self._root, self._database = root, database
+        self._bytes: dict[int, bytes] = {}
+        self._entries: dict[int, dict[str, tuple[int, bool]]] = {}
+        self._lock = threading.RLock()
+        self._seen: set[int] = set()
+        self._count = 0
+        self._stored: tuple[Any, bytes] = (None, b"")
+        for folder, _, names in os.walk(root):
+            self._sync(Path(folder))
+            for name in names:
+                self._sync(Path(folder, name))
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within the block, records a cut before and after each call that brings something to disk or renames it."""
+        with patch.multiple(os, **{name: self._watched(name, getattr(os, name)) for name in CALLS}):
+            yield
+
+    def _watched(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def watched(*arguments: Any, **options: Any) -> Any:
+            with self._lock:
+                if name == "fsync":
+                    path = Path(f"/proc/self/fd/{arguments[0]}").readlink()
+                    if not path.is_relative_to(self._root):
+                        return call(*arguments, **options)
+                self._record(f"before {name}")
+                if name in ("unlink", "remove", "rmdir"):
+                    self._forget(arguments[0], options.get("dir_fd"))
+                elif name in ("rename", "replace"):
+                    self._forget(arguments[1], None)
+                result = call(*arguments, **options)
+                if name == "fsync":
+                    self._sync(path)
+                self._record(f"after {name} {arguments[0]}")
+                return result
+
+        return watched
+
+    def _forget(self, path: Any, folder: int | None) -> None:
+        """A file that goes with its last name gives its inode to another one."""
+        try:
+            status = os.stat(path, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return
+        if stat.S_ISDIR(status.st_mode) or status.st_nlink == 1:
+            self._bytes.pop(status.st_ino, None)
+            self._entries.pop(status.st_ino, None)
+
+    def _sync(self, path: Path) -> None:
+        inode = path.stat().st_ino
+        if path.is_dir():
+            entries = {entry.name: (entry.inode(), entry.is_dir()) for entry in os.scandir(path)}
+            self._entries[inode] = entries
+        else:
+            self._bytes[inode] = path.read_bytes()
+
+    def _record(self, moment: str) -> None:
+        self._count += 1
+        outcomes = {"empty": self._now(zeros=False), "zeros": self._now(zeros=True), "old": self._synced()}
+        database = self._committed()
+        for outcome, tree in outcomes.items():
+            if (key := hash((tree, database))) not in self._seen:
+                self._seen.add(key)
+                self.cuts.append(Cut(f"{self._count} {moment}: {outcome}", tree, database))
+
+    def _now(self, *, zeros: bool) -> Tree:
+        tree: list[tuple[str, int, bytes | None]] = []
+        for path in sorted(self._root.rglob("*")):
+            try:
+                status = path.lstat()
+            except FileNotFoundError:  # another thread has removed it
+                continue
+            data = None if path.is_dir() else self._bytes.get(status.st_ino, b"")
+            if zeros and data is not None:
+                data = data.ljust(status.st_size, b"\0")
+            tree.append((str(path.relative_to(self._root)), status.st_ino, data))
+        return tuple(tree)
+
+    def _synced(self) -> Tree:
+        def below(folder: int, prefix: str) -> Iterator[tuple[str, int, bytes | None]]:
+            for name, (inode, is_folder) in sorted(self._entries.get(folder, {}).items()):
+                yield prefix + name, inode, None if is_folder else self._bytes.get(inode, b"")
+                if is_folder:
+                    yield from below(inode, f"{prefix}{name}/")
+
+        return tuple(below(self._root.stat().st_ino, ""))
+
+    def _committed(self) -> bytes:
+        state = self._database.stat()
+        version = (state.st_mtime_ns, state.st_size)
+        if self._stored[0] != version:
+            connection = sqlite3.connect(self._database)
+            self._stored = (version, connection.serialize())
+            connection.close()
+        return self._stored[1]
+
+
+def restore_database(path: Path, data: bytes) -> None:
+    """Gives a database that is open elsewhere its former content."""
+    source, target = sqlite3.connect(":memory:"), sqlite3.connect(path)
+    source.deserialize(data)
+    source.backup(target)
+    source.close()
+    target.close()
