@@ -36,7 +36,7 @@ from rl_training.runtime.stopping import DEAF_SECONDS, EXIT_STOPPED, EXIT_TERMIN
 from rl_training.runtime.trainer import Trainer, TrainResult
 from rl_training.tracking import run_files
 from rl_training.tracking.metric_log import MetricLog
-from rl_training.tracking.session import TrackingSession, start_tracking, write_status
+from rl_training.tracking.session import TrackingSession, start_tracking
 from rl_training.tracking.sources import download_checkpoint
 
 logger = logging.getLogger(__name__)
@@ -226,7 +226,7 @@ def leave_at_checkpoint(trainer: Trainer) -> NoReturn:
     why = f"training has not come to its next step within {DEAF_SECONDS:.0f} s of the signal"
     logger.error("%s; %s", why, where)
     if (trainer.run.run_dir / run_files.TRACKING).exists():
-        write_status(trainer.run.run_dir, "KILLED", "signal", why)
+        run_files.write_status(trainer.run.run_dir, "KILLED", "signal", why)
     os._exit(EXIT_TERMINATED if checkpoint is None else EXIT_STOPPED)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,15 @@ def write_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:
     beside.replace(path)
     if sync:
         sync_directory(path.parent)
+
+
+def write_status(run_dir: Path, status: str, stop_reason: str | None, error: str | None) -> None:
+    """Writes how a tracked run ended, FINISHED, FAILED or KILLED; who sends it reads that."""
+    metrics = run_dir / METRICS
+    if metrics.exists():
+        sync_file(metrics)  # which ends with points that no checkpoint stands on
+    ended = {"status": status, "stop_reason": stop_reason, "error": error, "time": round(time.time(), 3)}
+    write_json(run_dir / STATUS, ended)
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

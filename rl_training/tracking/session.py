@@ -23,7 +23,6 @@ import rl_training
 from rl_training.config.paths import URI_VARIABLE
 from rl_training.config.programs import program
 from rl_training.config.settings import TrainConfig
-from rl_training.durable import sync_file
 from rl_training.errors import RunTakenOver, TrackingError
 from rl_training.runtime.job_lock import require_ours
 from rl_training.runtime.stopping import StopFlag
@@ -167,7 +166,7 @@ class TrackingSession:
         except RunTakenOver as taken:  # how it ends is another process's to say
             self._report = self._unreported(str(taken))
             return self._report
-        write_status(self.run_dir, status, stop_reason, error)
+        run_files.write_status(self.run_dir, status, stop_reason, error)
         self._report = self._last_report(wait)
         return self._report
 
@@ -272,15 +271,6 @@ class TrackingSession:
         offset = shipped.get("offsets", {}).get(run_files.METRICS, 0)
         unsent = count_unsent(self.run_dir, self._total_timesteps, offset)
         return ShipReport(shipped.get("points", 0), unsent, message, shipped.get("run_id"))
-
-
-def write_status(run_dir: Path, status: RunStatus, stop_reason: str | None, error: str | None) -> None:
-    """Writes how a tracked run ended; who sends it reads that."""
-    ended = {"status": status, "stop_reason": stop_reason, "error": error, "time": round(time.time(), 3)}
-    metrics = run_dir / run_files.METRICS
-    if metrics.exists():
-        sync_file(metrics)  # which ends with points that no checkpoint stands on
-    run_files.write_json(run_dir / run_files.STATUS, ended)
 
 
 def start_tracking(
