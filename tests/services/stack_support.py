@@ -147,7 +147,7 @@ class Stack:
             command = ["sh", "-c", command[0].replace("$$", "$")]
         environment = inherited() | {"PGPORT": str(self.ports["postgres"])}
         environment["PATH"] = os.pathsep.join([str(REPOSITORY / "docker"), environment["PATH"]])
-        return subprocess.run(command, env=environment, capture_output=True, timeout=30, check=False).returncode == 0
+        return subprocess.run(command, env=environment, capture_output=True, timeout=90, check=False).returncode == 0
 
     def _environment(self, name: str) -> dict[str, str]:
         home = self._volume(name)
