@@ -44,13 +44,13 @@ def main() -> int:
         with phase("everything", seconds), engine(scratch, given.store) as there:
             result |= {"image_store": there.store, "engine": there.versions()}
             _test(there, scratch, given, result)
+        name = "compose-starts" if given.starts else f"compose-{result['image_store']}"
+        say(f"written: {write_json(name, result).name}")
     except TestFailed as failed:
         say(f"FAILED: {failed}")
         return 1
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-    name = "compose-starts" if given.starts else f"compose-{result['image_store']}"
-    say(f"written: {write_json(name, result).name}")
     return 0 if result.get("starts", {}).get("good", given.starts) == given.starts else 1
 
 
