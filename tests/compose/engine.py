@@ -21,6 +21,12 @@ PACKAGES = ("docker.io", "containerd", "docker-cli", "docker-compose", "docker-b
 NEEDED = ("debootstrap", "runc", "iptables", "docker-init")
 INSTALL = "apt-get install --no-install-recommends docker.io debootstrap"
 STORES = ("containerd", "classic")
+CHAINS = {"filter": ("INPUT", "FORWARD", "OUTPUT"), "nat": ("PREROUTING", "INPUT", "OUTPUT", "POSTROUTING")}
+NO_RULES = "".join(
+    f"*{table}\n" + "".join(f":{chain} ACCEPT [0:0]\n" for chain in chains) + "COMMIT\n"
+    for table, chains in CHAINS.items()
+)
+"""For iptables-restore, which leaves a table alone that its input does not name, as that of a machine without rules."""
 
 
 class Engine:
@@ -173,7 +179,7 @@ def _network_as_before() -> Iterator[None]:
     try:
         yield
     finally:
-        run(["iptables-restore"], text=rules, check=False)
+        run(["iptables-restore"], text=NO_RULES + rules, check=False)
         forwarding.write_text(forwards)
         for bridge in _bridges() - bridges:
             run(["ip", "link", "delete", bridge], check=False)
