@@ -38,7 +38,7 @@ def sweep(root: Path) -> None:
     for path in root.glob(f"{STAGING}*"):
         pid = path.name.removeprefix(STAGING).split("-")[0]
         if pid.isdigit() and (int(pid) == os.getpid() or not _alive(int(pid))):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
     for path in root.glob(f"{SUPERSEDED}*"):
         if (root / path.name.removeprefix(SUPERSEDED)).exists():
             remove(path)

@@ -30,6 +30,7 @@ from rl_training.runtime.manifest import (
     verify_files,
 )
 from rl_training.runtime.plain_state import first_non_finite, from_plain, policy_sha256
+from rl_training.runtime.run_links import refuse_links
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +100,7 @@ def open_checkpoint(path: str | Path, *, policy_only: bool = False, known: Colle
             there is one beside it, the newest good checkpoint.
     """
     path = Path(path).absolute()
+    refuse_links(path)
     try:
         return verified(path, policy_only=policy_only, known=known)
     except CheckpointError as error:
@@ -192,6 +194,7 @@ def find_checkpoint(source: str | Path, *, policy_only: bool = False) -> Checkpo
         CheckpointError: There is no good checkpoint.
     """
     path = Path(source).absolute()  # an environment may change the working folder
+    refuse_links(path)
     if not path.is_dir() or (path / MANIFEST).exists() or path.name.startswith("step_"):
         return open_checkpoint(path, policy_only=policy_only)
     root = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path

@@ -40,6 +40,7 @@ from rl_training.runtime.checkpoint import (
 )
 from rl_training.runtime.checkpoint_files import replace_file, write_file
 from rl_training.runtime.job_lock import remove_lock
+from rl_training.runtime.run_links import refuse_links
 from rl_training.runtime.versions import versions
 
 logger = logging.getLogger(__name__)
@@ -154,6 +155,7 @@ def open_training_run(run_dir: str | Path) -> TrainingRun:
         UserError: It holds none.
     """
     run_dir = Path(run_dir).absolute()
+    refuse_links(run_dir)
     try:
         run_uid = read_metadata(run_dir)["run_uid"]
         if not isinstance(run_uid, str):

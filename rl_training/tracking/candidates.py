@@ -16,6 +16,7 @@ from rl_training.config.settings import TrainConfig
 from rl_training.errors import UserError
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.runtime.checkpoint import CHECKPOINTS, Checkpoint, best_path, find_checkpoint, open_checkpoint
+from rl_training.runtime.run_links import refuse_links
 from rl_training.runtime.run_utils import METADATA
 from rl_training.tracking import run_files
 from rl_training.tracking.mlflow_run import RUN_UID, find_run
@@ -99,6 +100,7 @@ def find_candidate(
 def _from_directory(
     path: Path, overrides: Overrides, allow_modules: Collection[str], tracking_uri: str | None
 ) -> Candidate:
+    refuse_links(path)
     best = best_path(path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path)
     checkpoint = find_checkpoint(path, policy_only=True) if best is None else open_checkpoint(best[0], policy_only=True)
     config = _settings(checkpoint, overrides, allow_modules)

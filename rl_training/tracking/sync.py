@@ -8,6 +8,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rl_training.errors import TrackingError
+from rl_training.runtime.run_links import refuse_links
 from rl_training.tracking import run_files
 from rl_training.tracking.attempts import RunElsewhere
 from rl_training.tracking.description import trainer_is_alive
@@ -35,6 +36,7 @@ def sync(run_dir: str | Path, *, tracking_uri: str | None = None, new_run: bool 
             `new_run` is false, or MLflow can't be reached.
     """
     run_dir = Path(run_dir).absolute()
+    refuse_links(run_dir)
     shipment = Shipment(run_dir, store_of_run(run_dir, tracking_uri))
     try:
         with FileLock(run_dir / run_files.LOCK, timeout=0):
