@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 from rl_training.config.paths import locks_root
 from rl_training.errors import AlreadyTraining, RunTakenOver, UserError
 from rl_training.runtime.checkpoint_files import STAGING
+from rl_training.runtime.run_links import refuse_links
 
 RUN_LOCK = "training.lock"
 """In a run's directory: held while the run trains."""
@@ -109,7 +110,9 @@ def require_free(run_dir: Path) -> None:
 
     Raises:
         AlreadyTraining: One does; names it.
+        CheckpointError: A file of the run is a link, through which the lock's file could be opened.
     """
+    refuse_links(run_dir)
     path = run_dir.absolute() / RUN_LOCK
     if path.exists():
         lock = FileLock(path)
