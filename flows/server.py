@@ -24,6 +24,7 @@ from flows.abandoned import end_abandoned_flow_runs, owner_tag
 from rl_training.config import owner_only, paths
 from rl_training.config.secrets import redact_text
 from rl_training.errors import UserError
+from rl_training.opening import closes_on_error, ended_by
 from rl_training.serving.local import loopback_listener
 
 if TYPE_CHECKING:
@@ -64,7 +65,9 @@ class EmbeddedServer:
         port: Of 127.0.0.1, or 0 for a free one.
     """
 
+    @closes_on_error
     def __init__(self, port: int = 0) -> None:
+        self._opened = ExitStack()
         self.home = paths.prefect_root()
         self.log_file = self.home / "server.log"
         self.first_start = not (self.home / "prefect.db").exists()
@@ -74,7 +77,7 @@ class EmbeddedServer:
         with loopback_listener(port) as listener:
             self.port: int = listener.getsockname()[1]
             _require_loopback(self.port)
-            self._process = self._start(listener)
+            self._process = ended_by(self._opened, self._start(listener))
         if self.first_start:
             print("preparing the local databases, the first time takes about a minute", file=sys.stderr, flush=True)
 

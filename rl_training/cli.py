@@ -20,6 +20,7 @@ from rl_training import __version__, cli_flows, cli_models, cli_server
 from rl_training.cli_options import AllowModule, Config, FineTune, Json, Set, Source
 from rl_training.cli_output import log_to_stderr, result_stream, write_result
 from rl_training.cli_running import EXIT_FAILED, StoppedEarly, finish, keeping_out, source_stays
+from rl_training.config.open_files import raise_limit, too_many
 from rl_training.config.paths import require_places, settle
 from rl_training.errors import RLTrainingError, UserError, foreign_cause
 from rl_training.runtime.stopping import EXIT_STOPPED, Terminated, interrupted_by_signals
@@ -199,6 +200,7 @@ def run(arguments: Sequence[str]) -> int:
     log_to_stderr()
     try:
         with interrupted_by_signals():
+            raise_limit()
             require_places()
             settle()
             code = app(arguments, result_action="return_value", exit_on_error=False, print_error=False)
@@ -212,6 +214,10 @@ def run(arguments: Sequence[str]) -> int:
         return _fail(error, EXIT_FAILED)
     except StoppedEarly as error:
         return _fail(error, EXIT_STOPPED)
+    except OSError as error:
+        if advice := too_many(error):
+            return _fail(UserError(advice), EXIT_USER_ERROR)
+        raise
     except KeyboardInterrupt as interruption:
         return interruption.exit_code if isinstance(interruption, Terminated) else EXIT_INTERRUPTED
     return code if isinstance(code, int) else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from errno import EACCES
 from pathlib import Path
@@ -58,19 +58,27 @@ def require_places() -> None:
         raise UserError(f"HOME is the relative path {str(found)!r}; set it to an absolute one")
 
 
+def way_back() -> Callable[[], None]:
+    """Returns what changes back to the working folder of now, to be called after environments may have left it."""
+    before = "."
+    with suppress(OSError):  # it has been removed: there is none to return to
+        before = str(Path.cwd())
+
+    def go_back() -> None:
+        with suppress(OSError):
+            os.chdir(before)
+
+    return go_back
+
+
 @contextmanager
 def working_folder_kept() -> Iterator[None]:
-    """Returns to the working folder after the block, in which environments may go to others."""
-    try:
-        before = Path.cwd()
-    except OSError:  # it has been removed: there is none to return to
-        yield
-        return
+    """Returns to the working folder after the block."""
+    go_back = way_back()
     try:
         yield
     finally:
-        with suppress(OSError):
-            os.chdir(before)
+        go_back()
 
 
 def home() -> Path:

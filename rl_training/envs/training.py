@@ -6,6 +6,7 @@ Shapes: `N` environments, `*O` one encoded observation, `*A` one action of the p
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from rl_training.envs.guard import fault_text
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.errors import CheckpointError, EnvironmentFault
+from rl_training.opening import closes_on_error
 from rl_training.seeding import env_seeds
 
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -66,35 +68,32 @@ class TrainingEnvs:
         EnvironmentRefused: The environment can't be made, or its spaces have no array form.
     """
 
+    @closes_on_error
     def __init__(self, config: TrainConfig, gamma: float | None, *, scale_actions: bool = False) -> None:
         self._config = config
-        self._envs = make_vector_env(config)
-        try:
-            self.num_envs = config.num_envs
-            self.single_observation_space = self._envs.single_observation_space
-            self.single_action_space = self._envs.single_action_space
-            self.encoder = ObservationEncoder(self.single_observation_space)
-            self.codec = ActionCodec(self.single_action_space, scaled=scale_actions)
-            settings = config.normalization
-            self.observation_normalizer = (
-                ObservationNormalizer(self.encoder, settings.clip) if settings.observation else None
-            )
-            self.reward_normalizer: RewardNormalizer | None = None
-            if settings.reward:
-                if gamma is None:
-                    raise ValueError("normalization.reward needs gamma, the discount of the return that scales rewards")
-                self.reward_normalizer = RewardNormalizer(config.num_envs, gamma, settings.clip)
-        except BaseException:
-            self._envs.close()
-            raise
+        self._opened = ExitStack()
+        self._envs = self._opened.enter_context(closing(make_vector_env(config)))
+        self.num_envs = config.num_envs
+        self.single_observation_space = self._envs.single_observation_space
+        self.single_action_space = self._envs.single_action_space
+        self.encoder = ObservationEncoder(self.single_observation_space)
+        self.codec = ActionCodec(self.single_action_space, scaled=scale_actions)
+        settings = config.normalization
+        self.observation_normalizer = (
+            ObservationNormalizer(self.encoder, settings.clip) if settings.observation else None
+        )
+        self.reward_normalizer: RewardNormalizer | None = None
+        if settings.reward:
+            if gamma is None:
+                raise ValueError("normalization.reward needs gamma, the discount of the return that scales rewards")
+            self.reward_normalizer = RewardNormalizer(config.num_envs, gamma, settings.clip)
         self.observation: NDArray[Any] = np.zeros((self.num_envs, *self.encoder.shape), self.encoder.dtype)
         """[N, *O] raw current observations, in memory of their own, valid until the next step."""
         self._normalized = self.observation
         # Of the running episodes [N]: their rewards so far, and the step since the run began that each began at.
         self._returns = np.zeros(self.num_envs, np.float64)
         self._began = np.zeros(self.num_envs, np.int64)
-        self._watch = CallWatch(config.env_id, ends=False)
-        self._watch.start()
+        self._watch = self._opened.enter_context(CallWatch(config.env_id, ends=False))
 
     def start(self) -> None:
         """Seeds all environments, each differently, and begins their first episodes.
@@ -184,8 +183,7 @@ class TrainingEnvs:
 
     def close(self) -> None:
         """Closes the environments; worker processes are gone afterwards."""
-        self._watch.stop()
-        self._envs.close()
+        self._opened.close()
 
     def _begin_from(self, observation: NDArray[Any]) -> None:
         self._require_finite(observation, None)

@@ -12,12 +12,15 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 from rl_training.config.import_guard import kept_out
 from rl_training.envs.channel import Channel
 from rl_training.envs.stderr_tail import StderrTail
 from rl_training.envs.worker import CLOSE_SECONDS, DONE, Reply
+from rl_training.opening import closes_on_error, ended_by
 
 _START = """import json, sys
 sys.path[:] = json.loads(sys.argv[2])
@@ -25,6 +28,18 @@ from rl_training.config.import_guard import keep_out
 any(map(keep_out, json.loads(sys.argv[3])))
 from rl_training.envs.worker import main
 main(*json.loads(sys.argv[1]))"""
+
+
+def _started(descriptors: Sequence[int], spins: bool) -> subprocess.Popen[bytes]:
+    arguments = [json.dumps(part) for part in ([*descriptors, spins], [str(path) for path in sys.path], kept_out())]
+    return subprocess.Popen(
+        [sys.executable, "-c", _START, *arguments],
+        pass_fds=descriptors,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
 
 
 class WorkerProcess:
@@ -36,29 +51,29 @@ class WorkerProcess:
         spins: See `Channel`.
     """
 
+    @closes_on_error
     def __init__(self, indices: range, memory: int, *, spins: bool) -> None:
+        self._opened = ExitStack()
         self.indices, self.rows = indices, slice(indices.start, indices.stop)
-        requests, asking = os.pipe()
-        answering, answers = os.pipe()
-        self._channel = Channel(answering, asking, spins=spins)
-        theirs = (requests, answers, memory)
-        arguments = [json.dumps(part) for part in ([*theirs, spins], [str(path) for path in sys.path], kept_out())]
-        try:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", _START, *arguments],
-                pass_fds=theirs,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except BaseException:
-            self._channel.close()
-            raise
-        finally:
-            os.close(requests)
-            os.close(answers)
+        theirs = self._opened.enter_context(ExitStack())
+        self._channel, *pipes = self._open_channel(theirs, spins)
+        self.process = ended_by(self._opened, _started([*pipes, memory], spins))
+        theirs.close()
         self._tail = StderrTail(self.process)
+
+    def _open_channel(self, theirs: ExitStack, spins: bool) -> tuple[Channel, int, int]:
+        """Returns our end, and the descriptors of the worker's, which `theirs` closes here."""
+        requests, asking = os.pipe()
+        theirs.callback(os.close, requests)
+        try:
+            answering, answers = os.pipe()
+        except OSError:
+            os.close(asking)
+            raise
+        theirs.callback(os.close, answers)
+        channel = Channel(answering, asking, spins=spins)
+        self._opened.callback(channel.close)
+        return channel, requests, answers
 
     def ask(self, message: Any) -> None:
         """Sends a request; what it comes to is said by `replies`."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from typing import Any, Literal, Protocol, TypeVar
 
 import numpy.typing as npt
@@ -87,7 +88,7 @@ class NetworkTrainer(Trainer):
         self, config: TrainConfig, run: TrainingRun, callbacks: Iterable[Callback] = (), *, stop: StopFlag | None = None
     ) -> None:
         super().__init__(config, run, callbacks, stop=stop)
-        self.envs = self._make_envs()
+        self.envs = self._opened.enter_context(closing(self._make_envs()))
         images = self.envs.encoder.kind != "vector"
         hidden = getattr(getattr(config, "network", None), "hidden", ())  # an algorithm of one's own may have none
         self.device, self.device_reason = resolve_device(config.device, images=images, hidden=hidden)

@@ -83,12 +83,8 @@ class OffPolicyTrainer(NetworkTrainer):
         stop: StopFlag | None = None,
     ) -> None:
         super().__init__(config, run, callbacks, stop=stop)
-        try:
-            check_memory(config, self.envs.encoder, self.envs.codec)
-            self.algorithm = self._make_algorithm()
-        except BaseException:
-            self.envs.close()
-            raise
+        check_memory(config, self.envs.encoder, self.envs.codec)
+        self.algorithm = self._make_algorithm()
         self.buffer = self._make_buffer()
         self.replay = ReplayStore(run.run_dir / REPLAY)
         self.updates = 0

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rl_training.config.checking import check
+from rl_training.config.open_files import too_many
 from rl_training.config.reader import read_text
 from rl_training.config.resume_rules import Difference, check_differences, difference, differences
 from rl_training.config.settings import TrainConfig
@@ -187,7 +188,9 @@ def _constructed(
     """The trainer; what is too large for the memory is the settings' fault."""
     try:
         return trainer_type(config, run, callbacks, stop=stop)
-    except (MemoryError, RuntimeError, ValueError) as error:
+    except (MemoryError, RuntimeError, ValueError, OSError) as error:
+        if advice := too_many(error):
+            raise UserError(f"{advice}, or lower num_envs = {config.num_envs}") from None
         reason = one_line(error).rpartition("DefaultCPUAllocator: ")[2]
         if not isinstance(error, MemoryError) and not any(words in reason for words in _TOO_LARGE):
             raise

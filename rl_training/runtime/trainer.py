@@ -11,16 +11,18 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from rl_training.config.paths import way_back
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError, EnvironmentFault, EnvironmentRefused
 from rl_training.networks.threads import THREADS
+from rl_training.opening import Opening
 from rl_training.runtime.callbacks import Callback, CallbackError, CallbackList, Event, StopReason, TrainerState
 from rl_training.runtime.checkpoint import Checkpoint, WriteShards, has_later, load_policy_state, load_trainer_state
 from rl_training.runtime.evaluation import Evaluator
@@ -58,7 +60,7 @@ class TrainResult:
     """CPU time of the training thread inside `train()`."""
 
 
-class Trainer(ABC):
+class Trainer(Opening, ABC):
     """One training run; `train()` runs it to its end and may be called once."""
 
     device = torch.device("cpu")
@@ -68,8 +70,9 @@ class Trainer(ABC):
     def __init__(
         self, config: TrainConfig, run: TrainingRun, callbacks: Iterable[Callback] = (), *, stop: StopFlag | None = None
     ) -> None:
-        self.config = config
-        self.run = run
+        self._opened = ExitStack()
+        self._opened.callback(way_back())
+        self.config, self.run = config, run
         self.callbacks = CallbackList(callbacks)
         self.stop = stop if stop is not None else StopFlag()
         self.progress = Progress()
@@ -81,7 +84,7 @@ class Trainer(ABC):
         """Held while the run is changed; a caller who writes to it before or after `train` holds it, too."""
         self._restored = False
         self._saver = Saver(run, config, self._saved)
-        self._evaluator = Evaluator(config)
+        self._evaluator = self._opened.enter_context(closing(Evaluator(config)))
         self._evaluation_seeds = episode_seeds(config.evaluation.seed, "evaluation", config.evaluation.episodes)
 
     # What an algorithm's trainer provides.
@@ -125,6 +128,7 @@ class Trainer(ABC):
         """Real environment transitions so far."""
         return self.progress.num_timesteps
 
+    @only_training()
     def train(self) -> TrainResult:
         """Trains until `total_timesteps`, a stop, or an error.
 
@@ -138,10 +142,6 @@ class Trainer(ABC):
             AlreadyTraining: Another process is training this run.
             UserError: This process trains another run, which leaves this trainer as it is.
         """
-        with only_training():
-            return self._train()
-
-    def _train(self) -> TrainResult:
         self._wall_start, cpu_start, self._first_step = time.perf_counter(), time.thread_time(), self.num_timesteps
         try:
             with self.lock, THREADS.using(self.config.threads), closing(self._saver):
@@ -158,7 +158,7 @@ class Trainer(ABC):
                 logger.error("%s", error)  # which does not hide what ended the run
             finally:
                 self._close()
-                self._evaluator.close()
+                self._opened.close()
         assert self.state.stop_reason is not None
         return TrainResult(
             metrics=dict(self.metrics),
@@ -326,5 +326,5 @@ class Trainer(ABC):
     def discard(self) -> None:
         """Closes a trainer that shall not train; its run goes too, unless it has trained before."""
         self._close()
-        self._evaluator.close()
+        self._opened.close()
         discard_training_run(self.run)

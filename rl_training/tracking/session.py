@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +24,7 @@ from rl_training.config.paths import URI_VARIABLE
 from rl_training.config.programs import program
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import RunTakenOver, TrackingError
+from rl_training.opening import closes_on_error, ended_by
 from rl_training.runtime.job_lock import require_ours
 from rl_training.runtime.stopping import StopFlag
 from rl_training.tracking import run_files
@@ -61,10 +62,11 @@ POLL_SECONDS = 0.2
 class TrackingSession:
     """Tracks one training process; made by `start_tracking`, ended by `finish` or as a context manager."""
 
+    @closes_on_error
     def __init__(
         self, run_dir: Path, description: Mapping[str, Any], tracking_uri: str | None, stop: StopFlag | None = None
     ) -> None:
-        self.run_dir = run_dir
+        self._opened, self.run_dir = ExitStack(), run_dir
         self._stop = stop if stop is not None else StopFlag()
         self.run_uid: str = description["run_uid"]
         self.callback = MetricLog(run_dir)
@@ -191,7 +193,7 @@ class TrackingSession:
         root = str(Path(rl_training.__file__).parents[1])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         with (self.run_dir / run_files.LOG).open("a") as log:
-            process = subprocess.Popen(
+            command = subprocess.Popen(
                 [sys.executable, "-P", "-m", "rl_training.tracking.shipper", str(self.run_dir)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -200,6 +202,7 @@ class TrackingSession:
                 env={**os.environ, URI_VARIABLE: tracking_uri, "PYTHONPATH": path},
                 start_new_session=True,  # a signal to training's process group is not for the shipper
             )
+            process = ended_by(self._opened, command)
         self._start = StartWatch(process.pid)
         threading.Thread(target=self._read_lines, args=(process,), daemon=True).start()
         return process

@@ -1,0 +1,60 @@
+"""Constructors that open things, such as processes, threads and files: what they have opened is closed if they fail."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import wraps
+from typing import Any, TypeVar
+
+InitT = TypeVar("InitT", bound=Callable[..., None])
+ProcessT = TypeVar("ProcessT", bound="subprocess.Popen[Any]")
+
+
+def closes_on_error(init: InitT) -> InitT:
+    """Has a constructor close the object's `_opened`, an `ExitStack`, if one of its lines raises.
+
+    What is opened goes onto the stack in the line that opens it: `self.x = self._opened.enter_context(closing(X()))`.
+    """
+
+    @wraps(init)
+    def guarded(self: object, *args: Any, **kwargs: Any) -> None:
+        try:
+            init(self, *args, **kwargs)
+        except BaseException:
+            opened = vars(self).get("_opened")
+            if isinstance(opened, ExitStack):
+                opened.close()
+            raise
+
+    return guarded  # type: ignore[return-value]
+
+
+class Opening:
+    """Base of kinds whose constructors may open things, those of other packages too: see `closes_on_error`."""
+
+    _opened: ExitStack
+    """What a constructor opens goes here."""
+
+    def __init_subclass__(cls) -> None:
+        """Has the constructor of each kind close what it has opened if it fails."""
+        if "__init__" in vars(cls):
+            cls.__init__ = closes_on_error(cls.__init__)  # type: ignore[method-assign]
+
+
+def ended_by(opened: ExitStack, process: ProcessT) -> ProcessT:
+    """Returns a process, which `opened` kills when it is closed, and closes the pipes to it.
+
+    It is left alone if `opened` is never closed. Its stderr is left to the thread that reads it.
+    """
+    opened.callback(_end, process)
+    return process
+
+
+def _end(process: subprocess.Popen[Any]) -> None:
+    process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
