@@ -10,6 +10,7 @@ folder the entries; of all else a power cut may take anything. At each moment it
 
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
 import stat
@@ -23,7 +24,7 @@ from typing import Any
 from unittest.mock import patch
 
 Tree = tuple[tuple[str, int, bytes | None], ...]
-"""Path, inode and bytes of each file; None for a folder's bytes."""
+"""Path, number and bytes of each file; names of one file have one number, and a folder has None for bytes."""
 
 CALLS = ("fsync", "rename", "replace", "link", "unlink", "remove", "mkdir", "rmdir")
 
@@ -41,15 +42,15 @@ class Cut:
     def restore(self, root: Path) -> None:
         """Writes the tree to an empty folder, hard links included."""
         first: dict[int, Path] = {}
-        for name, inode, data in self.tree:
+        for name, number, data in self.tree:
             path = root / name
             if data is None:
                 path.mkdir()
-            elif inode in first:
-                os.link(first[inode], path)
+            elif number in first:
+                os.link(first[number], path)
             else:
                 path.write_bytes(data)
-                first[inode] = path
+                first[number] = path
 
 
 class Disk:
@@ -65,6 +66,9 @@ class Disk:
         self._root, self._database = root, database
         self._bytes: dict[int, bytes] = {}
         self._entries: dict[int, dict[str, tuple[int, bool]]] = {}
+        """By number; a file whose last name went has its number still, which a later file of the same inode has not."""
+        self._numbers: dict[int, int] = {}
+        self._counter = itertools.count()
         self._lock = threading.RLock()
         self._seen: set[int] = set()
         self._count = 0
@@ -102,22 +106,26 @@ class Disk:
         return watched
 
     def _forget(self, path: Any, folder: int | None) -> None:
-        """A file that goes with its last name gives its inode to another one."""
+        """A file that goes with its last name gives its inode to another one; what was synced of it may come back."""
         try:
             status = os.stat(path, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
             return
         if stat.S_ISDIR(status.st_mode) or status.st_nlink == 1:
-            self._bytes.pop(status.st_ino, None)
-            self._entries.pop(status.st_ino, None)
+            self._numbers.pop(status.st_ino, None)
 
     def _sync(self, path: Path) -> None:
-        inode = path.stat().st_ino
+        number = self._number(path.stat().st_ino)
         if path.is_dir():
-            entries = {entry.name: (entry.inode(), entry.is_dir()) for entry in os.scandir(path)}
-            self._entries[inode] = entries
+            entries = {entry.name: (self._number(entry.inode()), entry.is_dir()) for entry in os.scandir(path)}
+            self._entries[number] = entries
         else:
-            self._bytes[inode] = path.read_bytes()
+            self._bytes[number] = path.read_bytes()
+
+    def _number(self, inode: int) -> int:
+        if inode not in self._numbers:
+            self._numbers[inode] = next(self._counter)
+        return self._numbers[inode]
 
     def _record(self, moment: str) -> None:
         self._count += 1
@@ -135,20 +143,21 @@ class Disk:
                 status = path.lstat()
             except FileNotFoundError:  # another thread has removed it
                 continue
-            data = None if path.is_dir() else self._bytes.get(status.st_ino, b"")
+            number = self._number(status.st_ino)
+            data = None if path.is_dir() else self._bytes.get(number, b"")
             if zeros and data is not None:
                 data = data.ljust(status.st_size, b"\0")
-            tree.append((str(path.relative_to(self._root)), status.st_ino, data))
+            tree.append((str(path.relative_to(self._root)), number, data))
         return tuple(tree)
 
     def _synced(self) -> Tree:
         def below(folder: int, prefix: str) -> Iterator[tuple[str, int, bytes | None]]:
-            for name, (inode, is_folder) in sorted(self._entries.get(folder, {}).items()):
-                yield prefix + name, inode, None if is_folder else self._bytes.get(inode, b"")
+            for name, (number, is_folder) in sorted(self._entries.get(folder, {}).items()):
+                yield prefix + name, number, None if is_folder else self._bytes.get(number, b"")
                 if is_folder:
-                    yield from below(inode, f"{prefix}{name}/")
+                    yield from below(number, f"{prefix}{name}/")
 
-        return tuple(below(self._root.stat().st_ino, ""))
+        return tuple(below(self._number(self._root.stat().st_ino), ""))
 
     def _committed(self) -> bytes:
         state = self._database.stat()

@@ -40,7 +40,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "dqn": {**COMMON, "algo": "dqn", "total_timesteps": 48, "learning_starts": 8, "batch_size": 4, "buffer_size": 24},
 }
 
-SAMPLE = int(os.environ.get("RL_TRAINING_POWER_CUTS", "12"))
+SAMPLE = int(os.environ.get("RL_TRAINING_POWER_CUTS", "10"))
 """Cuts of each run that are resumed from; 0 for all of them (`make power-cuts`)."""
 
 
