@@ -11,6 +11,7 @@ from prefect.runtime import flow_run
 from rl_training.config import paths
 from rl_training.errors import CheckpointError
 from rl_training.tracking import run_files
+from rl_training.tracking.run_forms import Description
 
 if TYPE_CHECKING:
     from rl_training.config.settings import TrainConfig
@@ -103,7 +104,7 @@ def as_before(config: TrainConfig, checkpoint: Checkpoint) -> TrainConfig:
 
 
 def _is_of_this_flow_run(run_dir: Path) -> bool:
-    description = run_files.read_json(run_dir / run_files.TRACKING)
+    description = run_files.read_json(run_dir / run_files.TRACKING, Description)
     return description is not None and bool(description["tags"].get(FLOW_RUN_TAG) == str(flow_run.id))
 
 

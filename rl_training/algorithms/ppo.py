@@ -28,6 +28,7 @@ from rl_training.networks.backend import Array
 from rl_training.networks.bodies import Observations, to_arrays
 from rl_training.networks.distributions import make_distribution
 from rl_training.networks.flat import FlatParameters, Layers
+from rl_training.restored import Count, same_form, typed
 from rl_training.seeding import generator, generator_state, restore_generator
 
 KL_TOLERANCE = 1.5
@@ -60,6 +61,22 @@ class UpdateCursor:
     """Measurements, summed over transitions."""
     transitions: int = 0
     """Transitions in the sums."""
+
+    @classmethod
+    def restored(cls, plain: Mapping[str, Any]) -> UpdateCursor:
+        """Returns the cursor of a checkpoint.
+
+        Raises:
+            CheckpointError: It points to transitions that can't be there.
+        """
+        order = same_form("cursor/order", plain["order"], torch.zeros(len(plain["order"]), dtype=torch.int64)).numpy()
+        epoch, position, transitions = (
+            typed(f"cursor/{name}", plain[name], Count) for name in ("epoch", "position", "transitions")
+        )
+        sums = {name: typed(f"cursor/sums/{name}", plain["sums"][name], float) for name in asdict(Measurements())}
+        if position > len(order) or not np.array_equal(np.sort(order), np.arange(len(order))):
+            raise CheckpointError(f"cursor: {position} of an order that is no permutation of {len(order)} transitions")
+        return cls(epoch, position, order, sums, transitions)
 
     def add(self, measured: Measurements, transitions: int) -> None:
         """Adds a minibatch to the sums."""
@@ -278,8 +295,7 @@ class PPO:
         self.state.permutation_rng = restore_generator(state["permutation_rng"])
         self.state.cursor = None
         if "cursor" in state:
-            plain = state["cursor"]
-            self.state.cursor = UpdateCursor(**plain | {"order": plain["order"].numpy(), "sums": dict(plain["sums"])})
+            self.state.cursor = UpdateCursor.restored(state["cursor"])
 
 
 def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> list[str]:

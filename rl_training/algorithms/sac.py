@@ -30,6 +30,7 @@ from rl_training.networks.bodies import Observations, to_arrays
 from rl_training.networks.flat import FlatParameters, Layers
 from rl_training.networks.initialization import POLICY_GAIN, VALUE_GAIN
 from rl_training.networks.observed_mlp import ObservedMLP
+from rl_training.restored import finite, same_form
 from rl_training.seeding import generator, generator_state, restore_generator
 
 
@@ -307,13 +308,14 @@ class SAC:
         own.targets.load_state_dict(state["targets"])
         own.actor_optimizer.load_state_dict(state["actor_optimizer"])
         own.critic_optimizer.load_state_dict(state["critic_optimizer"])
-        temperature.log_alpha.copy_(state["log_alpha"])
+        temperature.log_alpha.copy_(same_form("log_alpha", state["log_alpha"], temperature.log_alpha.cpu()))
         if temperature.optimizer is not None:
             temperature.optimizer.load_state_dict(state["alpha_optimizer"])
         own.action_rng = restore_generator(state["action_rng"])
         own.replay_rng = restore_generator(state["replay_rng"])
         own.noise_rng = restore_generator(state["noise_rng"])
-        own.warmup_actions = state["warmup_actions"].numpy().copy()
+        warmup = same_form("warmup_actions", state["warmup_actions"], torch.from_numpy(own.warmup_actions))
+        own.warmup_actions = finite("warmup_actions", warmup).numpy()
 
 
 def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> list[str]:

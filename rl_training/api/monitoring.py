@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
@@ -20,7 +19,7 @@ from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.workflows import load_policy
-from rl_training.tracking.decision import fresh_seeds, record_path
+from rl_training.tracking.decision import fresh_seeds, read_decision, record_path
 from rl_training.tracking.monitoring import DropVerdict, find_drop
 from rl_training.tracking.monitoring_run import (
     MonitoringRun,
@@ -235,10 +234,7 @@ def _promotion_of(client: MlflowClient, version: ModelVersion) -> dict[str, Any]
     path = record_path(decision_id)
     if path not in {entry.path for entry in client.list_artifacts(version.run_id, str(Path(path).parent))}:
         return None
-    record: dict[str, Any] = json.loads(
-        Path(client.download_artifacts(version.run_id, path, str(fresh_directory()))).read_text()
-    )
-    return record
+    return read_decision(Path(client.download_artifacts(version.run_id, path, str(fresh_directory()))))
 
 
 def _settings(

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 
 from rl_training.data.arrays import without_records
+from rl_training.errors import CheckpointError
+from rl_training.restored import Count, same_form, typed
 
 
 @dataclass(frozen=True)
@@ -185,11 +187,19 @@ class RolloutBuffer:
         return {"position": self.position, "steps": self.steps, **tensors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was taken, in a buffer of the same shape."""
-        self.reset(state["steps"])
-        self.position = state["position"]
+        """Goes on where `state_dict` was taken, in a buffer of the same shape.
+
+        Raises:
+            CheckpointError: It is of another shape.
+        """
+        steps, position = (typed(f"buffer/{name}", state[name], Count) for name in ("steps", "position"))
+        if not 1 <= steps <= self.rollout_steps or position > steps:
+            raise CheckpointError(f"buffer: {position} of {steps} steps are no part of {self.rollout_steps}")
+        self.reset(steps)
+        self.position = position
         for name, array in self._arrays().items():
-            without_records(array)[: self.position] = state[name].numpy()
+            own = without_records(array)[:position]
+            own[:] = same_form(f"buffer/{name}", state[name], torch.from_numpy(own)).numpy()
 
     def _flat(self, field: np.ndarray) -> np.ndarray:
         return field[: self.position].reshape(self.num_transitions, *field.shape[2:])

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.envs.spaces import ObservationEncoder
-from rl_training.errors import EnvironmentRefused
+from rl_training.errors import CheckpointError, EnvironmentRefused
+from rl_training.restored import Count, finite, same_form, typed
 
 EPSILON = 1e-8
 """Added to variances before the root."""
@@ -54,10 +55,18 @@ class RunningMeanStd:
         return {"count": self.count, "mean": np.array(self.mean), "squares": np.array(self._squares)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes back what `state_dict` returned."""
-        self.count = int(state["count"])
-        self.mean = np.array(state["mean"], np.float64)
-        self._squares = np.array(state["squares"], np.float64)
+        """Takes back what `state_dict` returned.
+
+        Raises:
+            CheckpointError: It is of rows of another shape, or no statistics of anything.
+        """
+        self.count = typed("statistics/count", state["count"], Count)
+        self.mean, self._squares = (
+            finite(f"statistics/{name}", same_form(f"statistics/{name}", state[name], own)).copy()
+            for name, own in (("mean", self.mean), ("squares", self._squares))
+        )
+        if (self._squares < 0).any():
+            raise CheckpointError("statistics/squares: a sum of squares is negative")
 
 
 class ObservationNormalizer:
@@ -151,4 +160,4 @@ class RewardNormalizer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes back what `state_dict` returned."""
         self.statistics.load_state_dict(state["statistics"])
-        self.returns = np.array(state["returns"], np.float64)
+        self.returns = finite("returns", same_form("returns", state["returns"], self.returns)).copy()

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rl_training.restored import Count, finite, same_form, typed
+
 
 class FlatAdam:
     """Adam (Kingma & Ba 2015, algorithm 1) in one pass over one vector, epsilon outside of the square root.
@@ -49,7 +51,11 @@ class FlatAdam:
         return {"steps": self.steps, "mean": self.mean.cpu().clone(), "square": self.square.cpu().clone()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was taken."""
-        self.steps = int(state["steps"])
-        self.mean.copy_(state["mean"])
-        self.square.copy_(state["square"])
+        """Goes on where `state_dict` was taken.
+
+        Raises:
+            CheckpointError: It is of another vector, or holds a NaN or infinity.
+        """
+        self.steps = typed("optimizer/steps", state["steps"], Count)
+        for name, own in (("mean", self.mean), ("square", self.square)):
+            own.copy_(finite(f"optimizer/{name}", same_form(f"optimizer/{name}", state[name], own.cpu())))

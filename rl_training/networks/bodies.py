@@ -5,7 +5,9 @@ Shapes: B batch, F features, C, H, W of an image.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import prod
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -68,7 +70,7 @@ class ImageBody(Body):
     def __init__(self, shape: tuple[int, ...], rng: np.random.Generator) -> None:
         super().__init__()
         channels, height, width = shape
-        self.layers = NATURE if min(height, width) >= 36 else SMALL
+        self.layers = _layers(height, width)
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         for outputs, kernel, stride, padding in self.layers:
             weight = torch.empty(outputs, channels, kernel, kernel)
@@ -104,6 +106,37 @@ class MixedBody(Body):
         if self.vector_features:
             parts.append(observations[VECTOR_FIELD])
         return torch.cat(parts, dim=1)
+
+
+def fewest_weights(layout: ObservationLayout, hidden: Sequence[int], outputs: int) -> int:
+    """Returns how many weights, biases apart, a network on observations of a layout has at least.
+
+    Args:
+        layout: Kind, shape and dtype of one observation.
+        hidden: Widths of its hidden layers.
+        outputs: Width of its output.
+    """
+    fields = {} if layout.dtype.names is None else {name: layout.dtype[name].shape for name in layout.dtype.names}
+    vector = fields.pop(VECTOR_FIELD, (0,)) if fields else layout.shape if layout.kind == "vector" else (0,)
+    images = list(fields.values()) if fields else [layout.shape] if layout.kind == "image" else []
+    counts = [_convolution_size(shape) for shape in images]
+    widths = [prod(vector) + sum(features for _, features in counts), *hidden, outputs]
+    return sum(weights for weights, _ in counts) + sum(a * b for a, b in pairwise(widths))
+
+
+def _convolution_size(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Returns the weights and the features of an `ImageBody`."""
+    channels, height, width = shape
+    weights = 0
+    for outputs, kernel, stride, padding in _layers(height, width):
+        weights += outputs * channels * kernel**2
+        channels = outputs
+        height, width = ((side + 2 * padding - kernel) // stride + 1 for side in (height, width))
+    return weights, channels * height * width
+
+
+def _layers(height: int, width: int) -> tuple[tuple[int, int, int, int], ...]:
+    return NATURE if min(height, width) >= 36 else SMALL
 
 
 def make_body(layout: ObservationLayout, rng: np.random.Generator) -> Body:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from rl_training.errors import CheckpointError
 from rl_training.networks.backend import Array, Backend, backend_of
+from rl_training.restored import finite
 
 ALIGNMENT_BYTES = 64
 
@@ -113,7 +114,7 @@ class FlatParameters:
             raise CheckpointError(f"weights do not fit the network of these settings: {'; '.join(faults.values())}")
         with torch.no_grad():
             for name, parameter in self._parameters.items():
-                parameter.copy_(state[name])
+                parameter.copy_(finite(name, state[name]))
 
     def load_layers_that_fit(self, state: Mapping[str, Tensor]) -> Layers:
         """Copies in the layers whose shapes are those of this network's; the others stay as they are.
@@ -130,13 +131,13 @@ class FlatParameters:
             raise CheckpointError(f"no layer of the checkpoint's network fits: {'; '.join(faults.values())}")
         with torch.no_grad():
             for name in carried:
-                self._parameters[name].copy_(state[name])
+                self._parameters[name].copy_(finite(name, state[name]))
         return Layers(tuple(carried), tuple(name for name in self._parameters if name not in carried))
 
     def _misfits(self, state: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
         """Yields each name that only one of the two has, or with another shape, and says so."""
-        expected = {name: tuple(parameter.shape) for name, parameter in self._parameters.items()}
-        got = {name: tuple(tensor.shape) for name, tensor in state.items()}
+        expected = {name: _form(parameter) for name, parameter in self._parameters.items()}
+        got = {str(name): _form(tensor) for name, tensor in state.items()}
         for name in sorted(expected.keys() | got.keys()):
             if expected.get(name) != got.get(name):
                 yield name, f"{name}: got {got.get(name, 'none')}, expected {expected.get(name, 'none')}"
@@ -146,6 +147,13 @@ class FlatParameters:
         if bool(torch.isfinite(vector).all()):
             return None
         return next(name for name, view in views.items() if not bool(torch.isfinite(view).all()))
+
+
+def _form(tensor: object) -> object:
+    """The shape of a tensor, and its dtype where it is no usual one."""
+    if not isinstance(tensor, Tensor):
+        return f"a {type(tensor).__name__}"
+    return tuple(tensor.shape) if tensor.dtype is torch.float32 else (*tensor.shape, str(tensor.dtype))
 
 
 def _layer(name: str) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from rl_training.errors import CheckpointError, CheckpointNotWritten
 from rl_training.runtime import checkpoint_files as files
@@ -19,6 +16,7 @@ from rl_training.runtime.manifest import (
     MANIFEST,
     POLICY,
     TRAINER,
+    Best,
     FileState,
     Manifest,
     check_open_file,
@@ -26,11 +24,15 @@ from rl_training.runtime.manifest import (
     is_shard,
     one_line,
     open_plain_file,
+    read_json,
     read_manifest,
     verify_files,
 )
-from rl_training.runtime.plain_state import first_non_finite, from_plain, policy_sha256
+from rl_training.runtime.plain_json import NotReadable
+from rl_training.runtime.plain_pickle import NotPlain
+from rl_training.runtime.plain_state import first_non_finite, from_plain, policy_sha256, require_few_values
 from rl_training.runtime.run_links import refuse_links
+from rl_training.runtime.tensor_file import read_tensor_file
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +118,7 @@ def load_policy_state(checkpoint: Checkpoint) -> dict[str, Any]:
     """
     state, path = load_file(checkpoint, POLICY), checkpoint.path / POLICY
     policy = _from_plain(state, path)
+    require_few_values(state, path)
     if (where := first_non_finite(state)) is not None:
         raise CheckpointError(f"{path} is refused: its tensor {where} is NaN or infinite")
     if policy_sha256(state) != checkpoint.policy_sha256:
@@ -228,14 +231,13 @@ def best_path(root: Path) -> tuple[Path, float] | None:
     if not path.exists():
         return None
     try:
-        with open_plain_file(path) as file:
-            best = json.loads(file.read(65536))
-        name, return_mean = best["checkpoint"], float(best["return_mean"])
+        best = read_json(path, Best)
+        name = best["checkpoint"]
         if name != checkpoint_name(best["num_timesteps"]):
-            raise ValueError(f"checkpoint {name!r} is no name of a checkpoint")
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+            raise NotReadable(f"checkpoint {one_line(name)!r} is no name of a checkpoint")
+    except (OSError, NotReadable) as error:
         raise CheckpointError(f"{path} is damaged: {one_line(error)}; remove it to go on without") from error
-    return root / name, return_mean
+    return root / name, best["return_mean"]
 
 
 def read_best(root: Path, opened: Checkpoint | None = None) -> tuple[Checkpoint, float] | None:
@@ -272,11 +274,11 @@ def load_file(checkpoint: Checkpoint, name: str) -> Any:
     """
     with _verified_file(checkpoint, name) as file:
         try:
-            return torch.load(file, map_location="cpu", weights_only=True)
-        except Exception as error:  # what torch's parser raises on bytes that are not its own is any of many types
+            return read_tensor_file(file)
+        except NotPlain as error:
             raise CheckpointError(
                 f"{checkpoint.path / name} is refused: it holds more than tensors, numbers and strings, or is no such "
-                f"file at all ({type(error).__name__}); nothing in it was run"
+                f"file at all ({one_line(error)}); nothing in it was run"
             ) from error
 
 

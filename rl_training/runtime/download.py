@@ -8,12 +8,15 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from typing_extensions import TypedDict
+
 from rl_training.durable import make_directory
 from rl_training.errors import CheckpointError
 from rl_training.runtime import checkpoint_files as files
 from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name, open_checkpoint
 from rl_training.runtime.checkpoint_reading import write_errors
-from rl_training.runtime.manifest import MANIFEST
+from rl_training.runtime.manifest import MANIFEST, read_json
+from rl_training.runtime.plain_json import NotReadable
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +31,13 @@ class Download:
     """Whether no later one was known when it was downloaded."""
     run_dir: Path
     """The run's directory, which may be on another machine."""
+
+
+class DownloadForm(TypedDict):
+    """What `DOWNLOAD` says."""
+
+    newest: bool
+    run_dir: str
 
 
 def write_download(checkpoint: Checkpoint, download: Download) -> None:
@@ -46,10 +56,10 @@ def read_download(checkpoint: Checkpoint) -> Download | None:
     if not path.is_file():
         return None
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        return Download(newest=bool(content["newest"]), run_dir=Path(content["run_dir"]))
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise CheckpointError(f"{path} is damaged ({type(error).__name__}); download the checkpoint again") from error
+        content = read_json(path, DownloadForm)
+        return Download(newest=content["newest"], run_dir=Path(content["run_dir"]))
+    except (OSError, NotReadable) as error:
+        raise CheckpointError(f"{path} is damaged ({error}); download the checkpoint again") from error
 
 
 def bring_in(checkpoint: Checkpoint, root: Path) -> Checkpoint:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from rl_training.errors import CheckpointError
+from rl_training.restored import restoring
 from rl_training.runtime.checkpoint import Checkpoint, load_policy_state, load_trainer_state
 from rl_training.runtime.manifest import TRAINER
 
@@ -70,14 +71,9 @@ def carry_over(trainer: object, checkpoint: Checkpoint) -> CarriedOver:
         raise CheckpointError(
             f"{checkpoint.algorithm} can't be fine-tuned: its trainer has no carry_over; start a new run instead"
         )
-    try:
+    with restoring(f"{checkpoint.path} is refused: it does not hold the weights of {checkpoint.algorithm}"):
         training = load_trainer_state(checkpoint) if has_training_state(checkpoint) else None
         return trainer.carry_over(load_policy_state(checkpoint), training)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise CheckpointError(
-            f"{checkpoint.path} is refused: it does not hold the weights of {checkpoint.algorithm} "
-            f"({type(error).__name__}: {error})"
-        ) from error
 
 
 def has_training_state(checkpoint: Checkpoint) -> bool:

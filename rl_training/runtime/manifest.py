@@ -17,9 +17,12 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, NonNegativeInt, ValidationError
+from typing_extensions import TypedDict
 
 from rl_training.errors import CheckpointError
+from rl_training.restored import Count
+from rl_training.runtime.plain_json import MOST_BYTES, NotReadable, parse_json
 
 FORMAT: Literal["rl_training.checkpoint"] = "rl_training.checkpoint"
 FORMAT_VERSION: Literal[1] = 1
@@ -36,11 +39,18 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _SHARD_NAME = re.compile(r"[0-9a-f]{64}\.pt")
-_MANIFEST_BYTES = 16 * 2**20
 _SETTLED_NS = 2 * 10**9
 
 FileState = tuple[int, int, int, int, int]
 """What tells one state of a file from another: device, inode, size, and times of the last write and the last change."""
+
+
+class Best(TypedDict):
+    """What `best.json` says."""
+
+    checkpoint: str
+    num_timesteps: Count
+    return_mean: FiniteFloat
 
 
 class FileEntry(BaseModel):
@@ -96,11 +106,10 @@ def read_manifest(directory: Path) -> Manifest:
         what = "is a file, and a checkpoint is a directory" if directory.exists() else "does not exist"
         raise CheckpointError(f"{directory} {what}")
     try:
-        with open_plain_file(path) as file:
-            data = json.loads(file.read(_MANIFEST_BYTES))
+        data = read_json(path, Any)
     except FileNotFoundError:
         raise CheckpointError(f"{directory} has no {MANIFEST}: it is no checkpoint, or its save never ended") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, NotReadable) as error:
         raise CheckpointError(f"{path} can't be read: {one_line(error)}") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise CheckpointError(f"{path} is not a manifest of rl_training (its format is not {FORMAT!r})")
@@ -181,6 +190,24 @@ def open_plain_file(path: Path) -> BufferedReader:
     if not stat.S_ISREG(path.lstat().st_mode):
         raise OSError(f"{path.name} is a link or no regular file")
     return path.open("rb")
+
+
+def read_json(path: Path, form: Any = dict[str, Any]) -> Any:
+    """Returns what a file of JSON holds.
+
+    Args:
+        path: A regular file.
+        form: A type that pydantic knows.
+
+    Raises:
+        FileNotFoundError: It is missing.
+        OSError: It can't be read.
+        NotReadable: It is too large, no JSON, or of another form.
+    """
+    with open_plain_file(path) as file:
+        if os.fstat(file.fileno()).st_size > MOST_BYTES:
+            raise NotReadable(f"it has more than {MOST_BYTES:,} bytes")
+        return parse_json(file.read(), form)
 
 
 def one_line(error: object) -> str:

@@ -22,7 +22,8 @@ from rl_training.envs.space_json import space_from_json, space_to_json
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.envs.training import TrainingEnvs
 from rl_training.envs.validation import CheckSpaces, require_valid, validate_env
-from rl_training.errors import ConfigError
+from rl_training.errors import CheckpointError, ConfigError, one_line
+from rl_training.networks.bodies import fewest_weights
 from rl_training.networks.flat import Layers
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, load_policy_state
@@ -54,6 +55,9 @@ class NetworkAlgorithm(Protocol):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes that back."""
 
+
+POLICY_PARTS = frozenset({"weights", "observation_normalizer", "observation_space", "action_space"})
+"""Keys of a policy's state."""
 
 ConfigT = TypeVar("ConfigT", bound=TrainConfig)
 MakeAlgorithm = Callable[[ConfigT, ObservationEncoder, ActionCodec, torch.device], NetworkAlgorithm]
@@ -149,6 +153,24 @@ class NetworkTrainer(Trainer):
         self.envs.close()
 
 
+def require_weights(config: TrainConfig, encoder: ObservationEncoder, codec: ActionCodec, weights: Any) -> None:
+    """Checks, before a checkpoint's network is made, that the checkpoint has as many weights as it would.
+
+    Raises:
+        CheckpointError: The settings or spaces are of a larger network.
+    """
+    if not isinstance(weights, dict) or not all(isinstance(weight, Tensor) for weight in weights.values()):
+        raise CheckpointError("weights: got something else than tensors by their names")
+    hidden = getattr(getattr(config, "network", None), "hidden", ())
+    outputs = sum(codec.nvec) or codec.size
+    needed, held = fewest_weights(encoder, hidden, outputs), sum(weight.numel() for weight in weights.values())
+    if needed > held or len(hidden) > len(weights):
+        raise CheckpointError(
+            f"weights do not fit the network of these settings: it has at least {needed:,} in {len(hidden) + 1} "
+            f"layers, and the checkpoint {held:,} in {len(weights)} tensors"
+        )
+
+
 def load_network_policy(
     checkpoint: Checkpoint,
     config_type: type[ConfigT],
@@ -169,8 +191,11 @@ def load_network_policy(
     """
     config = check(read_text(checkpoint.config_text(), str(checkpoint.path)), config_type)
     state = load_policy_state(checkpoint)
+    if state.keys() != POLICY_PARTS:
+        raise CheckpointError(f"a policy has the parts {', '.join(sorted(POLICY_PARTS))}; got {one_line(list(state))}")
     observation_space, action_space = (space_from_json(state[name]) for name in ("observation_space", "action_space"))
     encoder, codec = ObservationEncoder(observation_space), ActionCodec(action_space, scaled=scale_actions)
+    require_weights(config, encoder, codec, state["weights"])
     algorithm = make_algorithm(config, encoder, codec, torch.device("cpu"))
     algorithm.load_policy_state(state["weights"])
     normalizer = None

@@ -21,6 +21,7 @@ from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer
 from rl_training.data.replay_memory import check_memory
 from rl_training.envs.training import TrainingEnvs
+from rl_training.restored import Count, typed
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, ReplayStore, WriteShards
 from rl_training.runtime.manifest import REPLAY
@@ -52,7 +53,7 @@ class UpdateMetrics:
 
     sums: dict[str, float] = field(default_factory=dict)
     newest: dict[str, float] = field(default_factory=dict)
-    updates: int = 0
+    updates: Count = 0
 
     def add(self, metrics: dict[str, float]) -> None:
         """Takes in what one update has measured."""
@@ -173,7 +174,8 @@ class OffPolicyTrainer(NetworkTrainer):
         return {**super()._trainer_state(), "updates": self.updates, "measured": asdict(self.measured)}
 
     def _load_states(self, policy: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[int]:
-        self.updates, self.measured = trainer["updates"], UpdateMetrics(**trainer["measured"])
+        self.updates = typed("updates", trainer["updates"], Count)
+        self.measured = typed("measured", trainer["measured"], UpdateMetrics)
         fresh = super()._load_states(policy, trainer)
         if fresh:  # what is stored next of these environments does not follow what was stored last
             self.replay.cut_newest(self.buffer, fresh)

@@ -7,14 +7,26 @@ no dtype for, travels as its bytes and its dtype's description.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterator, Mapping
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from rl_training.errors import CheckpointError, one_line
+
 ARRAY_KEY = "__ndarray__"
 """A mapping with this key is a numpy array."""
+
+DEEPEST = 60
+"""Containers inside of each other, at most, in a state that is read."""
+MOST_VALUES = 250_000
+"""Tensors, numbers and strings of a policy, at most: each gets a name when they are hashed."""
+
+_DTYPE = re.compile(r"[<>|][biufcSUVmM][0-9]{1,9}(\[[0-9a-zA-Z]{1,9}\])?")
 
 
 def to_plain(state: Any, name: str = "state", *, copy: bool = False) -> Any:
@@ -57,12 +69,15 @@ def to_plain(state: Any, name: str = "state", *, copy: bool = False) -> Any:
     )
 
 
-def from_plain(state: Any, name: str = "state") -> Any:
+def from_plain(state: Any, name: str = "state", depth: int = 0) -> Any:
     """Returns what `to_plain` was given, numpy arrays as arrays again.
 
     Raises:
         TypeError: There is something in it that `to_plain` never writes.
+        ValueError: It is nested more than `DEEPEST` deep, or an array has another size than its tensor.
     """
+    if depth > DEEPEST:
+        raise ValueError(f"{one_line(name)} is nested more than {DEEPEST} deep")
     if state is None or type(state) in (bool, int, float, str):
         return state
     if type(state) is torch.Tensor:
@@ -72,9 +87,9 @@ def from_plain(state: Any, name: str = "state") -> Any:
     if type(state) is dict:
         if ARRAY_KEY in state:
             return _array_from_plain(state, name)
-        return {key: from_plain(value, f"{name}/{key}") for key, value in state.items()}
+        return {key: from_plain(value, f"{name}/{key}", depth + 1) for key, value in state.items()}
     if type(state) in (list, tuple):
-        return type(state)(from_plain(value, f"{name}/{i}") for i, value in enumerate(state))
+        return type(state)(from_plain(value, f"{name}/{i}", depth + 1) for i, value in enumerate(state))
     raise TypeError(f"{name} is a {type(state).__qualname__}, which no checkpoint of ours holds")
 
 
@@ -88,6 +103,16 @@ def leaves(state: Any, name: str = "") -> Iterator[tuple[str, Any]]:
             yield from leaves(value, f"{name}/{i}" if name else str(i))
     else:
         yield name, state
+
+
+def require_few_values(state: Any, path: Path) -> None:
+    """Checks, before a policy is hashed, that it has few enough parts.
+
+    Raises:
+        CheckpointError: It has more than `MOST_VALUES`.
+    """
+    if next(islice(leaves(state), MOST_VALUES, None), None) is not None:
+        raise CheckpointError(f"{path} is refused: it has more than {MOST_VALUES:,} values, and no policy has so many")
 
 
 def first_non_finite(state: Any) -> str | None:
@@ -144,8 +169,6 @@ def _array_from_plain(state: dict[Any, Any], name: str) -> np.ndarray[Any, Any]:
     if "dtype" not in state:
         return np.array(tensor.numpy())
     dtype = _undescribe(state["dtype"])
-    if dtype.hasobject:
-        raise TypeError(f"{name} claims to be an array of Python objects")
     return np.frombuffer(tensor.numpy().tobytes(), dtype).reshape(state["shape"]).copy()
 
 
@@ -157,7 +180,9 @@ def _describe(dtype: np.dtype[Any]) -> Any:
     return [[name, _describe(field.base), list(field.shape)] for name, field in fields]
 
 
-def _undescribe(description: Any) -> np.dtype[Any]:
-    if isinstance(description, str):
+def _undescribe(description: Any, depth: int = 0) -> np.dtype[Any]:
+    if isinstance(description, str) and _DTYPE.fullmatch(description):
         return np.dtype(description)
-    return np.dtype([(name, _undescribe(base), tuple(shape)) for name, base, shape in description])
+    if not isinstance(description, list) or depth > 8:
+        raise TypeError(f"{one_line(description)!r} describes no type of numbers")
+    return np.dtype([(name, _undescribe(base, depth + 1), tuple(shape)) for name, base, shape in description])

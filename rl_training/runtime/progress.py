@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
+from pydantic import FiniteFloat
 
 from rl_training.envs.training import Episode
+from rl_training.restored import Count
 
 RECENT_EPISODES = 100
 """`rollout/*` metrics are means over this many of the newest finished episodes."""
@@ -20,15 +22,15 @@ Phase = Literal["collect", "update"]
 class Progress:
     """The counters of a run: saved whole in each checkpoint."""
 
-    num_timesteps: int = 0
-    iteration: int = 0
+    num_timesteps: Count = 0
+    iteration: Count = 0
     phase: Phase = "collect"
-    episodes: int = 0
-    last_log: int = 0
-    last_evaluation: int = 0
-    best_return: float | None = None
-    recent_returns: list[float] = field(default_factory=list)
-    recent_lengths: list[int] = field(default_factory=list)
+    episodes: Count = 0
+    last_log: Count = 0
+    last_evaluation: Count = 0
+    best_return: FiniteFloat | None = None
+    recent_returns: list[FiniteFloat] = field(default_factory=list)
+    recent_lengths: list[Count] = field(default_factory=list)
 
     def count(self, episodes: Sequence[Episode]) -> None:
         """Takes in episodes that have just ended."""

@@ -268,7 +268,7 @@ def _read_shard(checkpoint: Checkpoint, entry: ShardEntry, buffer: ReplayBuffer)
     try:
         if not isinstance(state, Mapping) or state.get("first") != entry.first:
             raise ValueError(f"it holds other things than the transitions from {entry.first}")
-        arrays = {name: value.numpy() for name, value in state.items() if name != "first"}
+        arrays = {str(name): value.numpy() for name, value in state.items() if name != "first"}
         buffer.fill_rows(entry.first, entry.count, arrays)
     except (ValueError, AttributeError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{entry.path} is refused: {error}") from error

@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import count, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
 import torch
+from pydantic import ConfigDict, with_config
+from typing_extensions import TypedDict
 
 from rl_training.config.modules import note_modules
 from rl_training.config.paths import runs_root
@@ -40,6 +42,8 @@ from rl_training.runtime.checkpoint import (
 )
 from rl_training.runtime.checkpoint_files import replace_file, write_file
 from rl_training.runtime.job_lock import remove_lock
+from rl_training.runtime.manifest import read_json
+from rl_training.runtime.plain_json import NotReadable
 from rl_training.runtime.run_links import refuse_links
 from rl_training.runtime.versions import versions
 
@@ -101,6 +105,25 @@ def resolve_device(name: str, *, images: bool = False, hidden: Sequence[int] = (
     return torch.device("cuda:0"), f"auto: {what} quicker on a GPU"
 
 
+class Git(TypedDict):
+    """The commit that a command ran in."""
+
+    commit: str
+    dirty: bool
+
+
+@with_config(ConfigDict(extra="allow"))
+class Metadata(TypedDict):
+    """What `metadata.json` says of a run, of what is read back; it has more."""
+
+    run_uid: str
+    started: str
+    command: list[str]
+    versions: dict[str, str]
+    git: Git | None
+    forked_from: NotRequired[dict[str, Any] | None]
+
+
 def serialize_train_config(config: TrainConfig) -> dict[str, Any]:
     """Returns the settings as JSON-able values: paths as text, tags as a mapping of words to words, secrets hidden."""
     return redact(config.model_dump(mode="json"))
@@ -156,15 +179,7 @@ def open_training_run(run_dir: str | Path) -> TrainingRun:
     """
     run_dir = Path(run_dir).absolute()
     refuse_links(run_dir)
-    try:
-        run_uid = read_metadata(run_dir)["run_uid"]
-        if not isinstance(run_uid, str):
-            raise TypeError("run_uid is not text")
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise UserError(
-            f"{run_dir} holds no run: {METADATA} can't be read ({type(error).__name__}: {error})"
-        ) from error
-    return TrainingRun(run_dir, run_uid)
+    return TrainingRun(run_dir, read_metadata(run_dir)["run_uid"])
 
 
 def repair_training_run(run: TrainingRun, config: TrainConfig, checkpoint: Checkpoint) -> None:
@@ -195,9 +210,15 @@ def repair_training_run(run: TrainingRun, config: TrainConfig, checkpoint: Check
 
 
 def read_metadata(run_dir: Path) -> dict[str, Any]:
-    """Returns the content of a run's `metadata.json`."""
-    metadata: dict[str, Any] = json.loads((run_dir / METADATA).read_text(encoding="utf-8"))
-    return metadata
+    """Returns the content of a run's `metadata.json`.
+
+    Raises:
+        UserError: It is missing or damaged.
+    """
+    try:
+        return read_json(run_dir / METADATA, Metadata)  # type: ignore[no-any-return]
+    except (OSError, NotReadable) as error:
+        raise UserError(f"{run_dir} holds no run: {METADATA} can't be read ({error})") from error
 
 
 def update_metadata(run: TrainingRun, fields: Mapping[str, Any]) -> None:

@@ -23,6 +23,7 @@ from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError, EnvironmentFault, EnvironmentRefused
 from rl_training.networks.threads import THREADS
 from rl_training.opening import Opening
+from rl_training.restored import restoring, typed
 from rl_training.runtime.callbacks import Callback, CallbackError, CallbackList, Event, StopReason, TrainerState
 from rl_training.runtime.checkpoint import Checkpoint, WriteShards, has_later, load_policy_state, load_trainer_state
 from rl_training.runtime.evaluation import Evaluator
@@ -285,15 +286,10 @@ class Trainer(Opening, ABC):
                 that this one is forked from.
         """
         trainer, policy = load_trainer_state(checkpoint), load_policy_state(checkpoint)
-        try:
-            self.progress = Progress(**trainer["progress"])
+        with restoring(f"{checkpoint.path / TRAINER} is refused: it does not hold the state of {self.config.algo}"):
+            self.progress = typed("progress", trainer["progress"], Progress)
             fresh = self._load_states(policy, trainer)
             self.callbacks.load_state_dict(trainer["callbacks"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CheckpointError(
-                f"{checkpoint.path / TRAINER} is refused: it does not hold the state of {self.config.algo} "
-                f"({type(error).__name__}: {error})"
-            ) from error
         self.state.num_timesteps, self.state.iteration = self.num_timesteps, self.progress.iteration
         self._restored = True
         if checkpoint.run_uid == self.run.run_uid:

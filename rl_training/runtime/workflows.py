@@ -9,8 +9,10 @@ from typing import Any
 from rl_training.config.settings import TrainConfig
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.experiment.registry import get_algorithm
+from rl_training.restored import restoring
 from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
+from rl_training.runtime.manifest import POLICY
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.stopping import StopFlag
 from rl_training.seeding import episode_seeds
@@ -32,11 +34,13 @@ def load_policy(checkpoint: str | Path | Checkpoint) -> Policy:
         checkpoint: A checkpoint, its directory, or a run's directory, of which the newest good one is taken.
 
     Raises:
-        CheckpointError: There is no good checkpoint.
+        CheckpointError: There is no good checkpoint, or its policy is none of its algorithm.
         UserError: Its algorithm is not known here.
     """
     checkpoint = resolve_local_checkpoint(checkpoint)
-    return get_algorithm(checkpoint.algorithm).load_policy(checkpoint)
+    load = get_algorithm(checkpoint.algorithm).load_policy
+    with restoring(f"{checkpoint.path / POLICY} is refused: it does not hold a policy of {checkpoint.algorithm}"):
+        return load(checkpoint)
 
 
 def evaluate_checkpoint(

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import NoProgress, TrackingError
+from rl_training.tracking.run_files import parse_json
+from rl_training.tracking.run_forms import AttemptForm
 from rl_training.tracking.sources import reaching
 from rl_training.tracking.store import connect, resolve_tracking_uri
 
@@ -55,7 +57,16 @@ def attempt_of(description: Mapping[str, Any]) -> Attempt:
 
 def attempts_at(run: Run) -> list[Attempt]:
     """Returns the newest attempts at a run in MLflow, the oldest of them first."""
-    return [Attempt(**attempt) for attempt in json.loads(run.data.tags.get(ATTEMPTS, "[]"))]
+    return attempts_in(run.data.tags.get(ATTEMPTS, "[]"), f"the tag {ATTEMPTS} of run {run.info.run_id}")
+
+
+def attempts_in(text: str, what: str) -> list[Attempt]:
+    """Returns the attempts that a tag names.
+
+    Raises:
+        TrackingError: `what` is damaged.
+    """
+    return [Attempt(**attempt) for attempt in parse_json(text, what, list[AttemptForm])]
 
 
 def begin_attempt(client: MlflowClient, run: Run, attempt: Attempt, *, going_on: bool) -> None:

@@ -17,7 +17,7 @@ from rl_training.errors import UserError
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.runtime.checkpoint import CHECKPOINTS, Checkpoint, best_path, find_checkpoint, open_checkpoint
 from rl_training.runtime.run_links import refuse_links
-from rl_training.runtime.run_utils import METADATA
+from rl_training.runtime.run_utils import METADATA, Metadata
 from rl_training.tracking import run_files
 from rl_training.tracking.mlflow_run import RUN_UID, find_run
 from rl_training.tracking.sources import (
@@ -129,7 +129,7 @@ def _best_of_run(client: MlflowClient, source: RunSource) -> Checkpoint:
 
 
 def _recorded_here(run_dir: Path, run_uid: str | None) -> tuple[Path, float] | None:
-    metadata = run_files.read_json(run_dir / METADATA)
+    metadata = run_files.read_json(run_dir / METADATA, Metadata)
     return best_path(run_dir / CHECKPOINTS) if metadata is not None and metadata["run_uid"] == run_uid else None
 
 

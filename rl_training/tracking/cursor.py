@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rl_training.tracking import run_files
 from rl_training.tracking.follow import Follower, line_before, mark_of
+from rl_training.tracking.run_forms import Shipped
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ def load_cursor(run_dir: Path, tracking_uri: str, run_id: str) -> Cursor:
 
     After a power cut the metrics file may end before what was sent of it, and go on there with other lines.
     """
-    saved = run_files.read_json(run_dir / run_files.SHIPPED)
+    saved = run_files.read_json(run_dir / run_files.SHIPPED, Shipped)
     if saved is None or (saved["tracking_uri"], saved["run_id"]) != (tracking_uri, run_id):
         return Cursor(tracking_uri, run_id)
     cursor = Cursor(**saved)

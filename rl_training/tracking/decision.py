@@ -10,12 +10,15 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rl_training.config.settings import TrainConfig
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.seeding import env_seeds, episode_seeds
+from rl_training.tracking import run_files
 from rl_training.tracking.gate import Verdict
+from rl_training.tracking.run_forms import Decision
 
 FOLDER = "promotions"
 """Artifact folder of a run that holds the record of each decision on its candidates."""
@@ -136,6 +139,15 @@ def result_of(
         run_id=run_id,
         moved=moved,
     )
+
+
+def read_decision(path: Path) -> dict[str, Any]:
+    """Returns a record that was downloaded.
+
+    Raises:
+        TrackingError: It is damaged.
+    """
+    return run_files.read_record(path, Decision)
 
 
 def fresh_seeds(decision_id: str, episodes: int, settings: Iterable[TrainConfig]) -> list[int]:

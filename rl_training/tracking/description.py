@@ -19,7 +19,7 @@ import psutil  # type: ignore[import-untyped]
 from rl_training.config.secrets import redact
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import TrackingError
-from rl_training.runtime.run_utils import serialize_train_config
+from rl_training.runtime.run_utils import METADATA, Metadata, serialize_train_config
 from rl_training.tracking import run_files
 from rl_training.tracking.naming import flatten
 
@@ -42,7 +42,7 @@ def describe_run(run_dir: Path, config: TrainConfig, tags: Mapping[str, str], fr
     Raises:
         TrackingError: `run_dir` is no run's directory.
     """
-    metadata = run_files.read_json(run_dir / "metadata.json")
+    metadata = run_files.read_json(run_dir / METADATA, Metadata)
     if metadata is None:
         raise TrackingError(f"{run_dir} is no run's directory: it has no metadata.json")
     settings = serialize_train_config(config)
@@ -127,9 +127,9 @@ def illustrated(note: str, run_id: str, pictures: Iterable[str]) -> str:
         run_id: The run's id in MLflow, whose pages find pictures by it.
         pictures: Their names among the artifacts.
     """
-    first, rest = note.split("\n\n", 1)
+    first, *rest = note.split("\n\n", 1)
     shown = (f"![{name}](get-artifact?path={name}&run_uuid={run_id})" for name in pictures)
-    return "\n\n".join([first, *shown, rest])
+    return "\n\n".join([first, *shown, *rest])
 
 
 def _dataset(settings: Mapping[str, Any]) -> dict[str, str]:

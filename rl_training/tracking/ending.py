@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 from rl_training.tracking import run_files
 from rl_training.tracking.description import trainer_is_alive
 from rl_training.tracking.mlflow_run import RUN_UID, set_status
+from rl_training.tracking.run_forms import Description, Status
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -29,7 +30,7 @@ SWEEP_SECONDS = 5.0
 def end_status(run_dir: Path) -> dict[str, Any]:
     """Returns how the run ended; a process that is gone without a word was killed, and that is written down."""
     path = run_dir / run_files.STATUS
-    status = run_files.read_json(path)
+    status: dict[str, Any] | None = run_files.read_json(path, Status)
     if status is None:
         error = "the training process is gone and left no status: it was killed"
         status = {"status": "KILLED", "stop_reason": "killed", "error": error, "time": _last_sign(run_dir)}
@@ -96,7 +97,7 @@ def _abandoned(run: Run) -> Iterator[Path | None]:
 
 
 def _has_no_process(run_dir: Path, run: Run) -> bool:
-    description = run_files.read_json(run_dir / run_files.TRACKING)
+    description = run_files.read_json(run_dir / run_files.TRACKING, Description)
     if description is None or description["run_uid"] != run.data.tags.get(RUN_UID):
         return False
     return not trainer_is_alive(description)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rl_training.runtime.plain_json import MOST_BYTES, NotReadable, parse_json
 from rl_training.tracking.naming import legal_name
+from rl_training.tracking.run_forms import MetricLine
 from rl_training.tracking.thinning import Thinning
 
 logger = logging.getLogger(__name__)
@@ -64,13 +65,13 @@ class Follower:
         count = 0
         with self.path.open("rb") as file:
             file.seek(self.offset)
-            while count < most and (raw := file.readline()).endswith(b"\n"):
+            while count < most and (raw := file.readline(MOST_BYTES)).endswith(b"\n"):
                 self.offset += len(raw)
                 self.mark = mark_of(raw)
                 try:
-                    content = json.loads(raw)
-                except ValueError:
-                    logger.warning("%s: a line that is no JSON is left out: %.80r", self.path, raw)
+                    content = parse_json(raw, MetricLine)
+                except NotReadable as error:
+                    logger.warning("%s: a line is left out, since it is no line of metrics: %s", self.path, error)
                     continue
                 points = self._points(content)
                 count += len(points)

@@ -18,7 +18,9 @@ from pathlib import Path
 
 from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.runtime.job_lock import require_ours
+from rl_training.runtime.plain_json import NotReadable, parse_json
 from rl_training.tracking import run_files
+from rl_training.tracking.run_forms import MetricLine
 
 logger = logging.getLogger(__name__)
 
@@ -186,10 +188,10 @@ def _is_line(raw: bytes) -> bool:
     if not raw.endswith(b"\n"):
         return False
     try:
-        line = json.loads(raw)
-        return isinstance(line["step"], int) and isinstance(line["metrics"], dict)
-    except (ValueError, TypeError, KeyError):
+        parse_json(raw, MetricLine)
+    except NotReadable:
         return False
+    return True
 
 
 def _points_from(path: Path, from_step: int) -> dict[tuple[str, int], float]:
@@ -197,7 +199,7 @@ def _points_from(path: Path, from_step: int) -> dict[tuple[str, int], float]:
     known: dict[tuple[str, int], float] = {}
     if path.exists():
         with path.open("rb") as file:
-            for line in map(json.loads, file):
+            for line in map(parse_json, file):
                 if line["step"] >= from_step:
                     known.update({(key, line["step"]): value for key, value in line["metrics"].items()})
     return known

@@ -14,6 +14,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rl_training.tracking import run_files
+from rl_training.tracking.run_forms import MonitoringRecord
 from rl_training.tracking.sources import fresh_directory
 from rl_training.tracking.store import get_or_create_experiment, no_resend, ui_hint
 
@@ -41,6 +43,15 @@ class RecordedEvaluation:
     """Of the record, among the run's artifacts."""
 
 
+def read_evaluation(path: Path) -> dict[str, Any]:
+    """Returns the record of an evaluation that was downloaded.
+
+    Raises:
+        TrackingError: It is damaged.
+    """
+    return run_files.read_record(path, MonitoringRecord)
+
+
 class MonitoringRun:
     """The monitoring run of one registered model.
 
@@ -60,7 +71,7 @@ class MonitoringRun:
         for number, path in self._records():
             if path.endswith(f"_{evaluation_id}.json"):
                 local = self._client.download_artifacts(self.run_id, path, str(fresh_directory()))
-                return RecordedEvaluation(number, json.loads(Path(local).read_text()), path)
+                return RecordedEvaluation(number, read_evaluation(Path(local)), path)
         return None
 
     def add(self, record: Mapping[str, Any]) -> RecordedEvaluation:

@@ -24,7 +24,14 @@ from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.workflows import load_policy, resolve_local_checkpoint
-from rl_training.tracking.decision import PromotionResult, decision_id, fresh_seeds, record_path, result_of
+from rl_training.tracking.decision import (
+    PromotionResult,
+    decision_id,
+    fresh_seeds,
+    read_decision,
+    record_path,
+    result_of,
+)
 from rl_training.tracking.gate import decide
 from rl_training.tracking.promotion_lock import PromotionLock, promotion_lock
 from rl_training.tracking.registry import CHALLENGER, CHAMPION, champion_of, get_or_register, model_name
@@ -227,8 +234,7 @@ class _Promotion:
 
     def _read(self, question: str) -> dict[str, Any]:
         path = self.client.download_artifacts(self.run_id, record_path(question), str(fresh_directory()))
-        record: dict[str, Any] = json.loads(Path(path).read_text())
-        return record
+        return read_decision(Path(path))
 
     def _challenge(self, version: ModelVersion, record: dict[str, Any], is_champion: bool) -> str | None:
         """Makes a candidate that was not refused the challenger; returns what it is now."""

@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.durable import make_directory, sync_directory, sync_file
+from rl_training.errors import TrackingError
+from rl_training.runtime import manifest, plain_json
 from rl_training.runtime.job_lock import SHIPPER_LOCK
+from rl_training.runtime.plain_json import NotReadable
 
 logger = logging.getLogger(__name__)
 
@@ -70,18 +73,43 @@ def write_status(run_dir: Path, status: str, stop_reason: str | None, error: str
     write_json(run_dir / STATUS, ended)
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
-    """Returns the file's mapping, or None where there is no such file.
+def read_json(path: Path, form: Any = dict[str, Any]) -> Any:
+    """Returns what the file holds, or None if there is no such file.
 
     A damaged one, as a power cut may leave it, is logged and counts as missing: what it held is found out again.
+
+    Args:
+        path: The file.
+        form: One of `run_forms`.
     """
     try:
-        value: Any = json.loads(path.read_text())
+        return manifest.read_json(path, form)
     except FileNotFoundError:
         return None
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        logger.warning("%s is damaged, and counts as missing", path)
+    except (OSError, NotReadable) as error:
+        logger.warning("%s is damaged, and counts as missing: %s", path, error)
         return None
-    return value
+
+
+def read_record(path: Path, form: Any = dict[str, Any]) -> dict[str, Any]:
+    """Returns a record that was downloaded from MLflow, of one of `run_forms`.
+
+    Raises:
+        TrackingError: It is missing or damaged.
+    """
+    record: dict[str, Any] | None = read_json(path, form)
+    if record is None:
+        raise TrackingError(f"{path} is missing or damaged")
+    return record
+
+
+def parse_json(text: str | bytes, what: str, form: Any = dict[str, Any]) -> Any:
+    """Returns what a text that MLflow keeps says.
+
+    Raises:
+        TrackingError: It is damaged, or of another form.
+    """
+    try:
+        return plain_json.parse_json(text, form)
+    except NotReadable as error:
+        raise TrackingError(f"{what} is damaged: {error}") from error

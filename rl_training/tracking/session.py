@@ -31,6 +31,7 @@ from rl_training.tracking import run_files
 from rl_training.tracking.cursor import count_unsent
 from rl_training.tracking.description import describe_run
 from rl_training.tracking.metric_log import MetricLog, cut_damaged
+from rl_training.tracking.run_forms import Shipped
 from rl_training.tracking.shipment import ShipReport
 from rl_training.tracking.shipper import LOADED
 from rl_training.tracking.start_watch import StartWatch
@@ -270,7 +271,7 @@ class TrackingSession:
         return replace(report, message="; ".join(filter(None, [report.message, later])))
 
     def _unreported(self, message: str) -> ShipReport:
-        shipped = run_files.read_json(self.run_dir / run_files.SHIPPED) or {}
+        shipped = run_files.read_json(self.run_dir / run_files.SHIPPED, Shipped) or {}
         offset = shipped.get("offsets", {}).get(run_files.METRICS, 0)
         unsent = count_unsent(self.run_dir, self._total_timesteps, offset)
         return ShipReport(shipped.get("points", 0), unsent, message, shipped.get("run_id"))

@@ -34,6 +34,7 @@ from rl_training.tracking.mlflow_run import (
     set_status,
 )
 from rl_training.tracking.naming import MAX_TAG, shorten
+from rl_training.tracking.run_forms import Address, Description
 from rl_training.tracking.store import connect, without_credentials
 from rl_training.tracking.uploads import (
     fingerprint,
@@ -80,7 +81,7 @@ class Shipment:
 
     def __init__(self, run_dir: Path, tracking_uri: str) -> None:
         self.run_dir, self.uri = run_dir, tracking_uri
-        description = run_files.read_json(run_dir / run_files.TRACKING)
+        description = run_files.read_json(run_dir / run_files.TRACKING, Description)
         if description is None:
             if not (run_dir / METADATA).exists():
                 raise TrackingError(f"{run_dir} holds no run; expected a run's directory")
@@ -114,7 +115,7 @@ class Shipment:
         """
         self.client: MlflowClient = connect(self.uri)
         shown = without_credentials(self.uri)
-        known = run_files.read_json(self.run_dir / run_files.MLFLOW)
+        known = run_files.read_json(self.run_dir / run_files.MLFLOW, Address)
         known_id = known["run_id"] if known is not None and known["tracking_uri"] == shown else None
         self.address = find_or_create(self.client, self.uri, self.description, known_id, new_run)
         run_files.write_json(self.run_dir / run_files.MLFLOW, {**asdict(self.address), "tracking_uri": shown})
@@ -217,7 +218,7 @@ class Shipment:
                 self.cursor.points += len(line.points) - len(new)
                 batch += new
                 if line.content["event"] == DIFFERENCE:
-                    self._differences = json.dumps({"step": step, **line.content["differences"]})
+                    self._differences = json.dumps({"step": step, **line.content.get("differences", {})})
         return batch
 
     def _ship_checkpoint(self) -> bool:
@@ -246,7 +247,7 @@ class Shipment:
     def _note(self, new: str = "") -> str:
         """Returns the description on the run's page, with the pictures that are there."""
         pictures = [name for name in PICTURES if name in self.cursor.artifacts or name == new]
-        return illustrated(self.description["tags"][NOTE], self.address.run_id, pictures)
+        return illustrated(self.description["tags"].get(NOTE, ""), self.address.run_id, pictures)
 
     def _ship_model(self) -> bool:
         for queued in queued_models(self.run_dir):

@@ -13,6 +13,7 @@ from rl_training.tracking import run_files
 from rl_training.tracking.attempts import RunElsewhere
 from rl_training.tracking.description import trainer_is_alive
 from rl_training.tracking.ending import end_status
+from rl_training.tracking.run_forms import Address
 from rl_training.tracking.shipment import Shipment, ShipReport
 from rl_training.tracking.store import explain, resolve_tracking_uri, without_credentials
 
@@ -74,7 +75,7 @@ def _send(shipment: Shipment, new_run: bool) -> ShipReport:
 
 def store_of_run(run_dir: Path, tracking_uri: str | None) -> str:
     """Returns the store of a run: the one given, else where the run is, else as `resolve_tracking_uri` does."""
-    known = run_files.read_json(run_dir / run_files.MLFLOW)
+    known = run_files.read_json(run_dir / run_files.MLFLOW, Address)
     chosen = resolve_tracking_uri(tracking_uri)
     if tracking_uri is not None or known is None or without_credentials(chosen) == known["tracking_uri"]:
         return chosen
