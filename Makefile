@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check services-test secrets extras-test compose-up compose-test compose-starts gpu-test soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-durability power-cuts bench-replay bench-speed bench-solved bench-scaling screenshots clean
+.PHONY: help setup train test check services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-durability power-cuts bench-replay bench-speed bench-solved bench-scaling screenshots clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -29,6 +29,7 @@ help:
 	@echo "  make compose-starts   measure ten starts of it while other processes keep every core busy"
 	@echo "  make extras-test      install the extras for Atari and EnvPool and run their tests"
 	@echo "  make gpu-test         on a machine with a GPU that torch sees: run the tests of learning on it"
+	@echo "  make fuzz             feed changed files of each format to what reads them (INPUTS=200000)"
 	@echo "  make power-cuts       resume from everything that a power cut could leave of two small runs"
 	@echo "  make soak             strike trainings by 40 signals and 10 closed pipes each; compare them with ones that nothing struck"
 	@echo "  make bench-resume     resume in the middle of an episode, on each environment, and compare"
@@ -90,6 +91,9 @@ extras-test: $(READY)
 
 gpu-test: $(READY)
 	@$(BIN)/python -m pytest -q tests/gpu
+
+fuzz: $(READY)
+	@$(BIN)/python tests/fuzz/fuzz_run.py $(if $(INPUTS),--inputs $(INPUTS)) --out benchmarks/results/fuzz.json
 
 soak: $(READY)
 	@$(BIN)/python benchmarks/soak.py

@@ -1,0 +1,46 @@
+"""A part of `make fuzz` with a fixed seed, and the faults that it has found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from fuzz_edits import Case
+from fuzz_run import GOOD, Child, Tally, fuzz
+from fuzz_samples import FORMATS, make_samples
+
+INPUTS = 12
+"""Of each format."""
+
+FOUND = [
+    Case("trainer/ppo", (("swap", 0, 0), ("crlf",)), True),  # a name in the archive that is no UTF-8
+    Case("shard", (("twice", 0), ("insert", 0, 0, 1)), True),
+]
+
+
+@pytest.fixture(scope="module")
+def child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    folder = tmp_path_factory.mktemp("fuzz")
+    make_samples(folder / "samples")
+    child = Child(folder / "samples", folder / "work")
+    yield child
+    child.end()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_changed_files_of_all_formats_are_loaded_or_refused_in_one_line(child: Child) -> None:
+    tally = Tally()
+    for format in FORMATS:
+        fuzz(child, format, INPUTS, 0, tally=tally)
+    assert not tally.faults
+    together = sum(tally.outcomes.values(), Counter[str]())
+    assert set(together) == set(GOOD)
+    assert set(tally.outcomes) == set(FORMATS)
+
+
+@pytest.mark.parametrize("case", FOUND, ids=range(len(FOUND)))
+@pytest.mark.filterwarnings("ignore")
+def test_a_fault_that_was_found_is_refused(child: Child, case: Case) -> None:
+    answer = child.ask(case)
+    assert answer["outcome"] in GOOD, answer
