@@ -61,12 +61,16 @@ class RunningMeanStd:
             CheckpointError: It is of rows of another shape, or no statistics of anything.
         """
         self.count = typed("statistics/count", state["count"], Count)
-        self.mean, self._squares = (
-            finite(f"statistics/{name}", same_form(f"statistics/{name}", state[name], own)).copy()
-            for name, own in (("mean", self.mean), ("squares", self._squares))
-        )
+        self.mean, self._squares = (self._restored(f"statistics/{name}", state[name]) for name in ("mean", "squares"))
         if (self._squares < 0).any():
             raise CheckpointError("statistics/squares: a sum of squares is negative")
+
+    def _restored(self, name: str, got: Any) -> NDArray[np.float64]:
+        like = np.zeros(np.shape(self.mean))
+        if type(got) is float and like.shape == ():  # as the first versions wrote it
+            got = np.array(got)
+        numbers: NDArray[np.float64] = finite(name, same_form(name, got, like)).copy()
+        return numbers
 
 
 class ObservationNormalizer:
