@@ -24,6 +24,9 @@ from rl_training.errors import ConfigError
 MAX_VALUES = 100_000
 """A file that expands (by its anchors) to more values than this is refused."""
 
+MAX_MARKS = 40_000
+"""Lines, brackets, commas, colons and the like in a text: what the time to read it grows with."""
+
 NOT_PART_OF_A_RUN = ("run_dir", "run_name", "tags", "experiment", "job")
 """Settings that say where a run is kept and what it is called, and not what it computes."""
 
@@ -114,6 +117,8 @@ def from_json(node: Node) -> Node:
 
 
 def _compose(text: str, source: str) -> yaml.Node | None:
+    if (marks := sum(map(text.count, "[]{},:-&*!|>\n"))) > MAX_MARKS:
+        raise ConfigError(f"{source}: {marks:,} lines and punctuation marks; at most {MAX_MARKS:,} are read")
     try:
         return yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:

@@ -26,6 +26,7 @@ from rl_training.runtime.manifest import (
     open_plain_file,
     read_json,
     read_manifest,
+    text_of,
     verify_files,
 )
 from rl_training.runtime.plain_json import NotReadable
@@ -77,10 +78,10 @@ class Checkpoint:
         """Returns its `config.yaml`.
 
         Raises:
-            CheckpointError: The file is damaged.
+            CheckpointError: The file is damaged, too large, or no text.
         """
         with _verified_file(self, CONFIG) as file:
-            return str(file.read(), "utf-8")
+            return text_of(self.path / CONFIG, file)
 
 
 def checkpoint_name(num_timesteps: int) -> str:

@@ -39,6 +39,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _SHARD_NAME = re.compile(r"[0-9a-f]{64}\.pt")
+MOST_CONFIG_BYTES = 2**20
 _SETTLED_NS = 2 * 10**9
 
 FileState = tuple[int, int, int, int, int]
@@ -208,6 +209,21 @@ def read_json(path: Path, form: Any = dict[str, Any]) -> Any:
         if os.fstat(file.fileno()).st_size > MOST_BYTES:
             raise NotReadable(f"it has more than {MOST_BYTES:,} bytes")
         return parse_json(file.read(), form)
+
+
+def text_of(path: Path, file: BufferedReader) -> str:
+    """Returns the text of a file of settings.
+
+    Raises:
+        CheckpointError: It is too large, or no UTF-8.
+    """
+    data = file.read(MOST_CONFIG_BYTES + 1)
+    if len(data) > MOST_CONFIG_BYTES:
+        raise CheckpointError(f"{path} is refused: it has more than {MOST_CONFIG_BYTES:,} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is refused: {error}") from error
 
 
 def one_line(error: object) -> str:
