@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import warnings
 from typing import Any
 
 import numpy as np
@@ -83,4 +84,21 @@ def test_a_wrapper() -> None:
     wrapper = {"name": "case_envs.interface:RefusesItsToken", "kwargs": {"api_token": "CASE-SECRET-7"}}
     with pytest.raises(EnvironmentRefused, match=r"PermissionError: \*\*\* is not valid any more") as refused:
         make_env(PPOConfig(env_id="CartPole-v1", total_timesteps=1, wrappers=[wrapper]), 0)
+    assert "CASE-SECRET" not in shown(refused.value)
+
+
+def test_a_warning_while_the_environment_is_made_hides_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Gymnasium warns of a render mode that it does not know, with the value."""
+    monkeypatch.setenv("PLANTED", "CASE-SECRET-9")
+    config = PPOConfig(env_id="CartPole-v1", env_kwargs={"render_mode": "${env:PLANTED}"}, total_timesteps=100)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        make_env(config, 0).close()
+    texts = [str(warning.message) for warning in caught]
+    assert any("***" in text for text in texts)
+    assert "CASE-SECRET" not in "".join(texts)
+    with pytest.raises(EnvironmentRefused) as refused:  # where warnings are errors
+        make_env(config, 0)
     assert "CASE-SECRET" not in shown(refused.value)

@@ -21,7 +21,7 @@ from rl_training.envs.closing import close_quietly
 from rl_training.envs.envpool_rows import EnvPoolRows
 from rl_training.envs.extras import missing_extra
 from rl_training.envs.fresh_world import with_fresh_world
-from rl_training.envs.guard import ContractGuard, secrets_of, shown_cause
+from rl_training.envs.guard import ContractGuard, secrets_of, shown_cause, warnings_hidden
 from rl_training.envs.mujoco_log import log_mujoco_warnings
 from rl_training.envs.native_vector import NativeVectorEnv, make_native
 from rl_training.envs.registered import find_spec
@@ -151,7 +151,8 @@ def _construct(config: TrainConfig, make: Callable[[EnvSpec, dict[str, Any]], T]
     kwargs = resolve_secrets(config.env_kwargs)  # here and no earlier: what is resolved is in no settings
     try:
         log_mujoco_warnings(spec)
-        return make(spec, kwargs)
+        with warnings_hidden(secrets_of(config)):
+            return make(spec, kwargs)
     except EnvironmentRefused:
         raise
     except FOREIGN_ERRORS as error:
@@ -167,7 +168,8 @@ def _construct(config: TrainConfig, make: Callable[[EnvSpec, dict[str, Any]], T]
 
 def _wrap(config: TrainConfig, env: gym.Env[Any, Any], name: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
     try:
-        wrapped: gym.Env[Any, Any] = _find_wrapper(name)(env, **kwargs)  # type: ignore[call-arg]
+        with warnings_hidden(secrets_of(config)):
+            wrapped: gym.Env[Any, Any] = _find_wrapper(name)(env, **kwargs)  # type: ignore[call-arg]
     except EnvironmentRefused:
         raise
     except FOREIGN_ERRORS as error:

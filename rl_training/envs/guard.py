@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Collection
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium as gym
@@ -56,6 +58,25 @@ def shown_cause(error: BaseException, secrets: Collection[str]) -> BaseException
     return error if hidden == frames else RaisedByEnvironment(f"\n{hidden.rstrip()}")
 
 
+@contextmanager
+def warnings_hidden(secrets: Collection[str]) -> Iterator[None]:
+    """Hides secrets in what is warned of within the block, by Gymnasium as well, before anybody shows it.
+
+    Python's warnings are one per process, so threads that make environments at the same time share what is hidden.
+    """
+    if not secrets:
+        yield
+        return
+    caught: list[warnings.WarningMessage] = []
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            yield
+    finally:
+        for each in caught:
+            text = hide(str(each.message), secrets)
+            warnings.warn_explicit(text, each.category, each.filename, each.lineno)
+
+
 class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
     """Casts observations to the declared dtype once, copies them, and turns every fault into an `EnvironmentFault`.
 
@@ -98,7 +119,8 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
             EnvironmentFault: It raised, exited, or broke its contract.
         """
         try:
-            result = self.env.reset(seed=seed, options=options)
+            with warnings_hidden(self._secrets):
+                result = self.env.reset(seed=seed, options=options)
             look()
             raise_if_broken(reset_result_breaches(result))
             observations, actions = self._declared
