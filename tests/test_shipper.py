@@ -190,11 +190,11 @@ def test_the_manifest_goes_last(client):
 
 def test_evaluations_and_other_artifacts_are_sent_and_updated(client):
     run_dir = tracked_run()
-    run_files.write_text(run_dir / "artifacts" / "evaluations" / "heldout.json", "[1]")
-    run_files.write_text(run_dir / "checkpoints" / "best.json", "{}")
+    run_files.write_bytes(run_dir / "artifacts" / "evaluations" / "heldout.json", b"[1]")
+    run_files.write_bytes(run_dir / "checkpoints" / "best.json", b"{}")
     run_id = ship_all(run_dir).address.run_id
     assert artifacts(client, run_id) == ["checkpoints", "config.yaml", "evaluations", "metadata.json"]
-    run_files.write_text(run_dir / "artifacts" / "evaluations" / "heldout.json", "[1, 2]")
+    run_files.write_bytes(run_dir / "artifacts" / "evaluations" / "heldout.json", b"[1, 2]")
     ship_all(run_dir)
     assert Path(client.download_artifacts(run_id, "evaluations/heldout.json")).read_text() == "[1, 2]"
 

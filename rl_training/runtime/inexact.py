@@ -16,7 +16,8 @@ import torch
 from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
 from rl_training.runtime.checkpoint import Checkpoint
-from rl_training.runtime.run_utils import TrainingRun, read_metadata, update_metadata
+from rl_training.runtime.run_metadata import read_metadata
+from rl_training.runtime.run_utils import TrainingRun, update_metadata
 from rl_training.runtime.versions import versions
 
 logger = logging.getLogger(__name__)

@@ -18,11 +18,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import count, pairwise
 from pathlib import Path
-from typing import Any, NotRequired
+from typing import Any
 
 import torch
-from pydantic import ConfigDict, with_config
-from typing_extensions import TypedDict
 
 from rl_training.config.modules import note_modules
 from rl_training.config.paths import runs_root
@@ -42,15 +40,13 @@ from rl_training.runtime.checkpoint import (
 )
 from rl_training.runtime.checkpoint_files import replace_file, write_file
 from rl_training.runtime.job_lock import remove_lock
-from rl_training.runtime.manifest import read_json
-from rl_training.runtime.plain_json import NotReadable
 from rl_training.runtime.run_links import refuse_links
+from rl_training.runtime.run_metadata import METADATA, read_metadata
 from rl_training.runtime.versions import versions
 
 logger = logging.getLogger(__name__)
 
 CONFIG = "config.yaml"
-METADATA = "metadata.json"
 
 COMMIT_VARIABLE = "RL_TRAINING_GIT_COMMIT"
 """What docker/Dockerfile says an image was built from: a commit, with `-dirty` if files differed from it."""
@@ -103,25 +99,6 @@ def resolve_device(name: str, *, images: bool = False, hidden: Sequence[int] = (
         return torch.device("cpu"), "auto: torch sees no GPU"
     what = "convolutions are" if images else "a network as wide as this is"
     return torch.device("cuda:0"), f"auto: {what} quicker on a GPU"
-
-
-class Git(TypedDict):
-    """The commit that a command ran in."""
-
-    commit: str
-    dirty: bool
-
-
-@with_config(ConfigDict(extra="allow"))
-class Metadata(TypedDict):
-    """What `metadata.json` says of a run, of what is read back; it has more."""
-
-    run_uid: str
-    started: str
-    command: list[str]
-    versions: dict[str, str]
-    git: Git | None
-    forked_from: NotRequired[dict[str, Any] | None]
 
 
 def serialize_train_config(config: TrainConfig) -> dict[str, Any]:
@@ -207,18 +184,6 @@ def repair_training_run(run: TrainingRun, config: TrainConfig, checkpoint: Check
     if not text.strip(b"\0\n"):
         logger.warning("%s is empty; it is written again from %s", run.run_dir / CONFIG, checkpoint.path)
         _replace(run.run_dir / CONFIG, checkpoint.config_text())
-
-
-def read_metadata(run_dir: Path) -> dict[str, Any]:
-    """Returns the content of a run's `metadata.json`.
-
-    Raises:
-        UserError: It is missing or damaged.
-    """
-    try:
-        return read_json(run_dir / METADATA, Metadata)  # type: ignore[no-any-return]
-    except (OSError, NotReadable) as error:
-        raise UserError(f"{run_dir} holds no run: {METADATA} can't be read ({error})") from error
 
 
 def update_metadata(run: TrainingRun, fields: Mapping[str, Any]) -> None:

@@ -28,9 +28,9 @@ from rl_training.runtime.checkpoint import (
 from rl_training.runtime.download import bring_in, read_download
 from rl_training.runtime.fine_tuning import WeightsOf, carry_over, has_training_state
 from rl_training.runtime.job_lock import RunLock
+from rl_training.runtime.run_metadata import METADATA
 from rl_training.runtime.run_utils import (
     CONFIG,
-    METADATA,
     TrainingRun,
     create_training_run,
     discard_training_run,

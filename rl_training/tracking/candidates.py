@@ -17,7 +17,7 @@ from rl_training.errors import UserError
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.runtime.checkpoint import CHECKPOINTS, Checkpoint, best_path, find_checkpoint, open_checkpoint
 from rl_training.runtime.run_links import refuse_links
-from rl_training.runtime.run_utils import METADATA, Metadata
+from rl_training.runtime.run_metadata import METADATA, Metadata
 from rl_training.tracking import run_files
 from rl_training.tracking.mlflow_run import RUN_UID, find_run
 from rl_training.tracking.sources import (

@@ -19,7 +19,8 @@ import psutil  # type: ignore[import-untyped]
 from rl_training.config.secrets import redact
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import TrackingError
-from rl_training.runtime.run_utils import METADATA, Metadata, serialize_train_config
+from rl_training.runtime.run_metadata import METADATA, Metadata
+from rl_training.runtime.run_utils import serialize_train_config
 from rl_training.tracking import run_files
 from rl_training.tracking.naming import flatten
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import TrackingError
-from rl_training.runtime.run_utils import METADATA, read_metadata
+from rl_training.runtime.run_metadata import METADATA, read_metadata
 from rl_training.tracking import run_files
 from rl_training.tracking.attempts import attempt_of, begin_attempt, require_newest
 from rl_training.tracking.cursor import Cursor, count_unsent, load_cursor
