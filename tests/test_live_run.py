@@ -60,13 +60,18 @@ def live(flow_home: Path) -> Iterator[LiveRun]:
     try:
         run_dir = Path(process.stdout.readline().strip())
         deadline = time.monotonic() + 300
-        while "step_000000000080" not in (run_dir / "shipped.json").read_text() or (run_dir / ".models").exists():
+        while not has_sent(run_dir, "step_000000000080"):
             assert time.monotonic() < deadline
             time.sleep(0.1)
         yield LiveRun(process, run_dir, json.loads((run_dir / "mlflow.json").read_text())["run_id"])
     finally:
         process.kill()
         process.communicate()
+
+
+def has_sent(run_dir: Path, checkpoint: str) -> bool:
+    shipped = run_dir / "shipped.json"
+    return shipped.exists() and checkpoint in shipped.read_text() and not (run_dir / ".models").exists()
 
 
 def contents(run_dir: Path) -> dict[str, tuple[int, int, str]]:
