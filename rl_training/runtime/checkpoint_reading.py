@@ -211,7 +211,6 @@ def find_checkpoint(source: str | Path, *, policy_only: bool = False) -> Checkpo
 
 
 def _nothing_good(path: Path, root: Path, skipped: list[str]) -> str:
-    """Returns what is wrong with a path that stands for no good checkpoint, and what to do."""
     is_run = any((folder / CONFIG).is_file() for folder in (path, path.parent))
     if any(not written.name.startswith(files.STAGING) for written in root.glob("*step_*")):
         advice = "where the run is in MLflow, resume it by its MLflow run id; else train again with another run_dir"

@@ -49,5 +49,5 @@ def _below(path: Path) -> Iterator[Path]:
                 yield from _below(entry)
         elif not stat.S_ISREG(mode):
             yield path
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
