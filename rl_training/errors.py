@@ -14,6 +14,10 @@ MOST_CHARACTERS = 500
 """Of a user's own text that a message repeats; a traceback, where one is shown, has the whole of it."""
 
 
+LONGEST_LINE = 10_000
+"""Characters of a message about what was received."""
+
+
 class RLTrainingError(Exception):
     """Base of every error that this package raises on purpose."""
 
@@ -25,6 +29,13 @@ def one_line(value: object, show: Callable[[object], str] = str) -> str:
     except FOREIGN_ERRORS as error:
         return f"(no text: {show.__name__}() of it raised {type(error).__name__})"
     return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}... ({len(text):,} characters)"
+
+
+def printable(text: str) -> str:
+    """Returns a text on one line, with control characters and the like as their escapes, cut where it is very long."""
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
+    return text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]}... ({len(text):,} characters)"
 
 
 def error_line(error: BaseException) -> str:
@@ -62,11 +73,18 @@ class EnvironmentRefused(UserError):
     """The environment or its spaces can't be trained on; found before training."""
 
 
-class CheckpointError(UserError):
+class ReceivedError(UserError):
+    """Something received can't be used; the message, which may repeat a part of it, is one line for any terminal."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))
+
+
+class CheckpointError(ReceivedError):
     """A checkpoint is damaged, partial, foreign, of a newer format, or does not fit the settings."""
 
 
-class TrackingError(UserError):
+class TrackingError(ReceivedError):
     """The tracking server can't be reached, or refuses what it is given, before training has begun."""
 
 

@@ -13,6 +13,9 @@ from rl_training.config.settings import TrainConfig
 from rl_training.config.typed import UNREADABLE, Fault, KeyPath, TypedReader, shown
 from rl_training.errors import ConfigError
 
+MOST_FAULTS = 100
+"""Lines of a refusal."""
+
 ConfigT = TypeVar("ConfigT", bound=TrainConfig)
 
 
@@ -65,7 +68,8 @@ def refusal(faults: Iterable[Fault]) -> ConfigError:
     unique = list(dict.fromkeys(faults))
     sources = list(dict.fromkeys(fault.place.source for fault in unique))
     unique.sort(key=lambda fault: (sources.index(fault.place.source), fault.place.line or 0))
-    return ConfigError("\n".join(map(str, unique)))
+    more = [f"and {len(unique) - MOST_FAULTS:,} faults more"] if len(unique) > MOST_FAULTS else []
+    return ConfigError("\n".join([*map(str, unique[:MOST_FAULTS]), *more]))
 
 
 def _faults_of(error: ValidationError, document: MapNode) -> list[tuple[set[KeyPath], Fault]]:

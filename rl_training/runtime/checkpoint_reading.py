@@ -294,10 +294,7 @@ def _from_plain(state: Any, path: Path) -> dict[str, Any]:
 
 @contextmanager
 def _verified_file(checkpoint: Checkpoint, name: str) -> Iterator[Any]:
-    """Opens a file and checks it through the same handle that it is then read by.
-
-    A shard that was hashed when the checkpoint was opened, and that nobody has touched since, is not hashed again.
-    """
+    """Opens a file and checks it through the handle that it is then read by; a shard that has not changed, only once."""
     path = checkpoint.path / name
     try:
         with open_plain_file(path) as file:

@@ -182,8 +182,8 @@ def _refusal(error: RLTrainingError) -> tuple[str, str]:
         return "memory", text
     lines = text.splitlines() or [""]
     if isinstance(error, ConfigError):  # a line for each fault
-        lines = lines[:1] if len(lines) < 2_000 else lines
-    good = len(lines) == 1 and 0 < len(text) < 20_000 and text.isprintable() | isinstance(error, ConfigError)
+        lines = lines[:1] if len(lines) <= 101 else lines
+    good = len(lines) == 1 and 0 < len(text) < 60_000 and text.isprintable() | isinstance(error, ConfigError)
     return ("refused" if good else "not one line"), text
 
 

@@ -26,7 +26,6 @@ from rl_training.runtime.tensor_file import read_tensor_file
 from rl_training.tracking import run_files
 from rl_training.tracking.description import describe_run
 from rl_training.tracking.metric_log import MetricLog
-from rl_training.tracking.session import write_status
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ALGORITHMS = ("ppo", "dqn", "sac")
@@ -75,7 +74,7 @@ def make_samples(root: Path) -> None:
         TRAINERS[algo](config, run, [log]).train()
     run_dir = root / "ppo"
     run_files.write_json(run_dir / run_files.TRACKING, describe_run(run_dir, settings("ppo", run_dir), {}))
-    write_status(run_dir, "FINISHED", "completed", None)
+    run_files.write_status(run_dir, "FINISHED", "completed", None)
     cursor = {"tracking_uri": "sqlite:///x.db", "run_id": "0" * 32, "offsets": {"metrics.jsonl": 0}, "points": 3}
     run_files.write_json(run_dir / run_files.SHIPPED, {**cursor, "checkpoints": ["a"], "artifacts": {"b.png": "c"}})
     address = {"run_id": "0" * 32, "experiment_id": "1", "ui": "where", "tracking_uri": "sqlite:///x.db"}
@@ -161,6 +160,7 @@ def _file(data: bytes) -> Any:
 
 def seal(path: Path, name: str) -> None:
     """Makes the hashes of a checkpoint right again, after one of its files has changed."""
+    manifest: Any = None
     try:
         manifest = json.loads((path / "manifest.json").read_bytes())
         if name != "manifest.json":

@@ -16,6 +16,9 @@ INPUTS = 12
 FOUND = [
     Case("trainer/ppo", (("swap", 0, 0), ("crlf",)), True),  # a name in the archive that is no UTF-8
     Case("shard", (("twice", 0), ("insert", 0, 0, 1)), True),
+    Case("policy/ppo", (("pickle flip", 140769, 98),), True),  # a control character in a message
+    Case("policy/dqn", (("copy", 12, 0),), True),  # a message of many lines
+    Case("config", (("repeat bytes", 0, 96, 200),), True),  # a thousand faults
 ]
 
 
