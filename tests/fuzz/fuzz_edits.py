@@ -11,7 +11,6 @@ import json
 import math
 import pickle
 import pickletools
-import warnings
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
