@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from mlflow.entities import FileInfo
 from mlflow_store import BAD, GOOD, WEAK, run_with_policy, ship_all, tracked_run, write_policy
 
 from rl_training.config.paths import embedded_tracking_uri
@@ -15,6 +16,7 @@ from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.runtime.checkpoint import load_trainer_state
 from rl_training.runtime.download import Download, read_download
 from rl_training.runtime.workflows import load_policy
+from rl_training.tracking import run_files
 from rl_training.tracking.promotion import promote
 from rl_training.tracking.sources import download_checkpoint
 
@@ -40,6 +42,34 @@ def test_a_run_id_gives_its_newest_checkpoint_whole(client, home, run):
         assert load_trainer_state(found) == {"step": 300}
         assert found.path.is_relative_to(home / "downloads")
         assert found.path != checkpoints[2].path
+
+
+def test_a_path_that_a_store_names_leads_nowhere_else(client, home, monkeypatch, run):
+    """A server answers what it likes; MLflow's own client would write where the path says."""
+    checkpoints, run_id = run
+    shutil.rmtree(checkpoints[0].path.parents[1])
+
+    before = sorted(home.rglob("*"))
+    for path in ("../../outside", "checkpoints/../../outside", "/outside", "checkpoints/.."):
+
+        def listed(self, run_id, folder=None, path=path):
+            name = f"{folder}/manifest.json" if folder == path else path
+            return [FileInfo(name, is_dir=name == path, file_size=None)]
+
+        monkeypatch.setattr(type(client), "list_artifacts", listed)
+        with pytest.raises(CheckpointError, match="which is no checkpoint's path"):
+            download_checkpoint(run_id)
+    assert [new for new in sorted(home.rglob("*")) if new not in before and "downloads" not in new.parts] == []
+
+
+def test_a_link_in_the_place_of_a_file_to_be_renamed_is_not_followed(tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_text("mine")
+    (tmp_path / f".status.json.{os.getpid()}.tmp").symlink_to(outside)
+    run_files.write_json(tmp_path / "status.json", {"status": "FINISHED"})
+    assert outside.read_text() == "mine"
+    assert run_files.read_json(tmp_path / "status.json") == {"status": "FINISHED"}
+    assert not (tmp_path / "status.json").is_symlink()
 
 
 def test_the_runs_own_directory_is_asked_for_a_later_one(client, run):

@@ -190,7 +190,9 @@ def _read(holder: Path) -> str:
 
 def _replace(path: Path, text: str) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    beside.write_text(text, encoding="utf-8")
+    beside.unlink(missing_ok=True)
+    with beside.open("x", encoding="utf-8") as file:  # which follows no link of that name
+        file.write(text)
     beside.replace(path)
 
 

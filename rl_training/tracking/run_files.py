@@ -56,7 +56,9 @@ def write_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:
     """
     make_directory(path.parent)
     beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    beside.write_bytes(data)
+    beside.unlink(missing_ok=True)
+    with beside.open("xb") as file:  # which follows no link of that name
+        file.write(data)
     if sync:
         sync_file(beside)
     beside.replace(path)

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from rl_training.config.paths import downloads_root
-from rl_training.errors import CheckpointError, TrackingError, UserError
+from rl_training.errors import CheckpointError, TrackingError, UserError, one_line
 from rl_training.runtime.checkpoint import (
     CHECKPOINTS,
     Checkpoint,
@@ -45,6 +45,7 @@ KEEP_SECONDS = 24 * 3600.0
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _RUNS = re.compile(r"runs:/+([^/]+)(?:/(.*))?")
+_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 _MODELS = re.compile(r"models:/+([^/@]+)(?:@([^/@]+)|/(\d+))")
 
 _UNKNOWN = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
@@ -314,6 +315,8 @@ def _fetch(client: MlflowClient, run_id: str, path: str, wanted: Wanted) -> Chec
 
 def _fetch_manifest(client: MlflowClient, run_id: str, path: str) -> Path:
     """Downloads a checkpoint's manifest alone; returns the fresh directory, of the checkpoint's name, that it is in."""
+    if not _PATH.fullmatch(path):
+        raise CheckpointError(f"run {run_id} has {one_line(path, ascii)} in MLflow, which is no checkpoint's path")
     directory = fresh_directory() / path
     directory.mkdir(parents=True)
     client.download_artifacts(run_id, f"{path}/{MANIFEST}", str(directory))
