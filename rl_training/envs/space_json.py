@@ -80,7 +80,7 @@ def space_from_json(description: Mapping[str, Any]) -> gym.Space[Any]:
         raise
     except Exception as error:  # what Gymnasium and NumPy raise is any of many types
         raise UnsupportedSpace(
-            f"a stored space can't be made ({type(error).__name__}: {one_line(error, ascii)}); the file is damaged or foreign"
+            f"a stored space can't be made ({type(error).__name__}: {one_line(error, ascii)}); the file is damaged"
         ) from error
     if described != description:
         raise UnsupportedSpace(f"a stored space would be described in other words: {one_line(description, ascii)}")
@@ -112,7 +112,7 @@ def _make(description: Mapping[str, Any]) -> gym.Space[Any]:
     if kind == "Tuple":
         return spaces.Tuple([_make(part) for part in description["spaces"]])
     raise UnsupportedSpace(
-        f"a stored space is of the unknown kind {one_line(kind, ascii)}; the file is foreign or of a newer version"
+        f"a stored space is of the kind {one_line(kind, ascii)}; the file is foreign or of a newer version"
     )
 
 
@@ -136,10 +136,10 @@ def _require_small(shape: tuple[Any, ...], dtype: Any) -> None:
     if dtype not in DTYPES:
         raise UnsupportedSpace(f"a space of numbers of the type {one_line(dtype, ascii)} can't be stored")
     if not all(isinstance(side, int) and side >= 0 for side in shape) or len(shape) > 32:
-        raise UnsupportedSpace(f"a stored space has the shape {one_line(shape, ascii)}; the file is damaged or foreign")
+        raise UnsupportedSpace(f"a stored space has the shape {one_line(shape)}; the file is damaged or foreign")
     if (size := prod(shape) * np.dtype(dtype).itemsize) > MOST_BYTES:
         raise UnsupportedSpace(
-            f"a space of the shape {one_line(shape, ascii)} can't be stored: its bounds have {one_line(size)} bytes, and at "
+            f"a space of the shape {one_line(shape)} can't be stored: its bounds have {one_line(size)} bytes, and at "
             f"most {MOST_BYTES:,} are expected"
         )
 

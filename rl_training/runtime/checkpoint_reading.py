@@ -294,7 +294,7 @@ def _from_plain(state: Any, path: Path) -> dict[str, Any]:
 
 @contextmanager
 def _verified_file(checkpoint: Checkpoint, name: str) -> Iterator[Any]:
-    """Opens a file and checks it through the handle that it is then read by; a shard that has not changed, only once."""
+    """Opens a file and checks it through the handle that it is then read by, an unchanged shard only once."""
     path = checkpoint.path / name
     try:
         with open_plain_file(path) as file:

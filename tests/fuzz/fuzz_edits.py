@@ -210,9 +210,9 @@ def on_archive(data: bytes, edit: Edit) -> bytes:
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w") as archive:
         for i, (name, content) in enumerate(members):
-            archive.writestr(
-                zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED if i in compressed else zipfile.ZIP_STORED
-            )
+            method = zipfile.ZIP_DEFLATED if i in compressed else zipfile.ZIP_STORED
+            with warnings.catch_warnings(action="ignore"):  # of a name that is there twice
+                archive.writestr(zipfile.ZipInfo(name), content, method)
     return target.getvalue()
 
 
