@@ -11,6 +11,7 @@ import json
 import math
 import pickle
 import pickletools
+import warnings
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
