@@ -112,7 +112,7 @@ def _make(description: Mapping[str, Any]) -> gym.Space[Any]:
     if kind == "Tuple":
         return spaces.Tuple([_make(part) for part in description["spaces"]])
     raise UnsupportedSpace(
-        f"a stored space is of the kind {one_line(kind, ascii)}; the file is foreign or of a newer version"
+        f"a stored space is of the unknown kind {one_line(kind, ascii)}; it is foreign or of a newer version"
     )
 
 
