@@ -74,10 +74,15 @@ class EnvironmentRefused(UserError):
 
 
 class ReceivedError(UserError):
-    """Something received can't be used; the message, which may repeat a part of it, is one line for any terminal."""
+    """Something received can't be used; the message, which may repeat a part of it, is one line for any terminal.
 
-    def __init__(self, message: str) -> None:
-        super().__init__(printable(message))
+    Args:
+        message: What is wrong.
+        advice: What to do, on a line of its own; nothing received is in it.
+    """
+
+    def __init__(self, message: str, advice: str = "") -> None:
+        super().__init__(printable(message) + (f"\n{advice}" if advice else ""))
 
 
 class CheckpointError(ReceivedError):

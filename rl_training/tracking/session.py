@@ -125,9 +125,9 @@ class TrackingSession:
                 raise TrackingError(answer["error"])
             start = "Start the server, or set" if is_server(self._uri or "") else "Set"
             raise TrackingError(
-                f"MLflow at {without_credentials(self._uri or '')} can't be used: {answer['error']}\n"
+                f"MLflow at {without_credentials(self._uri or '')} can't be used: {answer['error']}",
                 f"{start} {URI_VARIABLE} to another store; or add --offline, and send the run later with "
-                f"`{program('rl-training')} sync`"
+                f"`{program('rl-training')} sync`",
             )
         self._address = answer
         return self._address
