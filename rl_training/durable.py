@@ -7,6 +7,7 @@ disk before the bytes of what was renamed.
 from __future__ import annotations
 
 import os
+from errno import ENOTDIR
 from pathlib import Path
 
 
@@ -16,11 +17,16 @@ def make_directory(path: Path, mode: int = 0o777) -> None:
     Args:
         path: The folder.
         mode: Its permissions, if it is new.
+
+    Raises:
+        FileExistsError: A file is in its place.
+        NotADirectoryError: A file is in the place of a folder above it.
     """
     if path.is_dir():
         return
-    if path.parent != path:
-        make_directory(path.parent)
+    if path.parent.exists() and not path.parent.is_dir():
+        raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR), str(path.parent))
+    make_directory(path.parent)
     path.mkdir(mode=mode, exist_ok=True)
     sync_directory(path.parent)
 

@@ -66,7 +66,8 @@ def test_a_run_is_ended_once_as_its_directory_says_and_when_it_last_wrote(client
     run_dir, killed = run_without_process()
     os.utime(run_dir / run_files.TRACKING, (1_000_000_000, 1_000_000_000))
     finished_dir, finished = run_without_process(experiment="another")
-    run_files.write_json(finished_dir / run_files.STATUS, {"status": "FINISHED", "stop_reason": "completed", "time": 7})
+    ended = {"status": "FINISHED", "stop_reason": "completed", "error": None, "time": 7}
+    run_files.write_json(finished_dir / run_files.STATUS, ended)
     assert set(end_abandoned_runs(client, "own")) == {killed, finished}
     assert (status(client, killed), status(client, finished)) == ("KILLED", "FINISHED")
     assert client.get_run(killed).info.end_time == 1_000_000_000_000

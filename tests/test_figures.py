@@ -136,7 +136,7 @@ def test_a_deployment_is_named_in_place_of_the_command_of_its_worker(home):
 
 def test_a_picture_that_can_not_be_drawn_keeps_nothing_from_being_sent(client, caplog):
     run_dir = tracked_run()
-    run_files.write_text(run_dir / "artifacts" / run_files.HELD_OUT, '{"returns": []}')
+    run_files.write_bytes(run_dir / "artifacts" / run_files.HELD_OUT, b'{"returns": []}')
     with caplog.at_level(logging.WARNING):
         run_id = ship_all(run_dir).address.run_id
     assert "a picture could not be drawn" in caplog.text

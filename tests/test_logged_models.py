@@ -236,7 +236,7 @@ def test_what_is_no_policy_is_said_and_stops_nothing(client, home, caplog):
     run_dir = tracked_run(network=NETWORK)
     checkpoint = write_policy(run_dir, 100, GOOD)
     (checkpoint.path / "policy.pt").write_bytes(b"weights")
-    run_files.write_text(run_dir / "artifacts" / "report.md", "# All is well")
+    run_files.write_bytes(run_dir / "artifacts" / "report.md", b"# All is well")
     address = ship_all(run_dir).address
     assert models(client, address) == []
     assert "step_000000000100 is in MLflow without a model" in caplog.text

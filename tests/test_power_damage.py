@@ -96,6 +96,23 @@ def test_points_are_sent_once_where_the_record_ends_before_what_was_sent_of_it(c
     assert sent(client, run_id) == {step: step / 7 for step in range(0, 1400, 100)}
 
 
+def test_points_are_sent_once_where_lines_behind_what_is_on_record_as_sent_are_made_again(client: Any) -> None:
+    """The record of what was sent is older than the power cut; what is on record is in the file."""
+    run_dir = tracked_run()
+    log(run_dir, range(0, 400, 100), 1.0)
+    run_id = ship_all(run_dir).address.run_id
+    earlier = (run_dir / run_files.SHIPPED).read_bytes()
+    kept = (run_dir / run_files.METRICS).read_bytes()
+    log(run_dir, range(400, 1000, 100), 1.0)
+    ship_all(run_dir)
+    (run_dir / run_files.SHIPPED).write_bytes(earlier)
+    (run_dir / run_files.METRICS).write_bytes(kept)
+    log(run_dir, range(400, 1200, 100), 2.0)  # made again, at another time
+    shipment = ship_all(run_dir)
+    assert sent(client, run_id) == {step: step / 7 for step in range(0, 1200, 100)}
+    assert (shipment.report().sent, shipment.report().unsent) == (24, 0)
+
+
 @pytest.mark.parametrize("damaged", [(run_files.SHIPPED,), (run_files.MLFLOW,), (run_files.SHIPPED, run_files.MLFLOW)])
 @pytest.mark.parametrize("content", [b"", b"\0\0\0\0", b"[1]"])
 def test_what_is_in_mlflow_is_looked_up_there_where_its_record_is_damaged(
