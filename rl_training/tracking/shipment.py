@@ -141,8 +141,8 @@ class Shipment:
             if status is None:  # the run goes on, whatever an earlier end left on it
                 reopen(self.client, run)
             describe(self.client, run, self.description, self._note())
-            # The run may have begun on another machine. And lines behind those on record as sent may have been sent too,
-            # lost in a power cut, and made again with other times.
+            # The run may have begun on another machine. And lines behind those on record as sent may have been
+            # sent too, lost in a power cut, and made again with other times.
             self._there = latest_steps(self.client, run)
             if not self.cursor.offsets:
                 self._evaluations = known_evaluations(self.client, run)
