@@ -39,6 +39,14 @@ def rl_training_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
 
 
 @pytest.fixture(autouse=True)
+def _nothing_is_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A directory is kept out of imports for the rest of a process; here, for the rest of a test."""
+    from rl_training.config import import_guard
+
+    monkeypatch.setattr(import_guard, "_kept_out", {})
+
+
+@pytest.fixture(autouse=True)
 def _signals_are_heeded() -> Iterator[None]:
     """The command line ignores signals once a result is known, since its process is to end; this one goes on.
 
