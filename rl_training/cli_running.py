@@ -35,7 +35,7 @@ def source_stays(source: str) -> Iterator[None]:
 @contextmanager
 def keeping_out(source: str) -> Iterator[None]:
     """Has nothing imported from inside a received directory, by the libraries either that the command imports."""
-    if Path(source).is_dir():
+    if source and Path(source).is_dir():
         keep_out(run_directory(Path(source)))
     yield
 

@@ -28,6 +28,8 @@ Tree = tuple[tuple[str, int, bytes | None], ...]
 
 CALLS = ("fsync", "rename", "replace", "link", "unlink", "remove", "mkdir", "rmdir")
 
+PAGE = 4096
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -36,8 +38,8 @@ class Cut:
     moment: str
     """Number of the call, what it was, and which outcome this is."""
     tree: Tree
-    database: bytes
-    """The content of an SQLite database beside the folder: each of its commits is on disk by itself."""
+    database: tuple[bytes, ...]
+    """Pieces of an SQLite database beside the folder: each of its commits is on disk by itself."""
 
     def restore(self, root: Path) -> None:
         """Writes the tree to an empty folder, hard links included."""
@@ -72,7 +74,8 @@ class Disk:
         self._lock = threading.RLock()
         self._seen: set[int] = set()
         self._count = 0
-        self._stored: tuple[Any, bytes] = (None, b"")
+        self._stored: tuple[Any, tuple[bytes, ...]] = (None, ())
+        self._pieces: dict[bytes, bytes] = {}
         for folder, _, names in os.walk(root):
             self._sync(Path(folder))
             for name in names:
@@ -159,20 +162,23 @@ class Disk:
 
         return tuple(below(self._number(self._root.stat().st_ino), ""))
 
-    def _committed(self) -> bytes:
+    def _committed(self) -> tuple[bytes, ...]:
         state = self._database.stat()
         version = (state.st_mtime_ns, state.st_size)
         if self._stored[0] != version:
             connection = sqlite3.connect(self._database)
-            self._stored = (version, connection.serialize())
+            content = connection.serialize()
             connection.close()
+            # From commit to commit most pages stay as they are, and are held once.
+            pieces = (content[i : i + PAGE] for i in range(0, len(content), PAGE))
+            self._stored = (version, tuple(self._pieces.setdefault(piece, piece) for piece in pieces))
         return self._stored[1]
 
 
-def restore_database(path: Path, data: bytes) -> None:
+def restore_database(path: Path, pieces: tuple[bytes, ...]) -> None:
     """Gives a database that is open elsewhere its former content."""
     source, target = sqlite3.connect(":memory:"), sqlite3.connect(path)
-    source.deserialize(data)
+    source.deserialize(b"".join(pieces))
     source.backup(target)
     source.close()
     target.close()
