@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from received_runs import made_elsewhere, received
 from test_checkpoint_damage import by_hand, seal
 
-from rl_training.errors import UserError
+from rl_training.cli import run
+from rl_training.errors import CheckpointError, UserError
+from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime.plain_state import policy_sha256
 from rl_training.runtime.workflows import load_policy
 
@@ -285,3 +288,16 @@ def test_a_network_of_settings_that_the_file_does_not_hold_is_refused(tmp_path: 
         (path / "config.yaml").write_text(changed)
         seal(path)
         assert "weights do not fit the network of these settings" in refused(path)
+
+
+def test_a_resume_makes_no_network_that_the_checkpoint_does_not_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its settings ask for two layers of 6.4 GB."""
+    run_dir = received(made_elsewhere(tmp_path), tmp_path / "run", {"network": {"hidden": [40_000, 40_000]}})
+    assert run(["resume", str(run_dir), "--no-track"]) == 2
+    (error,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("error: "))
+    assert "weights do not fit the network of these settings" in error
+    assert max(path.name for path in (run_dir / "checkpoints").glob("step_*")) == "step_000000000064"
+    with pytest.raises(CheckpointError, match="weights do not fit the network of these settings"):
+        DefaultExperimentManager().resume(run_dir)

@@ -55,9 +55,21 @@ def checked_copy(client: MlflowClient, uri: str, version: ModelVersion) -> Check
         more, missing = ", ".join(sorted(there - ours)[:3]), ", ".join(sorted(ours - there)[:3])
         raise CheckpointError(f"it has {more}, which no version of ours has" if more else f"it has no {missing}")
     root = fetch_part(client, uri, version, DESCRIPTION)
+    check_description(root)
+    return open_checkpoint(fetch_part(client, uri, version, SERVED, MODEL_DATA), policy_only=True)
+
+
+def check_description(root: Path) -> None:
+    """Checks that MLflow would do with a version what it does with those that we write.
+
+    Args:
+        root: Where the files of the description are.
+
+    Raises:
+        CheckpointError: MLflow would run or install something else, or a file can't be read.
+    """
     for difference in _differences(root):
         raise CheckpointError(f"it is not as rl_training writes a version: {difference}; nothing of it was run")
-    return open_checkpoint(fetch_part(client, uri, version, SERVED, MODEL_DATA), policy_only=True)
 
 
 def _differences(root: Path) -> Iterator[str]:

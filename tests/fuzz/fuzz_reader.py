@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fuzz_samples import ALGORITHMS, FORMATS, RUN_FILES, checkpoint_of, name_of, sample, seal, trainer_of
+from fuzz_samples import ALGORITHMS, FORMATS, RUN_FILES, VERSION, checkpoint_of, name_of, sample, seal, trainer_of
 
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer
@@ -43,6 +43,7 @@ from rl_training.tracking.follow import Follower
 from rl_training.tracking.monitoring_run import read_evaluation
 from rl_training.tracking.shipment import Shipment
 from rl_training.tracking.sync import store_of_run
+from rl_training.tracking.version_files import check_description
 
 ROOM = 64 * 2**20
 """Bytes that a reader may take beside twice its file."""
@@ -90,6 +91,8 @@ class Reader:
             return lambda: self._text(format, data)
         if format in (*RUN_FILES, "metrics.jsonl"):
             return self._in_run(format, data)
+        if format == "MLmodel":
+            return self._in_version(data)
         path = self.work / "checkpoints" / "step_000000000001"
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(checkpoint_of(self.samples, format), path)
@@ -137,6 +140,12 @@ class Reader:
             "download.json": lambda: read_download(open_checkpoint(self._inside(run_dir))),
             "metrics.jsonl": lambda: self._metrics(run_dir),
         }[format]
+
+    def _in_version(self, data: bytes) -> Callable[[], Any]:
+        root = self.work / "version"
+        shutil.copytree(VERSION, root, dirs_exist_ok=True)
+        (root / "MLmodel").write_bytes(data)
+        return lambda: check_description(root)
 
     def _inside(self, run_dir: Path) -> Path:
         path = run_dir / "step_000000000001"

@@ -40,7 +40,8 @@ RUN_FILES = (
     "download.json",
 )
 JSON = (*RUN_FILES, "overrides", "promotion", "attempts", "monitoring")
-FORMATS = (*TENSORS, *JSON, "manifest", "config", "metrics.jsonl")
+VERSION = GOLDEN / "registered_format_1" / "model"
+FORMATS = (*TENSORS, *JSON, "manifest", "config", "metrics.jsonl", "MLmodel")
 
 _SMALL: dict[str, Any] = {
     "num_envs": 2, "vectorization": "sync", "network": {"hidden": (3,)}, "seed": 1,
@@ -107,6 +108,8 @@ def sample(root: Path, format: str) -> bytes:
         return (checkpoint_of(root, format) / name_of(root, format)).read_bytes()
     if format in RUN_FILES or format == "metrics.jsonl":
         return (root / "ppo" / format).read_bytes()
+    if format == "MLmodel":
+        return (VERSION / format).read_bytes()
     return json.dumps(_TEXTS[format]).encode()
 
 
@@ -147,7 +150,7 @@ def _apply(format: str, data: bytes, edit: Any) -> bytes:
         if format == "metrics.jsonl":
             lines = [json.loads(line) for line in data.splitlines()]
             return b"".join(json.dumps(line).encode() + b"\n" for line in on_values(lines, edit, tensors=False))
-        if format == "config":
+        if format in ("config", "MLmodel"):
             return to_yaml(on_values(yaml.safe_load(data), edit, tensors=False))
         return to_json(on_values(json.loads(data), edit, tensors=False))
     except Exception:  # an earlier edit broke it
