@@ -150,6 +150,15 @@ def test_a_random_state_calls_nothing_but_a_generator(monkeypatch: pytest.Monkey
     assert called == []
 
 
+def test_a_random_state_makes_no_array_larger_than_its_text() -> None:
+    env = make_env(settings("case_envs:SeedEcho-v0"), 0)
+    env.unwrapped.np_random = np.random.Generator(np.random.MT19937(5))
+    text = as_text(random_state(env))
+    assert text is not None
+    with pytest.raises(ValueError, match="has the type 'S999999999', expected uint32 or uint64"):
+        write_random_state(env, text.replace('"uint32"', '"S999999999"'))
+
+
 def test_reading_the_random_state_draws_none() -> None:
     env = make_env(settings("case_envs:SeedEcho-v0"), 0)
     assert random_state(env) is None

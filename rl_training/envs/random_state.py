@@ -10,6 +10,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import VectorEnv
 
+WORDS = ("uint32", "uint64")
+"""Types of the arrays that NumPy's bit generators have in their states."""
+
 AnyEnv = gym.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
 
@@ -31,8 +34,8 @@ def write_random_state(env: AnyEnv, text: str) -> None:
     """Puts the environment's `np_random` into the state that a text of `as_text` tells.
 
     Raises:
-        ValueError: The text names no bit generator of NumPy. It may come from a stranger's checkpoint, so nothing else
-            of that name is called.
+        ValueError: The text names no bit generator of NumPy, or has arrays of other types than theirs. It may come from
+            a stranger's checkpoint, so nothing else of that name is called, and no array is larger than the text.
     """
     state = json.loads(text, object_hook=_lists_as_arrays)
     generator = getattr(env.unwrapped, "_np_random", None)
@@ -54,4 +57,8 @@ def _array_as_list(value: Any) -> Any:
 
 
 def _lists_as_arrays(value: dict[str, Any]) -> Any:
-    return np.array(value["array"], value["dtype"]) if set(value) == {"array", "dtype"} else value
+    if set(value) != {"array", "dtype"}:
+        return value
+    if value["dtype"] not in WORDS:
+        raise ValueError(f"an array of a bit generator has the type {value['dtype']!r}, expected {' or '.join(WORDS)}")
+    return np.array(value["array"], value["dtype"])
