@@ -8,7 +8,7 @@ import yaml
 from mlflow_store import BAD, GOOD, run_with_policy
 
 from rl_training.cli import run
-from rl_training.errors import CheckpointError
+from rl_training.errors import CheckpointError, TrackingError
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.tracking.promotion import promote
 from rl_training.tracking.registry import champion_of, get_or_register
@@ -120,3 +120,20 @@ def test_a_champion_before_that_was_changed_does_not_come_back(client, tmp_path)
         roll_back(MODEL, reason="a test")
     assert str(champion_of(client, MODEL).version) == "2"
     assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, "{}", '["1", 2]', "NaN"])
+def test_a_tag_that_somebody_has_changed_is_named_and_nobody_becomes_champion(client, capsys, text):
+    for i, gains in enumerate((BAD, GOOD)):
+        checkpoint, run_id = run_with_policy(gains, seed=i)
+        promote(checkpoint, config_of_checkpoint(checkpoint, {"promotion": {"episodes": 20}}), run_id=run_id)
+    client.set_model_version_tag(MODEL, "2", "gate.earlier_champions", text)
+    assert run(["rollback", MODEL, "--reason", "a test"]) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert "the tag gate.earlier_champions of version 2 of CartPole-v1 is damaged" in errors[0]
+    assert str(champion_of(client, MODEL).version) == "2"
+    client.set_model_version_tag(MODEL, "2", "gate.earlier_champions", "[]")
+    client.set_model_version_tag(MODEL, "1", "gate.rolled_back", text)
+    with pytest.raises(TrackingError, match=r"the tag gate\.rolled_back of version 1 of CartPole-v1 is damaged"):
+        roll_back(MODEL, reason="a test", version="1")

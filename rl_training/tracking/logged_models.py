@@ -22,6 +22,8 @@ from rl_training.durable import make_directory, sync_directory
 from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name, open_checkpoint
 from rl_training.tracking.follow import Point
 from rl_training.tracking.pyfunc import save_model
+from rl_training.tracking.run_files import parse_json
+from rl_training.tracking.run_forms import NamedVersion
 from rl_training.tracking.sources import CHECKPOINT_TAG
 from rl_training.tracking.store import no_resend
 from rl_training.tracking.stored_files import sync_stored
@@ -117,7 +119,8 @@ def logged_model(client: MlflowClient, run_id: str, checkpoint: Checkpoint, buil
 
 def name_version(client: MlflowClient, model: LoggedModel, version: ModelVersion) -> None:
     """Names a registered version on the model that it is made of, as an MLflow server does; a file's store does not."""
-    named = json.loads(client.get_logged_model(model.model_id).tags.get(REGISTERED, "[]"))
+    tag = client.get_logged_model(model.model_id).tags.get(REGISTERED, "[]")
+    named = parse_json(tag, f"the tag {REGISTERED} of the logged model {model.model_id}", list[NamedVersion])
     if (version.name, version.version) not in [(one["name"], str(one["version"])) for one in named]:
         one = {"name": version.name, "version": int(version.version)}
         client.set_logged_model_tags(model.model_id, {REGISTERED: json.dumps([*named, one])})

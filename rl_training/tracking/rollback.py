@@ -22,6 +22,7 @@ from rl_training.tracking.succession import (
     number_of,
     previous_champion_of,
     replace_champion,
+    rolled_back,
     set_tags,
 )
 from rl_training.tracking.version_files import checked_copy
@@ -131,9 +132,15 @@ def _done_before(client: MlflowClient, model: str, version: str, champion: Model
     Raises:
         UserError: Another one is champion by now.
     """
-    mark = json.loads(client.get_model_version(model, version).tags.get(ROLLED_BACK, "null"))
+    mark = rolled_back(client.get_model_version(model, version))
     if mark is not None and champion is not None and mark["version"] == str(champion.version):
-        return RollbackResult(**{name: value for name, value in mark.items() if name != "promoted_by"})
+        return RollbackResult(
+            model=mark["model"],
+            version=mark["version"],
+            previous_version=mark["previous_version"],
+            reason=mark["reason"],
+            time=mark["time"],
+        )
     now = "none is" if champion is None else f"version {champion.version} is"
     raise UserError(f"version {version} is not the champion of {model} ({now}): nothing was rolled back")
 

@@ -32,6 +32,25 @@ class AttemptForm(TypedDict):
     created: FiniteFloat
 
 
+class NamedVersion(TypedDict):
+    """One of the versions that are made of a logged model, in its tag."""
+
+    name: str
+    version: int | str
+
+
+@with_config(_MORE)
+class Undone(TypedDict):
+    """The mark of a version whose promotion was rolled back, in its tag."""
+
+    model: str
+    version: str
+    previous_version: str
+    reason: str
+    time: str
+    promoted_by: str | None
+
+
 class Dataset(TypedDict):
     """The environment, as MLflow's dataset."""
 

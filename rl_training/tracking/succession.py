@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from rl_training.errors import TrackingError
 from rl_training.tracking.registry import CHAMPION, champion_of
+from rl_training.tracking.run_files import parse_json
+from rl_training.tracking.run_forms import Undone
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -46,8 +48,7 @@ def previous_champion_of(client: MlflowClient, model: str, version: str) -> Mode
     Raises:
         MlflowException: There is no such version, or the registry is in trouble.
     """
-    tags = client.get_model_version(model, version).tags
-    for number in [tags.get(PREVIOUS, "none"), *json.loads(tags.get(EARLIER, "[]"))]:
+    for number in _champions_before(client.get_model_version(model, version)):
         found = None if number in ("none", str(version)) else _existing(client, model, number)
         if found is not None and not _is_rolled_back(found):
             return found
@@ -63,8 +64,7 @@ def succession(champion: ModelVersion | None, decision_id: str) -> dict[str, str
     """
     earlier: list[str] = []
     if champion is not None:
-        before = [champion.tags.get(PREVIOUS, "none"), *json.loads(champion.tags.get(EARLIER, "[]"))]
-        earlier = [number for number in before if number != "none"][:MOST_EARLIER]
+        earlier = [number for number in _champions_before(champion) if number != "none"][:MOST_EARLIER]
     return {
         PREVIOUS: "none" if champion is None else str(champion.version),
         EARLIER: json.dumps(earlier),
@@ -123,5 +123,25 @@ def _existing(client: MlflowClient, model: str, version: str) -> ModelVersion | 
 
 def _is_rolled_back(version: ModelVersion) -> bool:
     """Whether the promotion that made it champion was undone; a later promotion of it counts again."""
-    mark = version.tags.get(ROLLED_BACK)
-    return mark is not None and json.loads(mark)["promoted_by"] == version.tags.get(PROMOTED_BY)
+    mark = rolled_back(version)
+    return mark is not None and mark["promoted_by"] == version.tags.get(PROMOTED_BY)
+
+
+def rolled_back(version: ModelVersion) -> Undone | None:
+    """Returns what a version's tag says of the rollback of its promotion, or None where there was none.
+
+    Raises:
+        TrackingError: Somebody has changed the tag.
+    """
+    mark: Undone | None = parse_json(version.tags.get(ROLLED_BACK, "null"), _tag(version, ROLLED_BACK), Undone | None)
+    return mark
+
+
+def _champions_before(version: ModelVersion) -> list[str]:
+    """Returns the numbers of who was champion before a version, the newest first."""
+    earlier: list[str] = parse_json(version.tags.get(EARLIER, "[]"), _tag(version, EARLIER), list[str])
+    return [version.tags.get(PREVIOUS, "none"), *earlier]
+
+
+def _tag(version: ModelVersion, name: str) -> str:
+    return f"the tag {name} of version {version.version} of {version.name}"
