@@ -132,7 +132,7 @@ def resume_from(cut: Cut, recorded: Recorded) -> int | None:
     run_dir = recorded.run_dir
     found, skipped = list_checkpoints(run_dir / "checkpoints")
     if not found:
-        with pytest.raises(CheckpointError, match=r"before its first checkpoint|holds no run"):
+        with pytest.raises(CheckpointError, match=r"before its first checkpoint|holds no run|does not exist"):
             MANAGER.resume(run_dir)
         return None
     # Nothing is missing that a checkpoint stands on.
