@@ -60,8 +60,9 @@ $(READY): pyproject.toml constraints.txt
 train: $(READY)
 	@$(BIN)/rl-training flow train --config $(CONFIG)
 
+# Three processes for two cores: many tests wait for other processes to start or to end.
 test: $(READY)
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal
 
 check: $(READY)
 	@$(BIN)/ruff format --check .

@@ -6,11 +6,12 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 TESTS = Path(__file__).parent
 PATHS = (str(TESTS), str(TESTS.parent))
@@ -75,17 +76,30 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return chosen
 
 
+def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
+    """Returns a folder that `make` has filled, in whichever of pytest's processes came first."""
+    of_all = tmp_path_factory.getbasetemp()
+    folder = (of_all.parent if "PYTEST_XDIST_WORKER" in os.environ else of_all) / name
+    with FileLock(f"{folder}.lock"):
+        if not folder.exists():
+            unfinished = tmp_path_factory.mktemp(name)
+            make(unfinished)
+            unfinished.rename(folder)
+    return folder
+
+
 # An MLflow store, made and migrated once a session and copied for each test. MLflow takes seconds to import, which
 # tests that do not ask for these fixtures need not wait for.
 
 
 @pytest.fixture(scope="session")
 def store_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from rl_training.tracking.store import connect
+    def make(folder: Path) -> None:
+        from rl_training.tracking.store import connect
 
-    path = tmp_path_factory.mktemp("template") / "mlflow.db"
-    connect(f"sqlite:///{path}")
-    return path
+        connect(f"sqlite:///{folder}/mlflow.db")
+
+    return made_once(tmp_path_factory, "mlflow_template", make) / "mlflow.db"
 
 
 @pytest.fixture
@@ -112,15 +126,16 @@ def client(home: Path):
 
 @pytest.fixture(scope="session")
 def prefect_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from flows.server import EmbeddedServer
+    def make(home: Path) -> None:
+        from flows.server import EmbeddedServer
 
-    home = tmp_path_factory.mktemp("prefect_template")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RL_TRAINING_HOME", str(home))
-        server = EmbeddedServer()
-        server.wait_until_ready()
-        server.stop()
-    return home / "prefect"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RL_TRAINING_HOME", str(home))
+            server = EmbeddedServer()
+            server.wait_until_ready()
+            server.stop()
+
+    return made_once(tmp_path_factory, "prefect_template", make) / "prefect"
 
 
 @pytest.fixture(scope="session")

@@ -37,11 +37,12 @@ _SECRET_WORDS = frozenset({
     "bearer", "webhook", "cookie",
 })  # fmt: skip
 _SECRET_PAIRS = ("api_key", "access_key", "private_key", "secret_key", "account_key", "encryption_key", "ssh_key")
-_URL_LOGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*://)(?P<login>[^\s/@]+)@")
+# Each takes time in proportion to the text, whatever the text is: no part of one can begin in many places and run on.
+_URL_LOGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30}://)(?P<login>[^\s/@]+)@")
 _ENTRY = re.compile(
-    r"""(?P<name>[{,]\s*["']?(?P<key>[\w.-]+)["']?\s*:\s*)(?P<value>"(?:[^"\\]|\\.)*"|'[^']*'|\$\{[^}]*\}|[^\s,}\]]+)"""
+    r"""(?P<name>[{,]\s*["']?(?P<key>[\w.-]+)["']?\s*:\s*)(?P<value>"(?:[^"\\]|\\.)*"|'[^']*'|\$\{[^${}]*\}|[^\s,}\]]+)"""
 )
-_URL_QUERY = re.compile(r"(?P<name>[?&;](?P<key>[^=&;\s]+)=)(?P<value>[^&;#\s]+)")
+_URL_QUERY = re.compile(r"(?P<name>[?&;](?P<key>[^=&;?\s]+)=)(?P<value>[^&;#\s]+)")
 
 
 def is_secret_name(key: str) -> bool:

@@ -10,7 +10,7 @@ from fuzz_edits import Case
 from fuzz_run import GOOD, Child, Tally, fuzz
 from fuzz_samples import FORMATS, make_samples
 
-INPUTS = 12
+INPUTS = 130
 """Of each format."""
 
 FOUND = [
@@ -19,6 +19,7 @@ FOUND = [
     Case("policy/ppo", (("pickle flip", 140769, 98),), True),  # a control character in a message
     Case("policy/dqn", (("copy", 12, 0),), True),  # a message of many lines
     Case("config", (("repeat bytes", 0, 96, 200),), True),  # a thousand faults
+    Case("overrides", (("set", 1, 28),), True),  # a text of 100,000 letters, in which an address was looked for
 ]
 
 
