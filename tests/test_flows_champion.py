@@ -11,16 +11,20 @@ import pytest
 from flow_records import artifacts, events, task_states
 from mlflow_store import BAD, GOOD, run_with_policy
 from prefect.exceptions import ParameterTypeError
+from received_runs import made_elsewhere, received
 
 from flows.evaluate import evaluate_flow
 from flows.promote import promote_flow
+from flows.resume import resume_flow
 from rl_training.cli import run
 from rl_training.config.paths import embedded_tracking_uri
+from rl_training.errors import ModuleRefused
 
 pytestmark = pytest.mark.usefixtures("flow_home")
 
 MODEL = {"promotion": {"model": "carts", "episodes": 20}}
 CHAMPION = "models:/carts@champion"
+CARTS = "gymnasium.envs.classic_control"
 UI = "http://127.0.0.1:5999"
 
 
@@ -176,3 +180,16 @@ def test_the_command_line_prints_the_results(story: Any, capfd: pytest.CaptureFi
     assert lines[0] == "PROMOTE: registered model carts, version 1, now champion"
     assert lines[-1].startswith(f"record: runs:/{story.bad_run}/promotions/")
     assert run(["flow", "promote", "nowhere"]) == 2
+
+
+def test_a_received_runs_module_needs_the_word_of_the_flow_runs_parameter(tmp_path: Path) -> None:
+    run_dir = str(received(made_elsewhere(tmp_path), tmp_path / "run", {"env_id": f"{CARTS}:CartPole-v1"}))
+    for flow, parameters in (
+        (evaluate_flow, {"source": run_dir}),
+        (promote_flow, {"candidate": run_dir}),
+        (resume_flow, {"source": run_dir, "overrides": {"total_timesteps": 128}}),
+    ):
+        with pytest.raises(ModuleRefused, match="env_id names the module gymnasium"):
+            flow(**parameters)
+    result = evaluate_flow(run_dir, episodes=20, allow_modules=[CARTS])
+    assert result["evaluation"]["episodes"] == 20

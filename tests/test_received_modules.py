@@ -17,6 +17,8 @@ from rl_training.cli import run
 from rl_training.config import import_guard
 from rl_training.config.modules import modules_named, without_modules
 from rl_training.errors import ModuleRefused
+from rl_training.experiment.loading import config_of_checkpoint
+from rl_training.runtime.checkpoint import newest_good
 from tests.received_runs import EVIL, SMALL, listing, made_elsewhere, received
 
 
@@ -134,6 +136,21 @@ def test_in_python_a_received_checkpoint_needs_the_same_word(made, tmp_path, mar
     assert not mark.exists()
     assert evaluate_checkpoint(gift, allow_modules=["gift.evil"]).episodes == 1
     assert resume(gift, total_timesteps=96, allow_modules=["gift"]).num_timesteps == 96
+
+
+def test_a_wrapper_that_writes_where_its_arguments_say_needs_the_word_too(made, tmp_path, mark, monkeypatch, capsys):
+    folder = tmp_path / "theirs"
+    for i, name in enumerate(("RecordVideo", "gymnasium.wrappers.rendering:RecordVideo")):
+        wrapper = {"name": name, "kwargs": {"video_folder": str(folder), "disable_logger": True}}
+        settings = {"wrappers": [wrapper], "env_kwargs": {"render_mode": "rgb_array"}}
+        run_dir = received(made, tmp_path / f"run{i}", settings)
+        for command in (["resume", run_dir, "--set", "total_timesteps=128", "--no-track"], ["evaluate", run_dir]):
+            error = refused(capsys, *command)
+            assert "wrappers.0.name is RecordVideo, which writes files wherever its arguments say" in error
+            assert "--allow-module gymnasium.wrappers" in error
+        assert not folder.exists()
+    checkpoint, _ = newest_good(run_dir / "checkpoints")
+    assert config_of_checkpoint(checkpoint, allow_modules=["gymnasium.wrappers"]).wrappers[0].name == name
 
 
 def test_what_the_user_types_is_their_word(made, tmp_path, mark, monkeypatch):

@@ -37,6 +37,9 @@ ALLOWED_FILE_BYTES = 2**20
 SHIPPED = ("ale_py", "gymnasium.wrappers")
 """Modules that the shipped settings name; importing them does nothing but register environments."""
 
+_WRITER, _WRITERS_MODULE = "RecordVideo", "gymnasium.wrappers"
+"""The wrapper of Gymnasium that writes files, and where to is one of its arguments."""
+
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -68,16 +71,26 @@ def require_word(
     """
     named, run_dir = modules_named(config), run_directory(directory)
     keep_out(run_dir)
-    if not named:
-        return
     if not _is_of_this_home(directory):
         allowed = _allowed(allow_modules)
         received = {key: name for key, name in named.items() if not _is_typed(key, typed)}
-        refused = {key: name for key, name in received.items() if not _covers(allowed, name)}
+        refused = {key: name for key, name in received.items() if not _covers({*SHIPPED, *allowed}, name)}
         if refused:
             raise ModuleRefused(_refusal(refused, source))
+        _refuse_writers(config, source, typed, allowed)
     for key, module in named.items():
         require_outside(module, f"{source}: {key}", [run_dir, *_in_home("downloads")])
+
+
+def _refuse_writers(config: TrainConfig, source: str, typed: MapNode, allowed: Collection[str]) -> None:
+    for i, wrapper in enumerate(config.wrappers):
+        key, name = f"wrappers.{i}.name", wrapper.name.rpartition(":")[2]
+        if name == _WRITER and not _is_typed(key, typed) and not _covers(allowed, _WRITERS_MODULE):
+            raise ModuleRefused(
+                f"{source}: {key} is {name}, which writes files wherever its arguments say, and a received run's are "
+                f"not believed; pass --allow-module {_WRITERS_MODULE} (allow_modules in Python and in flows), or leave "
+                f"the wrapper out by an override of wrappers"
+            )
 
 
 def note_modules(config: TrainConfig) -> None:
@@ -157,7 +170,7 @@ def _in_home(name: str) -> list[Path]:
 def _allowed(given: Collection[str]) -> set[str]:
     words = [given] if isinstance(given, str) else list(given)
     named = _checked(words, "--allow-module") | _checked(os.environ.get(ALLOW_VARIABLE, "").split(","), ALLOW_VARIABLE)
-    return {*SHIPPED, *named, *(name for path in _in_home(ALLOWED_FILE) for name in _listed(path))}
+    return {*named, *(name for path in _in_home(ALLOWED_FILE) for name in _listed(path))}
 
 
 def _listed(path: Path) -> set[str]:
