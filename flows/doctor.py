@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ SLOT_STATES = ["RUNNING", "PENDING", "CANCELLING"]
 """Of the flow runs that hold a slot of their deployment's limit."""
 STRANGER = "http://example.org"
 ORIGINS = "PREFECT_SERVER_CORS_ALLOWED_ORIGINS"
+PASSWORD = "PREFECT_SERVER_API_AUTH_STRING"
 DEPLOY = "`rl-training deploy` sets it right"
 
 
@@ -75,11 +76,13 @@ def examine(*, fix: bool = False) -> Diagnosis:
 
 def _check_prefect(client: SyncPrefectClient) -> Iterator[Finding]:
     yield _check_versions(client)
-    answer = client.request("GET", "/admin/version", headers={"Origin": STRANGER})
-    yield clock_finding("the Prefect server", answer.headers.get("Date"))
-    if "Access-Control-Allow-Origin" in answer.headers:
+    yield clock_finding("the Prefect server", client.request("GET", "/admin/version").headers.get("Date"))
+    if "Access-Control-Allow-Origin" in _headers_for(client, {"Origin": STRANGER}):
         text = "a page of any site, open in a browser that reaches the server, may use it"
         yield Finding("prefect", "note", text, f"start it with {ORIGINS} set to the addresses of its own pages")
+    if _headers_for(client, {"Authorization": "none"}):
+        text = "it has no password: every user of its machine, and whoever else reaches it, may start flow runs"
+        yield Finding("prefect", "note", text, f"start it with {PASSWORD} set (docs/deployment.md)")
     deployments = [
         deployment for deployment in client.read_deployments(limit=LOOKED_AT) if TAG in (deployment.tags or [])
     ]
@@ -91,6 +94,16 @@ def _check_prefect(client: SyncPrefectClient) -> Iterator[Finding]:
     for pool in sorted({deployment.work_pool_name for deployment in deployments if deployment.work_pool_name}):
         yield from _check_pool(client, pool)
     yield from _check_automations(client)
+
+
+def _headers_for(client: SyncPrefectClient, headers: dict[str, str]) -> Mapping[str, str]:
+    """Returns the headers with which the server answers such a request; none if it refuses it."""
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    try:
+        return client.request("GET", "/admin/version", headers=headers).headers
+    except PrefectHTTPStatusError:
+        return {}
 
 
 def _check_versions(client: SyncPrefectClient) -> Finding:

@@ -198,6 +198,17 @@ def test_streams_of_events_are_for_the_owner_alone(living: tuple[int, str]) -> N
         stream(password, "http://evil.example")
 
 
+def test_doctor_finds_that_it_wants_a_password_and_refuses_other_sites(living: tuple[int, str], home: Path) -> None:
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    from flows.doctor import examine
+
+    port, password = living
+    with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api", PREFECT_API_AUTH_STRING: password}):
+        diagnosis = examine()
+    assert [finding.status for finding in diagnosis.findings if finding.check == "prefect"] == ["ok", "ok"]
+
+
 def test_files_are_for_the_owner_alone(living: tuple[int, str], started_home: Path) -> None:
     files = [path for path in (started_home / "prefect").rglob("*") if "pages" not in path.parts]
     assert {"prefect.db", "prefect.db-wal", "server.log"} <= {path.name for path in files}

@@ -263,8 +263,9 @@ def test_doctor_names_what_is_wrong_and_what_to_do(services: Services, deployed:
         "again",
         f"problem automations: {silence.name!r} is not there; `rl-training deploy` sets it right",
     ]
-    (note,) = [finding for finding in diagnosis.findings if finding.status == "note" and finding.check == "prefect"]
-    assert "PREFECT_SERVER_CORS_ALLOWED_ORIGINS" in note.advice  # as plain `prefect server start` leaves it
+    notes = [finding for finding in diagnosis.findings if finding.status == "note" and finding.check == "prefect"]
+    for note, name in zip(notes, ("CORS_ALLOWED_ORIGINS", "API_AUTH_STRING"), strict=True):
+        assert f"PREFECT_SERVER_{name}" in note.advice  # as plain `prefect server start` leaves it
     assert {finding.check for finding in diagnosis.findings if finding.status == "ok"} >= {
         "prefect", "clock", "deployments", "workers", "automations", "mlflow", "artifacts", "runs",
     }  # fmt: skip
