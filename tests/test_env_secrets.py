@@ -102,3 +102,10 @@ def test_a_warning_while_the_environment_is_made_hides_it(
     with pytest.raises(EnvironmentRefused) as refused:  # where warnings are errors
         make_env(config, 0)
     assert "CASE-SECRET" not in shown(refused.value)
+
+
+def test_a_warning_of_a_step_hides_it() -> None:
+    env = make_env(settings(env_kwargs={"api_token": "CASE-SECRET-7", "at": "warning"}), 0)
+    env.reset(seed=0)
+    with pytest.warns(UserWarning, match=r"^\*\*\* runs out soon$"):
+        env.step(env.action_space.sample())

@@ -140,7 +140,7 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
         try:
             if self._action_dtype is not None:
                 action = np.asarray(action).astype(self._action_dtype)[()]
-            result = self.env.step(action)
+            result = self._step_hiding(action) if self._secrets else self.env.step(action)
             if type(result) is not tuple or len(result) != 5 or type(result[4]) is not dict:
                 raise_if_broken(step_result_breaches(result))
             observation, reward, terminated, truncated, info = result
@@ -154,6 +154,10 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
             return observation, reward, terminated, truncated, info
         except FOREIGN_ERRORS as error:
             raise self._fault("step", error) from shown_cause(error, self._secrets)
+
+    def _step_hiding(self, action: Any) -> Any:
+        with warnings_hidden(self._secrets):
+            return self.env.step(action)
 
     def _as_declared(self, observation: Any) -> Any:
         """Returns a copy, since an environment may hand out the same array each time and change it in place."""

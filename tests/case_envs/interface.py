@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from typing import Any
 
 import gymnasium as gym
@@ -112,6 +113,8 @@ class TellsItsToken(NeedsToken):
         if self.at == "exit":
             print(f"bye, {self.api_token}", file=sys.stderr, flush=True)
             os._exit(3)
+        if self.at == "warning":
+            warnings.warn(f"{self.api_token} runs out soon", stacklevel=2)
         if self.at == "step":
             self._fail()
         return super().step(action)
