@@ -12,6 +12,7 @@ from rl_training.errors import TrackingError
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.runtime.run_utils import create_training_run
 from rl_training.tracking import run_files
+from rl_training.tracking.cursor import Cursor, load_cursor
 from rl_training.tracking.description import describe_run
 from rl_training.tracking.follow import Follower
 from rl_training.tracking.metric_log import MetricLog
@@ -326,3 +327,13 @@ def test_a_fork_and_its_origin_name_each_other(client):
     assert tags["forked_from.num_timesteps"] == "100000"
     assert tags["forked_from.differences"] == difference
     assert client.get_run(origin.run_id).data.tags[f"fork.{run.run_uid}"] == fork.run_id
+
+
+def test_a_cursor_names_no_file_but_the_runs_metrics(home, tmp_path):
+    outside = tmp_path / "outside"
+    outside.write_text("a line\n")
+    run_dir = tracked_run()
+    saved = {"tracking_uri": "sqlite:///x.db", "run_id": "0" * 32, "points": 1, "checkpoints": [], "artifacts": {}}
+    for name in (str(outside), f"../{outside.name}", "x" * 300):
+        run_files.write_json(run_dir / run_files.SHIPPED, {**saved, "offsets": {name: 7}})
+        assert load_cursor(run_dir, "sqlite:///x.db", "0" * 32) == Cursor("sqlite:///x.db", "0" * 32)

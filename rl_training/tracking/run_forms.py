@@ -11,6 +11,9 @@ from rl_training.restored import Count
 
 _MORE = ConfigDict(extra="allow")
 
+MetricsFile = Literal["metrics.jsonl", "system_metrics.jsonl"]
+"""Names that a cursor may have: each is opened."""
+
 Step = Annotated[int, Field(gt=0, lt=2**53)]
 
 
@@ -90,8 +93,8 @@ class Shipped(TypedDict):
 
     tracking_uri: str
     run_id: str
-    offsets: dict[str, Count]
-    marks: NotRequired[dict[str, str]]
+    offsets: dict[MetricsFile, Count]
+    marks: NotRequired[dict[MetricsFile, str]]
     points: Count
     checkpoints: list[str]
     artifacts: dict[str, str]

@@ -20,6 +20,7 @@ FOUND = [
     Case("policy/dqn", (("copy", 12, 0),), True),  # a message of many lines
     Case("config", (("repeat bytes", 0, 96, 200),), True),  # a thousand faults
     Case("overrides", (("set", 1, 28),), True),  # a text of 100,000 letters, in which an address was looked for
+    Case("shipped.json", (("insert", 106, 2, 100),), True),  # a name of a file that is too long to be opened
 ]
 
 
