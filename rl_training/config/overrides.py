@@ -10,7 +10,7 @@ from typing import Any
 
 from rl_training.config.document import MapNode, Node, Place, from_python
 from rl_training.config.reader import from_json, read_value
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, one_line
 
 Overrides = Mapping[str, Any] | Sequence[str] | MapNode
 """Nested mappings, dotted keys or both; texts such as `a.b=1e-3`; or what was read of these."""
@@ -61,7 +61,7 @@ def merge(base: MapNode, over: MapNode) -> MapNode:
 def _json_mapping(text: str) -> Mapping[str, Any]:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
         raise ConfigError(f'{SOURCE}: got a text, expected a mapping such as {{"learning_rate": 0.001}}')
@@ -73,8 +73,8 @@ def _assignment(text: str) -> tuple[str, Node]:
     key = key.strip()
     if not separator or not all(part.strip() for part in key.split(".")):
         beginning = re.findall(r"^[\w.-]*", key)[0]  # no more of it: it may be a secret
-        raise ConfigError(f"--set {beginning}: expected key=value, such as --set evaluation.every=5000")
-    return key, read_value(value, f"--set {key}")
+        raise ConfigError(f"--set {one_line(beginning)}: expected key=value, such as --set evaluation.every=5000")
+    return key, read_value(value, f"--set {one_line(key)}")
 
 
 def _nested(keys: list[str], node: Node) -> MapNode:
@@ -94,5 +94,5 @@ def _combine(first: MapNode, second: MapNode, path: str = "") -> MapNode:
         elif isinstance(old, MapNode) and isinstance(item, MapNode):
             entries[key] = _combine(old, item, f"{here}.")
         else:
-            raise ConfigError(f"{item.place}: {here}: given twice; keep one")
+            raise ConfigError(f"{item.place}: {one_line(here)}: given twice; keep one")
     return replace(first, entries=entries, repeated=first.repeated + second.repeated)

@@ -18,6 +18,7 @@ from rl_training.config.document import ListNode, MapNode, Node, Place, Scalar
 from rl_training.config.reader import from_json
 from rl_training.config.secrets import is_secret_name, redact_text
 from rl_training.config.suggestions import nearest_word, suggestion
+from rl_training.errors import one_line
 
 KeyPath = tuple[str | int, ...]
 
@@ -37,7 +38,7 @@ class Fault:
     message: str
 
     def __str__(self) -> str:
-        place, path = str(self.place), ".".join(map(str, self.path))
+        place, path = str(self.place), one_line(".".join(map(str, self.path)))
         if place.startswith("--set ") and path.startswith(
             place.removeprefix("--set ")
         ):  # `--set seed` says the key already

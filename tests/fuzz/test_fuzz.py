@@ -21,6 +21,8 @@ FOUND = [
     Case("config", (("repeat bytes", 0, 96, 200),), True),  # a thousand faults
     Case("overrides", (("set", 1, 28),), True),  # a text of 100,000 letters, in which an address was looked for
     Case("shipped.json", (("insert", 106, 2, 100),), True),  # a name of a file that is too long to be opened
+    Case("overrides", (("insert", 0, 6, 5000),), True),  # thousands of lists in each other
+    Case("overrides", (("insert", 6, 14, 5000),), True),  # a key of 250,000 characters
 ]
 
 
