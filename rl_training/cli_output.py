@@ -15,6 +15,8 @@ from typing import Any, Protocol, TextIO
 from rl_training.errors import RLTrainingError
 from rl_training.standard_streams import READER_GONE
 
+logger = logging.getLogger(__name__)
+
 
 class ResultLost(RLTrainingError):
     """A command has done its work, and its result could not be written."""
@@ -98,11 +100,15 @@ def write_result(stream: TextIO, result: Mapping[str, Any], lines: list[str], *,
     """Writes a command's result: one JSON object on one line, or lines for people.
 
     Raises:
-        ResultLost: It can't be written. People may close a pager before the last line: that is no error.
+        ResultLost: It can't be written, and it is JSON, which a program waits for, or in no record. People may close a
+            pager before the last line: that is no error.
     """
     try:
         print(json.dumps(result, allow_nan=False) if as_json else "\n".join(lines), file=stream, flush=True)
     except OSError as error:
-        if as_json or error.errno not in READER_GONE:
-            record = f"; the record of the run is in {result['run_dir']}" if "run_dir" in result else ""
-            raise ResultLost(f"the result could not be written to stdout: {error.strerror}{record}") from None
+        record = f"; the record of the run is in {result['run_dir']}" if "run_dir" in result else ""
+        lost = f"the result could not be written to stdout: {error.strerror}{record}"
+        if as_json or (error.errno not in READER_GONE and not record):
+            raise ResultLost(lost) from None
+        if error.errno not in READER_GONE:
+            logger.error("%s", lost)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter, validators
 
-from rl_training.cli_output import result_stream, write_result
+from rl_training.cli_output import ResultLost, result_stream, write_result
 
 EXIT_USER_ERROR = 2
 
@@ -45,7 +45,10 @@ def ui(
         from rl_training.serving.local import open_in_browser, shown_in_browser
 
         def announce(link: str, *, private: bool) -> None:
-            print(link, file=out, flush=True)
+            try:
+                print(link, file=out, flush=True)
+            except OSError as error:
+                raise ResultLost(f"the link could not be written to stdout: {error.strerror}") from None
             if private:
                 print("for you alone, until Ctrl-C", file=sys.stderr, flush=True)
             if private and not no_browser:

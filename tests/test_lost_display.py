@@ -55,7 +55,7 @@ def record(config: Path) -> list[float]:
 
 @pytest.mark.parametrize(
     "redirection",
-    ["2>&1 | head -n 1", "2>/dev/full", "<&- >&- 2>&-"],
+    ["2>&1 | head -n 1", ">/dev/full 2>/dev/full", "<&- >&- 2>&-"],
     ids=["a reader that quits", "a full disk", "closed streams"],
 )
 def test_training_outlives_its_display(redirection: str, config: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_result_in_json_that_nobody_can_read_is_an_error_and_the_run_is_on_rec
     assert record(config) == [256]
 
 
-def test_lines_for_people_may_be_left_unread_and_not_be_lost_on_a_disk(config: Path) -> None:
+def test_lines_for_people_may_be_left_unread_and_not_be_lost_on_a_disk_if_no_record_has_them(config: Path) -> None:
     algorithms = f"{' '.join(TRAIN[:3])} algorithms"
     assert shell(f"{algorithms} | true").returncode == 0
     done = shell(f"{algorithms} >/dev/full")

@@ -111,8 +111,15 @@ def test_the_users_word_is_a_flag_a_variable_or_a_line_in_the_home(made, tmp_pat
     with monkeypatch.context() as patch:
         patch.setenv("RL_TRAINING_ALLOW_MODULES", "other, gift.evil")
         assert run(["evaluate", str(gift)]) == 0
+        assert run(["resume", str(gift), "--no-track", "--set", "total_timesteps=128"]) == 0
+    refused(capsys, "evaluate", gift)  # a variable for one process
     (tmp_path / "home" / "allowed_modules.txt").write_text("# of a colleague\nother\ngift.evil  # seen\n")
     assert run(["evaluate", str(gift)]) == 0
+
+
+def test_a_received_run_decides_not_how_many_environments_judge_it(made, tmp_path, mark, capsys):
+    many = received(made, tmp_path / "received", {"evaluation": {"num_envs": 10**7, "final_episodes": 10**7}})
+    assert "evaluation.num_envs: got 10000000, expected less than or equal to 1024" in refused(capsys, "evaluate", many)
 
 
 def test_a_wrong_word_is_named(made, tmp_path, mark, monkeypatch, capsys):

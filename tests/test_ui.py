@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -146,10 +147,28 @@ def test_the_secret_is_on_no_command_line_and_in_no_file(pages: Pages) -> None:
     assert oct(stat.S_IMODE((pages.home / "mlflow.db").stat().st_mode)) == "0o600"
 
 
+@pytest.mark.parametrize("stdout", [">/dev/full", "| true"])
+def test_a_link_that_nobody_can_read_is_a_one_line_error(stdout: str, pages: Pages) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {sys.executable} -m rl_training ui --no-browser {stdout}"],
+        env={**os.environ, "RL_TRAINING_HOME": str(pages.home)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: the link could not be written to stdout: ")
+    assert done.stderr.count("\n") == 1
+
+
 def test_a_signal_ends_it_in_order(pages: Pages) -> None:
     assert psutil.Process(pages.process.pid).children(recursive=True) == []
-    pages.process.send_signal(signal.SIGINT)
-    out, err = pages.process.communicate(timeout=60)
+    with socket.create_connection(("127.0.0.1", pages.port)) as asking:  # and does not end its request
+        asking.sendall(f"POST /{pages.secret}/graphql HTTP/1.1\r\nHost: 127.0.0.1:{pages.port}\r\n".encode())
+        asking.sendall(b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n")
+        pages.process.send_signal(signal.SIGINT)
+        out, err = pages.process.communicate(timeout=60)
     assert (pages.process.returncode, out, err) == (0, "", "for you alone, until Ctrl-C\n")
 
 

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
+from rl_training.config import owner_only
 from rl_training.config.document import MapNode, Node
 from rl_training.config.import_guard import keep_out, require_outside, run_directory
 from rl_training.config.paths import home
@@ -102,6 +103,7 @@ def note_modules(config: TrainConfig) -> None:
         )
         if not missing:
             return
+        owner_only.make_file(path)
         with path.open("a+b") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - 1))
             separator = b"" if file.read(1) in (b"", b"\n") else b"\n"

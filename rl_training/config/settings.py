@@ -155,7 +155,7 @@ class EvaluationConfig(Settings):
     """Episodes of the held-out evaluation after training, on seeds that no periodic evaluation uses."""
     seed: NonNegativeInt = 0
     """Seed of the lists of episode seeds; independent of the training seed."""
-    num_envs: PositiveInt = 8
+    num_envs: Annotated[PositiveInt, Field(le=1024)] = 8
     """Environments that play the episodes side by side; the result does not depend on it."""
     max_episode_steps: PositiveInt = 10_000
     """An evaluation episode longer than this is cut, counted, and reported as cut."""

@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 
-from rl_training.config.modules import note_modules
 from rl_training.config.paths import runs_root
 from rl_training.config.programs import program
 from rl_training.config.reader import config_hash, dump_config
@@ -144,7 +143,6 @@ def create_training_run(
         with suppress(OSError):
             discard_training_run(TrainingRun(run_dir, run_uid))
         raise UserError(f"run_dir {run_dir} can't be written: {error.strerror or error}") from error
-    note_modules(config)
     return TrainingRun(run_dir, run_uid)
 
 

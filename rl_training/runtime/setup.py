@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rl_training.config.checking import check
+from rl_training.config.modules import note_modules
 from rl_training.config.open_files import too_many
 from rl_training.config.reader import read_text
 from rl_training.config.resume_rules import Difference, check_differences, difference, differences
@@ -82,6 +83,7 @@ def make_trainer(
         AlreadyTraining: Another process trains the run, in which nothing was changed.
     """
     if resume_from is None:
+        note_modules(config)
         return _made(trainer_type, config, create_training_run(config), callbacks, stop)
     if isinstance(resume_from, WeightsOf):
         return _fine_tuned(trainer_type, config, resume_from.checkpoint, callbacks, stop)

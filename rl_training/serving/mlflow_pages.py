@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
 import warnings
@@ -45,7 +46,10 @@ def show_mlflow(source: str | None, port: int, announce: Announce) -> None:
         app = OwnPages(SecretAddress(_mlflow(uri, at), secret), at)
         config = uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=1)
         link = f"http://127.0.0.1:{at}/{secret}/{page}"
-        _AnnouncedServer(config, lambda: announce(link, private=True)).run(sockets=[listener])
+        server = _AnnouncedServer(config, lambda: announce(link, private=True))
+        server.run(sockets=[listener])
+        if server.failure is not None:
+            raise server.failure
 
 
 class _AnnouncedServer(uvicorn.Server):
@@ -54,12 +58,22 @@ class _AnnouncedServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, started: Callable[[], object]) -> None:
         super().__init__(config)
         self._when_started = started
+        self.failure: Exception | None = None
+        """What the call back has raised; the server has ended then."""
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         """Starts to serve."""
         await super().startup(sockets)
         if self.started:
-            self._when_started()
+            try:
+                self._when_started()
+            except Exception as error:
+                self.failure, self.should_exit = error, True
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        """Ends the requests under way, without a word on those that are cut off."""
+        logging.getLogger("uvicorn.error").disabled = True
+        await super().shutdown(sockets)
 
 
 def _mlflow(uri: str, port: int) -> ASGIApp:
