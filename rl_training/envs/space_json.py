@@ -6,6 +6,7 @@ described in other words.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from math import prod
 from typing import Any
@@ -73,6 +74,7 @@ def space_from_json(description: Mapping[str, Any]) -> gym.Space[Any]:
         UnsupportedSpace: The description is of no known kind, or of no space.
     """
     try:
+        json.dumps(description)  # refuses tensors in place of lists, of which each number would be an object
         with np.errstate(all="ignore"):
             space = _make(description)
             described = space_to_json(space)

@@ -22,6 +22,7 @@ FOUND = [
     Case("overrides", (("set", 1, 28),), True),  # a text of 100,000 letters, in which an address was looked for
     Case("shipped.json", (("insert", 106, 2, 100),), True),  # a name of a file that is too long to be opened
     Case("overrides", (("insert", 0, 6, 5000),), True),  # thousands of lists in each other
+    Case("policy/sac", (("set", 597871, 61),), True),  # a tensor of 100,000 numbers as the shape of a space
     Case("overrides", (("insert", 6, 14, 5000),), True),  # a key of 250,000 characters
 ]
 
