@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
+from case_envs import processes
 
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs import validation_speed
@@ -74,19 +76,34 @@ def test_two_whole_episodes_are_played_by_default_and_timed() -> None:
     assert report.action_space == "Discrete(2)"
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that the sleep of the environments alone moves on, however busy the machine is."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    told = SimpleNamespace(sleep=sleep, perf_counter=lambda: now[0], monotonic=lambda: now[0])
+    for module in (processes, validation_speed):
+        monkeypatch.setattr(module, "time", told)
+
+
+@pytest.mark.usefixtures("clock")
 def test_the_speed_is_the_envs_own() -> None:
     report = validate_env(settings("case_envs:SlowStep-v0"), episodes=1, max_steps=3)
-    assert report.steps_per_second == pytest.approx(5.0, rel=0.1)
+    assert report.steps_per_second == pytest.approx(5.0)
 
 
+@pytest.mark.usefixtures("clock")
 def test_the_speed_of_a_quick_env_is_timed_in_more_episodes_without_what_is_between_its_steps() -> None:
-    # A step takes 4 ms, so 250 is the most; with the 20 ms of the reset of each 10 steps it would be 167 at most.
+    # A step takes 4 ms; with the 20 ms of the reset of each 10 steps it would be 167 a second.
     report = validate("SlowReset")
     assert report.steps_played == 20
-    assert report.steps_per_second is not None
-    assert 167 < report.steps_per_second <= 250
+    assert report.steps_per_second == pytest.approx(250)
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_speed_that_would_take_long_to_time_is_left_out() -> None:
     report = validate("SlowReset", env_kwargs={"reset_seconds": 0.3, "step_seconds": 0.001})
     assert report.steps_per_second is None
