@@ -83,7 +83,7 @@ def test_ci_begins_with_the_readmes_test_command():
     steps = [
         line for line in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines() if line.startswith("make")
     ]
-    assert steps == ["make test", "make check", "make services-test", "make extras-test"]
+    assert steps == ["make test", "make check", "make services-test", "make extras-test", "make compose-test"]
     assert "make test" in commands("make")
 
 
