@@ -117,7 +117,7 @@ def test_the_users_word_is_a_flag_a_variable_or_a_line_in_the_home(made, tmp_pat
     assert run(["evaluate", str(gift)]) == 0
 
 
-def test_a_received_run_decides_not_how_many_environments_judge_it(made, tmp_path, mark, capsys):
+def test_a_received_run_does_not_decide_how_many_environments_judge_it(made, tmp_path, mark, capsys):
     many = received(made, tmp_path / "received", {"evaluation": {"num_envs": 10**7, "final_episodes": 10**7}})
     assert "evaluation.num_envs: got 10000000, expected less than or equal to 1024" in refused(capsys, "evaluate", many)
 
@@ -244,7 +244,7 @@ def test_what_an_allowed_module_imports_is_not_taken_from_there_either(made, tmp
 
 
 def test_a_worker_process_takes_nothing_from_there_either(made, tmp_path, mark, monkeypatch, capsys):
-    settings: dict[str, Any] = {"env_id": "allowed:Evil-v0", "num_envs": 2, "vectorization": "async"}
+    settings: dict[str, Any] = {"env_id": "allowed:Evil-v0", "vectorization": "async"}
     gift = received(made, tmp_path / "received", settings)
     installed = tmp_path / "installed"
     installed.mkdir()

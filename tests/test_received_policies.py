@@ -16,7 +16,7 @@ from received_runs import made_elsewhere, received
 from test_checkpoint_damage import by_hand, seal
 
 from rl_training.cli import run
-from rl_training.errors import CheckpointError, UserError
+from rl_training.errors import UserError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime.plain_state import policy_sha256
 from rl_training.runtime.workflows import load_policy
@@ -290,14 +290,36 @@ def test_a_network_of_settings_that_the_file_does_not_hold_is_refused(tmp_path: 
         assert "weights do not fit the network of these settings" in refused(path)
 
 
-def test_a_resume_makes_no_network_that_the_checkpoint_does_not_hold(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made_elsewhere(tmp_path_factory.mktemp("made"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"network": {"hidden": [40_000, 40_000]}}, "weights do not fit the network of these settings"),  # of 6.4 GB
+        ({"num_envs": 60_000}, "the checkpoint has 8 environments; the settings have 60000"),
+        ({"num_envs": 60_000, "vectorization": "async"}, "the checkpoint has 8 environments; the settings have 60000"),
+        ({"num_envs": 10**7}, "num_envs: got 10000000, expected less than or equal to 65536"),
+    ],
+)
+@pytest.mark.parametrize("fine_tune", [False, True])
+def test_a_resume_makes_nothing_of_a_size_that_the_checkpoint_does_not_have(
+    settings: dict[str, Any],
+    words: str,
+    fine_tune: bool,
+    made: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its settings ask for two layers of 6.4 GB."""
-    run_dir = received(made_elsewhere(tmp_path), tmp_path / "run", {"network": {"hidden": [40_000, 40_000]}})
-    assert run(["resume", str(run_dir), "--no-track"]) == 2
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "home"))
+    run_dir = received(made, tmp_path / "run", settings)
+    assert run(["resume", str(run_dir), "--no-track", *(["--fine-tune"] if fine_tune else [])]) == 2
     (error,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("error: "))
-    assert "weights do not fit the network of these settings" in error
+    assert words in error
     assert max(path.name for path in (run_dir / "checkpoints").glob("step_*")) == "step_000000000064"
-    with pytest.raises(CheckpointError, match="weights do not fit the network of these settings"):
-        DefaultExperimentManager().resume(run_dir)
+    with pytest.raises(UserError, match=words):
+        DefaultExperimentManager().resume(run_dir, fine_tune=fine_tune)
+    assert not list((tmp_path / "home").glob("runs/*"))

@@ -34,7 +34,6 @@ from rl_training.runtime.one_training import reserve_training
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.stopping import DEAF_SECONDS, EXIT_STOPPED, EXIT_TERMINATED, StopTraining, stop_on_signals
 from rl_training.runtime.trainer import Trainer, TrainResult
-from rl_training.runtime.workflows import load_policy
 from rl_training.tracking import run_files
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.session import TrackingSession, start_tracking
@@ -176,7 +175,6 @@ def resume_training(
         source, wanted="weights" if fine_tune else "everything", to_go_on=not overrides and not fine_tune
     )
     config = config_to_resume(checkpoint, overrides, fine_tune=fine_tune, allow_modules=allow_modules)
-    load_policy(checkpoint)  # before its settings have a network made that it does not hold
     check_environment(config)
     with job_lock(config.job):
         resume_from = WeightsOf(checkpoint) if fine_tune else checkpoint

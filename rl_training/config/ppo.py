@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from rl_training.config.settings import Combination, Settings, TrainConfig
+from rl_training.config.settings import Combination, NumEnvs, Settings, TrainConfig
 
 
 class NetworkConfig(Settings):
@@ -26,7 +26,7 @@ class PPOConfig(TrainConfig):
 
     algo: Literal["ppo"] = "ppo"
     """The algorithm."""
-    num_envs: PositiveInt = 8
+    num_envs: NumEnvs = 8
     """Training environments that are stepped together."""
     rollout_steps: PositiveInt = 128
     """Steps that each environment takes between two updates (T)."""

@@ -84,6 +84,8 @@ def _matching(pattern: str, expected: str) -> AfterValidator:
 
 _NAME = r"(?=\S)[^\x00-\x1f\x7f]{1,250}(?<=\S)"
 
+NumEnvs = Annotated[PositiveInt, Field(le=65_536)]
+"""Bounded, since settings that somebody else has written say how many environments are made."""
 Kwargs = Annotated[dict[str, Any], BeforeValidator(plain_data)]
 EnvId = Annotated[
     str,
@@ -213,7 +215,7 @@ class TrainConfig(Settings):
     """Wrappers around each environment, innermost first; a bare name stands for a wrapper without arguments."""
     max_episode_steps: PositiveInt | None = None
     """Cuts (truncates) episodes at this length in place of the environment's registered limit."""
-    num_envs: PositiveInt = 1
+    num_envs: NumEnvs = 1
     """Training environments that are stepped together."""
     vectorization: Literal["sync", "async", "split", "native", "envpool"] = "sync"
     """`sync` steps them in this process, `async` each in a process of its own, `split` a share of them in this process

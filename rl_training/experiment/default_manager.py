@@ -14,7 +14,6 @@ from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint
 from rl_training.runtime.fine_tuning import WeightsOf
 from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import Trainer
-from rl_training.runtime.workflows import load_policy
 
 
 class DefaultExperimentManager:
@@ -69,6 +68,5 @@ class DefaultExperimentManager:
         if not isinstance(checkpoint, Checkpoint):
             checkpoint = find_checkpoint(checkpoint)
         config = config_to_resume(checkpoint, overrides, fine_tune=fine_tune, allow_modules=allow_modules)
-        load_policy(checkpoint)  # before its settings have a network made that it does not hold
         resume_from = WeightsOf(checkpoint) if fine_tune else checkpoint
         return get_algorithm(config.algo).make_trainer(config, callbacks, resume_from=resume_from, stop=stop)

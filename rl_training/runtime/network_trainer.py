@@ -22,12 +22,15 @@ from rl_training.envs.space_json import space_from_json, space_to_json
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.envs.training import TrainingEnvs
 from rl_training.envs.validation import CheckSpaces, require_valid, validate_env
+from rl_training.envs.vector import require_count
 from rl_training.errors import CheckpointError, ConfigError, one_line
 from rl_training.networks.bodies import fewest_weights
 from rl_training.networks.flat import Layers
+from rl_training.restored import restoring
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.checkpoint import Checkpoint, load_policy_state
-from rl_training.runtime.fine_tuning import CarriedOver
+from rl_training.runtime.checkpoint import Checkpoint, load_policy_state, load_trainer_state
+from rl_training.runtime.fine_tuning import CarriedOver, has_training_state
+from rl_training.runtime.manifest import POLICY, TRAINER
 from rl_training.runtime.policy import GreedyPolicy, Policy
 from rl_training.runtime.run_utils import TrainingRun, resolve_device
 from rl_training.runtime.stopping import StopFlag
@@ -96,6 +99,25 @@ class NetworkTrainer(Trainer):
         images = self.envs.encoder.kind != "vector"
         hidden = getattr(getattr(config, "network", None), "hidden", ())  # an algorithm of one's own may have none
         self.device, self.device_reason = resolve_device(config.device, images=images, hidden=hidden)
+
+    @classmethod
+    def require_held(cls, config: TrainConfig, checkpoint: Checkpoint) -> None:
+        """Checks, before anything is made by a checkpoint's settings, that the checkpoint is of that size.
+
+        Raises:
+            CheckpointError: Its settings are of a larger network, or of another number of environments.
+        """
+        with restoring(f"{checkpoint.path / POLICY} is refused: it does not hold a policy of {config.algo}"):
+            policy = load_policy_state(checkpoint)
+            spaces = (space_from_json(policy[name]) for name in ("observation_space", "action_space"))
+            if hasattr(config, "network"):  # an algorithm of one's own may have none
+                encoder, codec = ObservationEncoder(next(spaces)), ActionCodec(next(spaces))
+                require_weights(config, encoder, codec, policy["weights"])
+        if not has_training_state(checkpoint):
+            return
+        with restoring(f"{checkpoint.path / TRAINER} is refused: it does not hold the state of {config.algo}"):
+            snapshots = load_trainer_state(checkpoint)["envs"]["snapshots"]
+            require_count(sum(snapshot.get("num_envs", 1) for snapshot in snapshots), config.num_envs)
 
     @abstractmethod
     def _make_envs(self) -> TrainingEnvs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -45,7 +45,6 @@ from rl_training.runtime.trainer import Trainer
 logger = logging.getLogger(__name__)
 
 ConfigT = TypeVar("ConfigT", bound=TrainConfig)
-MakeTrainer = Callable[..., Trainer]
 ResumeFrom = str | Path | Checkpoint | WeightsOf | None
 """What a trainer goes on from."""
 
@@ -61,7 +60,7 @@ _TOO_LARGE = (
 
 
 def make_trainer(
-    trainer_type: MakeTrainer,
+    trainer_type: type[Trainer],
     config: ConfigT,
     callbacks: Iterable[Callback] = (),
     *,
@@ -71,7 +70,7 @@ def make_trainer(
     """Returns a trainer whose `train()` starts a new run, or goes on from a checkpoint.
 
     Args:
-        trainer_type: The algorithm's trainer: called with the config, the run, the callbacks and the stop flag.
+        trainer_type: The algorithm's kind of trainer: called with the config, the run, the callbacks and the stop flag.
         config: The settings; on resume they are compared with the checkpoint's by `config.resume_rules`.
         callbacks: In the order in which they shall see events.
         resume_from: A checkpoint, its directory, or a run's directory (its newest good checkpoint is taken); or
@@ -79,12 +78,14 @@ def make_trainer(
         stop: The flag that asks the run to end.
 
     Raises:
-        CheckpointError: There is no good checkpoint there, or a setting or space differs that must be equal.
+        CheckpointError: There is no good checkpoint there, it is not of the size that its settings say, or a setting or
+            space differs that must be equal.
         AlreadyTraining: Another process trains the run, in which nothing was changed.
     """
     if resume_from is None:
+        run = create_training_run(config)
         note_modules(config)
-        return _made(trainer_type, config, create_training_run(config), callbacks, stop)
+        return _made(trainer_type, config, run, callbacks, stop)
     if isinstance(resume_from, WeightsOf):
         return _fine_tuned(trainer_type, config, resume_from.checkpoint, callbacks, stop)
     checkpoint = resume_from if isinstance(resume_from, Checkpoint) else find_checkpoint(resume_from)
@@ -96,6 +97,7 @@ def make_trainer(
     before = _settings(checkpoint, config)
     changes = differences(before, config)
     check_differences(changes)
+    trainer_type.require_held(before, checkpoint)
     own_run = None if changes else _own_run(checkpoint, config)
     if own_run is None:
         config = _elsewhere(config, before)
@@ -115,7 +117,7 @@ def make_trainer(
 
 
 def _fine_tuned(
-    trainer_type: MakeTrainer,
+    trainer_type: type[Trainer],
     config: ConfigT,
     checkpoint: Checkpoint,
     callbacks: Iterable[Callback],
@@ -125,6 +127,7 @@ def _fine_tuned(
     before = _settings(checkpoint, config)
     changes = differences(before, config, fine_tuning=True)
     check_differences(changes)
+    trainer_type.require_held(before, checkpoint)
     config = _elsewhere(config, before)
     run = create_training_run(config)
     trainer = _made(trainer_type, config, run, callbacks, stop)
@@ -174,7 +177,7 @@ def _space_differences(trainer: Trainer, checkpoint: Checkpoint, *, fine_tuning:
 
 
 def _made(
-    trainer_type: MakeTrainer, config: ConfigT, run: TrainingRun, callbacks: Iterable[Callback], stop: StopFlag | None
+    trainer_type: type[Trainer], config: ConfigT, run: TrainingRun, callbacks: Iterable[Callback], stop: StopFlag | None
 ) -> Trainer:
     """The trainer of a run that was just made; the run goes again where no trainer can be made."""
     try:
@@ -185,7 +188,7 @@ def _made(
 
 
 def _constructed(
-    trainer_type: MakeTrainer, config: ConfigT, run: TrainingRun, callbacks: Iterable[Callback], stop: StopFlag | None
+    trainer_type: type[Trainer], config: ConfigT, run: TrainingRun, callbacks: Iterable[Callback], stop: StopFlag | None
 ) -> Trainer:
     """The trainer; what is too large for the memory is the settings' fault."""
     try:

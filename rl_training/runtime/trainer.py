@@ -90,6 +90,10 @@ class Trainer(Opening, ABC):
 
     # What an algorithm's trainer provides.
 
+    @classmethod
+    def require_held(cls, config: TrainConfig, checkpoint: Checkpoint) -> None:
+        """Checks, before anything is made by a checkpoint's settings, that the checkpoint is of that size."""
+
     @abstractmethod
     def _start(self) -> None:
         """Begins the first episodes of a run that does not resume."""
