@@ -10,8 +10,8 @@ the record is written and nobody sends it. Of each training:
 `shares` are the differences of the medians, over the median `train_seconds` of the earlier commit (for `cpu_seconds`
 over its own). `policy_sha256` must be the same for all of them.
 
-    git worktree add /tmp/earlier 7ab246c
-    python benchmarks/durability.py /tmp/earlier --pairs 9
+    git worktree add ../earlier 7ab246c
+    python benchmarks/durability.py ../earlier --pairs 9
 """
 
 from __future__ import annotations

@@ -70,28 +70,22 @@ def require_word(
         ModuleRefused: A module has nobody's word, or would be imported from inside the run's directory or a download.
         UserError: One of the allowed names is no module's name.
     """
-    named, run_dir = modules_named(config), run_directory(directory)
+    named, writers, run_dir = modules_named(config), _writers(config, typed), run_directory(directory)
     keep_out(run_dir)
-    if not _is_of_this_home(directory):
+    if (named or writers) and not _is_of_this_home(directory):
         allowed = _allowed(allow_modules)
         received = {key: name for key, name in named.items() if not _is_typed(key, typed)}
         refused = {key: name for key, name in received.items() if not _covers({*SHIPPED, *allowed}, name)}
         if refused:
             raise ModuleRefused(_refusal(refused, source))
-        _refuse_writers(config, source, typed, allowed)
+        if writers and not _covers(allowed, _WRITERS_MODULE):
+            raise ModuleRefused(
+                f"{source}: {writers[0]} is {_WRITER}, which writes files wherever its arguments say, and a received "
+                f"run's are not believed; pass --allow-module {_WRITERS_MODULE} (allow_modules in Python and in "
+                f"flows), or leave the wrapper out by an override of wrappers"
+            )
     for key, module in named.items():
         require_outside(module, f"{source}: {key}", [run_dir, *_in_home("downloads")])
-
-
-def _refuse_writers(config: TrainConfig, source: str, typed: MapNode, allowed: Collection[str]) -> None:
-    for i, wrapper in enumerate(config.wrappers):
-        key, name = f"wrappers.{i}.name", wrapper.name.rpartition(":")[2]
-        if name == _WRITER and not _is_typed(key, typed) and not _covers(allowed, _WRITERS_MODULE):
-            raise ModuleRefused(
-                f"{source}: {key} is {name}, which writes files wherever its arguments say, and a received run's are "
-                f"not believed; pass --allow-module {_WRITERS_MODULE} (allow_modules in Python and in flows), or leave "
-                f"the wrapper out by an override of wrappers"
-            )
 
 
 def note_modules(config: TrainConfig) -> None:
@@ -110,6 +104,12 @@ def note_modules(config: TrainConfig) -> None:
             file.write(separator + "".join(f"{name}\n" for name in missing).encode())
     except (OSError, UserError) as error:
         logger.warning("the modules of this run can't be noted in the home; a resume may ask for them: %s", error)
+
+
+def _writers(config: TrainConfig, typed: MapNode) -> list[str]:
+    """Returns the settings that name Gymnasium's wrapper that writes files, unless the user has typed them."""
+    keys = {f"wrappers.{i}.name": wrapper.name.rpartition(":")[2] for i, wrapper in enumerate(config.wrappers)}
+    return [key for key, name in keys.items() if name == _WRITER and not _is_typed(key, typed)]
 
 
 def _names(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:

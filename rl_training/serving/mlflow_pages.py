@@ -59,7 +59,7 @@ class _AnnouncedServer(uvicorn.Server):
         super().__init__(config)
         self._when_started = started
         self.failure: Exception | None = None
-        """What the call back has raised; the server has ended then."""
+        """What the callback raised, which ended the server."""
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         """Starts to serve."""

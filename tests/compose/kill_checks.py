@@ -55,7 +55,7 @@ def check_graceful_stop(flows: Flows) -> None:
     address = flows.stack.mlflow_uri.removeprefix("http://")
     run = next(iter(flows.completed.values()))
     root = flows.registry.get_run(run).info.artifact_uri.removeprefix("mlflow-artifacts:/")
-    path, answers = f"/api/2.0/mlflow-artifacts/artifacts/{root}/slow.bin", []
+    path, answers, under_way = f"/api/2.0/mlflow-artifacts/artifacts/{root}/slow.bin", [], threading.Event()
 
     def upload() -> None:
         connection = http.client.HTTPConnection(address, timeout=300)
@@ -67,13 +67,14 @@ def check_graceful_stop(flows: Flows) -> None:
             for _ in range(pieces):
                 connection.send(piece)
                 time.sleep(UPLOAD_SECONDS / pieces)
+                under_way.set()
             answers.append(connection.getresponse().status)
         except OSError as error:
             answers.append(error)
 
     thread = threading.Thread(target=upload)
     thread.start()
-    time.sleep(2)
+    require(under_way.wait(60), "the upload does not begin")
     flows.stack.compose("stop", "mlflow")
     thread.join()
     flows.stack.start("mlflow")
