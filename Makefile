@@ -81,10 +81,10 @@ compose-up: secrets
 	@GIT_COMMIT=$$(git describe --always --dirty --abbrev=40 --exclude='*') docker compose up --build --detach
 
 compose-test: $(READY)
-	@PYTHONPATH=benchmarks:tests/services $(BIN)/python tests/compose/run.py $(if $(STORE),--store $(STORE))
+	@PYTHONPATH=.:tests/services $(BIN)/python tests/compose/run.py $(if $(STORE),--store $(STORE))
 
 compose-starts: $(READY)
-	@PYTHONPATH=benchmarks:tests/services $(BIN)/python tests/compose/run.py $(if $(STORE),--store $(STORE)) --starts 10
+	@PYTHONPATH=.:tests/services $(BIN)/python tests/compose/run.py $(if $(STORE),--store $(STORE)) --starts 10
 
 extras-test: $(READY)
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[atari,envpool]'
@@ -97,33 +97,33 @@ fuzz: $(READY)
 	@$(BIN)/python tests/fuzz/fuzz_run.py $(if $(INPUTS),--inputs $(INPUTS)) --out benchmarks/results/fuzz.json
 
 soak: $(READY)
-	@$(BIN)/python benchmarks/soak.py
+	@$(BIN)/python -m benchmarks.resume.soak
 
 bench-resume: $(READY)
-	@$(BIN)/python benchmarks/resume_exactness.py
-	@$(BIN)/python benchmarks/resume_exactness.py --table docs/resume.md
+	@$(BIN)/python -m benchmarks.resume.exactness
+	@$(BIN)/python -m benchmarks.resume.exactness --table docs/resume.md
 
 bench-learning: $(READY)
-	@$(BIN)/python benchmarks/learning.py $(if $(GIVEN_CONFIG),--config $(GIVEN_CONFIG)) $(if $(SEEDS),--seeds $(SEEDS))
+	@$(BIN)/python -m benchmarks.learning.measure $(if $(GIVEN_CONFIG),--config $(GIVEN_CONFIG)) $(if $(SEEDS),--seeds $(SEEDS))
 
 bench-gate: $(READY)
-	@$(BIN)/python benchmarks/gate.py
-	@$(BIN)/python benchmarks/gate.py --table docs/promotion.md
+	@$(BIN)/python -m benchmarks.promotion.gate_simulation
+	@$(BIN)/python -m benchmarks.promotion.gate_simulation --table docs/promotion.md
 
 bench-overhead: $(READY)
-	@$(BIN)/python benchmarks/overhead.py --config $(CONFIG)
+	@$(BIN)/python -m benchmarks.cost.overhead --config $(CONFIG)
 
 bench-saving: $(READY)
-	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/saving.py
+	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.cost.saving
 
 bench-durability: $(READY)
-	@$(BIN)/python benchmarks/durability.py $(EARLIER)
+	@$(BIN)/python -m benchmarks.cost.durability $(EARLIER)
 
 power-cuts: $(READY)
 	@RL_TRAINING_POWER_CUTS=0 $(BIN)/python -m pytest -q tests/test_power_cuts.py
 
 bench-replay: $(READY)
-	@$(BIN)/python benchmarks/replay_memory.py
+	@$(BIN)/python -m benchmarks.cost.replay_memory
 
 $(PEERS)/%/.ready: benchmarks/speed/%.txt
 	@echo "installing $* into $(@D) (minutes the first time)"
@@ -132,16 +132,16 @@ $(PEERS)/%/.ready: benchmarks/speed/%.txt
 	@touch $@
 
 bench-speed: $(READY) $(PEERS_READY)
-	@$(BIN)/python benchmarks/speed.py $(PEERS_FLAGS) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(TASKS),--tasks $(TASKS))
-	@$(BIN)/python benchmarks/speed_report.py
+	@$(BIN)/python -m benchmarks.speed.measure $(PEERS_FLAGS) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(TASKS),--tasks $(TASKS))
+	@$(BIN)/python -m benchmarks.speed.report
 
 bench-solved: $(READY) $(PEERS_READY)
-	@$(BIN)/python benchmarks/speed_solved.py $(PEERS_FLAGS) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(TASKS),--tasks $(TASKS))
-	@$(BIN)/python benchmarks/speed_report.py
+	@$(BIN)/python -m benchmarks.speed.solved $(PEERS_FLAGS) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(TASKS),--tasks $(TASKS))
+	@$(BIN)/python -m benchmarks.speed.report
 
 bench-scaling: $(READY)
-	@$(BIN)/python benchmarks/speed_scaling.py
-	@$(BIN)/python benchmarks/speed_report.py
+	@$(BIN)/python -m benchmarks.speed.scaling
+	@$(BIN)/python -m benchmarks.speed.report
 
 screenshots: $(READY)
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[screenshots]'

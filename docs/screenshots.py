@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from rl_training.tracking.store import connect
+from rl_training.tracking.mlflow_store import connect
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

@@ -36,14 +36,14 @@ from rl_training import (
 )
 from rl_training.envs.space_json import space_from_json, space_to_json
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
-from rl_training.envs.training import TrainingEnvs
+from rl_training.envs.training_envs import TrainingEnvs
+from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, load_policy_state
 from rl_training.runtime.policy import GreedyPolicy, Policy
 from rl_training.runtime.run_utils import TrainingRun
-from rl_training.runtime.setup import make_trainer
-from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import Trainer
+from rl_training.runtime.trainer_factory import make_trainer
 from rl_training.seeding import generator, generator_state, restore_generator
 
 

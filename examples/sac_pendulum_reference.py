@@ -16,7 +16,7 @@ import torch
 from rl_training import SACConfig, load_config
 from rl_training.algorithms.sac import SAC
 from rl_training.data.replay_buffer import ReplayBuffer
-from rl_training.envs.training import TrainingEnvs
+from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.policy import GreedyPolicy
 from rl_training.seeding import episode_seeds

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rl_training.config.ppo import PPOConfig as PPOConfig
     from rl_training.config.sac import SACConfig as SACConfig
     from rl_training.config.settings import TrainConfig as TrainConfig
-    from rl_training.envs.validation import validate_env as validate_env
+    from rl_training.envs.validation.validate import validate_env as validate_env
     from rl_training.experiment.default_manager import DefaultExperimentManager as DefaultExperimentManager
     from rl_training.experiment.loading import load_config as load_config
     from rl_training.experiment.registry import AlgorithmSpec as AlgorithmSpec
@@ -55,7 +55,7 @@ _DEFINED_IN = {
     "train_dqn": "rl_training.runtime.dqn_trainer",
     "train_ppo": "rl_training.runtime.ppo_trainer",
     "train_sac": "rl_training.runtime.sac_trainer",
-    "validate_env": "rl_training.envs.validation",
+    "validate_env": "rl_training.envs.validation.validate",
 }
 
 __all__ = ["__version__", *_DEFINED_IN]

@@ -1,5 +1,5 @@
 """`python -m rl_training` is the command line."""
 
-from rl_training.cli import main
+from rl_training.cli.app import main
 
 main()

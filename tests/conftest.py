@@ -42,7 +42,7 @@ def rl_training_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
 @pytest.fixture(autouse=True)
 def _nothing_is_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory is kept out of imports for the rest of a process; here, for the rest of a test."""
-    from rl_training.config import import_guard
+    from rl_training.security import import_guard
 
     monkeypatch.setattr(import_guard, "_kept_out", {})
 
@@ -95,7 +95,7 @@ def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callabl
 @pytest.fixture(scope="session")
 def store_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(folder: Path) -> None:
-        from rl_training.tracking.store import connect
+        from rl_training.tracking.mlflow_store import connect
 
         connect(f"sqlite:///{folder}/mlflow.db")
 
@@ -116,7 +116,7 @@ def home(store_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @pytest.fixture
 def client(home: Path):
     """A client of the store in `home`."""
-    from rl_training.tracking.store import connect
+    from rl_training.tracking.mlflow_store import connect
 
     return connect(f"sqlite:///{home}/mlflow.db")
 
@@ -127,7 +127,7 @@ def client(home: Path):
 @pytest.fixture(scope="session")
 def prefect_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     def make(home: Path) -> None:
-        from flows.server import EmbeddedServer
+        from rl_training.services.embedded_server import EmbeddedServer
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("RL_TRAINING_HOME", str(home))
@@ -143,7 +143,7 @@ def flow_server(
     store_template: Path, prefect_template: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Any]:
     """An embedded Prefect server in a home with an empty MLflow store."""
-    from flows.server import EmbeddedServer
+    from rl_training.services.embedded_server import EmbeddedServer
 
     home = tmp_path_factory.mktemp("flow_home")
     shutil.copy(store_template, home / "mlflow.db")
@@ -159,7 +159,7 @@ def flow_server(
 @pytest.fixture(scope="module")
 def flow_home(flow_server: Any) -> Iterator[Path]:
     """The home of the flows that run in this process; other modules' flows have been in it too."""
-    from flows.server import prefect_at
+    from rl_training.services.embedded_server import prefect_at
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RL_TRAINING_HOME", str(flow_server.home.parent))
@@ -171,6 +171,6 @@ def flow_home(flow_server: Any) -> Iterator[Path]:
 @pytest.fixture
 def flow_client(flow_home: Path) -> Any:
     """A client of the MLflow store in `flow_home`."""
-    from rl_training.tracking.store import connect
+    from rl_training.tracking.mlflow_store import connect
 
     return connect(f"sqlite:///{flow_home}/mlflow.db")

@@ -5,15 +5,15 @@ import shutil
 import gymnasium as gym
 import torch
 
-from rl_training.config.paths import embedded_tracking_uri
 from rl_training.envs.space_json import space_to_json
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.runtime.checkpoint import Checkpoint, write_best, write_checkpoint
 from rl_training.runtime.run_utils import create_training_run
+from rl_training.system.paths import embedded_tracking_uri
 from rl_training.tracking import run_files
-from rl_training.tracking.description import describe_run
-from rl_training.tracking.follow import Follower
-from rl_training.tracking.shipment import Shipment
+from rl_training.tracking.run_description import describe_run
+from rl_training.tracking.shipping.line_follower import Follower
+from rl_training.tracking.shipping.shipment import Shipment
 
 
 def make_run(**settings):

@@ -15,7 +15,7 @@ from rl_training.config.sac import SACConfig
 from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.networks.backend import Backend
-from rl_training.networks.bodies import to_arrays
+from rl_training.networks.feature_extractors import to_arrays
 from rl_training.networks.flat import FlatParameters
 
 CPU = torch.device("cpu")

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from rl_training import load_config, train_ppo
-from rl_training.runtime.checkpoint_files import write_file
-from rl_training.runtime.manifest import CONFIG, MANIFEST, read_manifest
+from rl_training.runtime.checkpoint.manifest import CONFIG, MANIFEST, read_manifest
+from rl_training.system.staged_files import write_file
 
 SMALL = {
     "algo": "ppo",

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.config.settings import TrainConfig
-from rl_training.envs.validation import validate_env
+from rl_training.envs.validation.validate import validate_env
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import load_config
 from rl_training.experiment.registry import get_algorithm

@@ -1,6 +1,6 @@
 """A stop in the midst of training, at a point that a test chooses."""
 
-from rl_training.runtime.stopping import StopFlag
+from rl_training.runs.stopping import StopFlag
 
 
 class StopAfterPolls(StopFlag):

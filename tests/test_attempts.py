@@ -6,7 +6,7 @@ import pytest
 from mlflow_store import of_another_machine, ship_all, stored_points, tracked_run
 
 from rl_training.errors import NoProgress, RunTakenOver
-from rl_training.runtime.job_lock import RunLock, give_away
+from rl_training.runs.locks import RunLock, give_away
 from rl_training.tracking import run_files
 from rl_training.tracking.attempts import (
     Attempt,
@@ -18,7 +18,7 @@ from rl_training.tracking.attempts import (
     require_progress,
 )
 from rl_training.tracking.metric_log import MetricLog
-from rl_training.tracking.sync import sync
+from rl_training.tracking.shipping.sync import sync
 
 FIRST = Attempt(from_step=0, host="a", pid=1, created=100.0)
 SECOND = Attempt(from_step=500, host="b", pid=1, created=90.0)  # another machine's clock

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 from rl_training.config.ppo import PPOConfig
-from rl_training.envs import call_watch
-from rl_training.envs.call_watch import CallBlocked, CallWatch
-from rl_training.envs.training import TrainingEnvs
-from rl_training.envs.validation import ValidationReport, validate_env
+from rl_training.envs.contract import call_watch
+from rl_training.envs.contract.call_watch import CallBlocked, CallWatch
+from rl_training.envs.training_envs import TrainingEnvs
+from rl_training.envs.validation.validate import ValidationReport, validate_env
 
 
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_watch, "SAID_AFTER_SECONDS", 0.2)
     monkeypatch.setattr(call_watch, "CALL_SECONDS", 0.5)
-    monkeypatch.setattr("rl_training.envs.validation.MAKING_SECONDS", 1.0)
+    monkeypatch.setattr("rl_training.envs.validation.validate.MAKING_SECONDS", 1.0)
     monkeypatch.setattr(call_watch, "_LOOK_SECONDS", 0.02)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rl_training.config.ppo import PPOConfig
+from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback, CallbackError, CallbackList, TrainerState
-from rl_training.runtime.stopping import StopFlag
 
 
 def make_state() -> TrainerState:

@@ -8,10 +8,10 @@ import pytest
 from mlflow_store import BAD, GOOD, NETWORK, WEAK, make_run, run_with_policies, run_with_policy, ship_all, write_policy
 
 from rl_training.api.promotion import promote_candidate
-from rl_training.config.paths import embedded_tracking_uri
 from rl_training.errors import CheckpointError, ConfigError, UserError
-from rl_training.tracking.candidates import find_candidate
-from rl_training.tracking.registry import champion_of
+from rl_training.promotion.candidates import find_candidate
+from rl_training.promotion.model_registry import champion_of
+from rl_training.system.paths import embedded_tracking_uri
 
 MODEL = "CartPole-v1"
 RULES = ["promotion.episodes=20"]

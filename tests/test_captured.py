@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rl_training.networks.captured import CapturedFunction
+from rl_training.networks.cuda_graphs import CapturedFunction
 from tests.recorded_ops import recorded_ops
 
 CPU = torch.device("cpu")

@@ -15,7 +15,7 @@ import pytest
 import torch
 from checkpoint_examples import CONFIG, policy_state, trainer_state, write
 
-from rl_training.config.reader import config_hash
+from rl_training.config.reading.yaml_text import config_hash
 from rl_training.errors import CheckpointError, CheckpointNotWritten, NumericError
 from rl_training.experiment.loading import config_from_text
 from rl_training.runtime.checkpoint import (

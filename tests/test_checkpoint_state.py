@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from rl_training.runtime.plain_state import first_non_finite, from_plain, policy_sha256, to_plain
+from rl_training.runtime.checkpoint.plain_state import first_non_finite, from_plain, policy_sha256, to_plain
 
 
 def through_disk(state: Any) -> Any:

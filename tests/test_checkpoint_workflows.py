@@ -16,12 +16,12 @@ import pytest
 from rl_training.config.ppo import PPOConfig
 from rl_training.errors import CheckpointError, ConfigError, UserError
 from rl_training.experiment import registry
+from rl_training.experiment.builtin import SPECS
 from rl_training.experiment.default_manager import DefaultExperimentManager
-from rl_training.experiment.ppo import SPEC
 from rl_training.experiment.registry import register_algorithm
+from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runtime.checkpoint import open_checkpoint, write_checkpoint
 from rl_training.runtime.evaluation import evaluate_policy
-from rl_training.runtime.stopping import StopFlag, StopTraining
 from rl_training.runtime.workflows import evaluate_checkpoint, load_policy, resolve_local_checkpoint
 from rl_training.seeding import episode_seeds
 
@@ -155,7 +155,9 @@ class AlwaysOne:
 def test_the_registry_loads_policies_of_any_algorithm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_registered", {})
     register_algorithm(
-        replace(SPEC, name="always_one", config_type=AlwaysOneConfig, load_policy=lambda checkpoint: AlwaysOne())
+        replace(
+            SPECS["ppo"], name="always_one", config_type=AlwaysOneConfig, load_policy=lambda checkpoint: AlwaysOne()
+        )
     )
     config = AlwaysOneConfig(env_id="case_envs:Plain-v0", total_timesteps=1_000)
     names = {"always_one": config, "never_registered": config}

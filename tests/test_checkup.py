@@ -8,7 +8,7 @@ import pytest
 from mlflow_store import ship_all, tracked_run
 
 from rl_training.tracking import run_files
-from rl_training.tracking.checkup import check_mlflow, clock_finding
+from rl_training.tracking.mlflow_health import check_mlflow, clock_finding
 
 
 def found(check: str, **options) -> list[str]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.cli import run
-from rl_training.cli_output import log_to_stderr
+from rl_training.cli.app import run
+from rl_training.cli.output import log_to_stderr
 from rl_training.errors import CheckpointNotWritten, EnvironmentFault, RunFailed, foreign_cause
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -5,7 +5,7 @@ import json
 import pytest
 from mlflow_store import BAD, WEAK, run_with_policy
 
-from rl_training.cli import run
+from rl_training.cli.app import run
 
 MODEL = "CartPole-v1"
 RULES = ["--set", "promotion.episodes=20"]

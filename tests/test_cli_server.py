@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-from rl_training.cli import run
+from rl_training.cli.app import run
 
 NOWHERE = "http://me:s3cret@127.0.0.1:9/api"
 
@@ -43,7 +43,9 @@ def test_a_file_with_faults_is_refused_before_the_server_is_asked(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "mine.yaml"
-    file.write_text("deployments: [{name: a, entrypoint: flows.train.train_flow, work_pool: {name: b}, shedule: 1}]")
+    file.write_text(
+        "deployments: [{name: a, entrypoint: rl_training.flows.train.train_flow, work_pool: {name: b}, shedule: 1}]"
+    )
     with temporary_settings({PREFECT_API_URL: NOWHERE}):
         assert run(["deploy", "--file", str(file)]) == 2
     assert capfd.readouterr().err == (f"error: {file}: deployment a: unknown key shedule; did you mean schedule?\n")

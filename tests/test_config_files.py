@@ -9,12 +9,12 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl_training.config import paths
 from rl_training.config.ppo import PPOConfig
-from rl_training.config.reader import NOT_PART_OF_A_RUN, config_hash, dump_config
+from rl_training.config.reading.yaml_text import NOT_PART_OF_A_RUN, config_hash, dump_config
 from rl_training.config.reference import updated
 from rl_training.config.settings import TrainConfig
 from rl_training.experiment.loading import config_from_mapping, config_from_text, load_config
+from rl_training.system import paths
 
 ROOT = Path(__file__).resolve().parents[1]
 

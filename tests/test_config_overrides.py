@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rl_training.config.overrides import laid_over, merge, read_overrides
+from rl_training.config.reading.overrides import laid_over, merge, read_overrides
 from rl_training.errors import ConfigError
 from rl_training.experiment.loading import config_from_mapping, config_from_text
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rl_training.config.reader import decode, read_text
+from rl_training.config.reading.yaml_text import decode, read_text
 from rl_training.errors import ConfigError
 from rl_training.experiment.loading import load_config
 

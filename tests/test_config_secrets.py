@@ -2,11 +2,14 @@
 
 import pytest
 
-from rl_training.config import secrets as secrets_module
 from rl_training.config.ppo import PPOConfig
-from rl_training.config.reader import config_hash, dump_config
+from rl_training.config.reading.yaml_text import config_hash, dump_config
 from rl_training.config.resume_rules import differences
-from rl_training.config.secrets import (
+from rl_training.envs.factory import make_vector_env
+from rl_training.errors import ConfigError, UserError
+from rl_training.experiment.loading import config_from_text
+from rl_training.security import secrets as secrets_module
+from rl_training.security.secrets import (
     REDACTED,
     handed_down_secrets,
     hide,
@@ -17,9 +20,6 @@ from rl_training.config.secrets import (
     resolve_secrets,
     secret_values,
 )
-from rl_training.envs.factory import make_vector_env
-from rl_training.errors import ConfigError, UserError
-from rl_training.experiment.loading import config_from_text
 
 TEXT = """\
 algo: ppo

@@ -16,15 +16,14 @@ from typing import Any
 import psutil
 import pytest
 
-from flows.server import EmbeddedServer
 from rl_training.config.dqn import DQNConfig
 from rl_training.config.ppo import PPOConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.factory import make_vector_env
-from rl_training.envs.step_rows import shared_file
-from rl_training.envs.training import TrainingEnvs
-from rl_training.envs.vector import MaskedVectorEnv
-from rl_training.envs.worker_process import WorkerProcess
+from rl_training.envs.training_envs import TrainingEnvs
+from rl_training.envs.vector.masked_vector_env import MaskedVectorEnv
+from rl_training.envs.vector.step_rows import shared_file
+from rl_training.envs.vector.worker_process import WorkerProcess
 from rl_training.errors import ConfigError
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.experiment.registry import get_algorithm
@@ -32,6 +31,7 @@ from rl_training.runtime.network_trainer import NetworkTrainer
 from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
 from rl_training.runtime.ppo_trainer import PPOTrainer
 from rl_training.runtime.trainer import Trainer
+from rl_training.services.embedded_server import EmbeddedServer
 from rl_training.tracking.session import TrackingSession
 from tests.trainings import OFF, PPO
 

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from cyclopts import CycloptsError
 
-from rl_training.cli import app
+from rl_training.cli.app import app
 from rl_training.experiment.loading import config_from_mapping
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -130,7 +130,7 @@ def test_readmes_config_is_valid():
 
 
 def test_readmes_deployment_fits_into_the_project(tmp_path):
-    from flows.project import read_project
+    from rl_training.services.prefect_yaml import read_project
 
     _, entry = blocks(README, "yaml")
     file = tmp_path / "prefect.yaml"

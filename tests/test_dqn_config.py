@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from rl_training.config.dqn import DQNConfig
-from rl_training.config.shipped import shipped_names
+from rl_training.config.shipped_configs import shipped_names
 from rl_training.errors import ConfigError
 from rl_training.experiment.loading import config_from_text, load_config
 

@@ -10,7 +10,7 @@ import pytest
 
 from rl_training.api.training import check_environment, run_training
 from rl_training.config.dqn import DQNConfig
-from rl_training.envs.validation import validate_env
+from rl_training.envs.validation.validate import validate_env
 from rl_training.errors import ConfigError, EnvironmentFault, EnvironmentRefused
 from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.callbacks import CallbackError, TrainerState

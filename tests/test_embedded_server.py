@@ -29,7 +29,7 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 OWNER = """
 import os, sys, time
-from flows.server import embedded_server
+from rl_training.services.embedded_server import embedded_server
 
 with embedded_server() as url:
     from prefect import flow, get_run_logger
@@ -201,7 +201,7 @@ def test_streams_of_events_are_for_the_owner_alone(living: tuple[int, str]) -> N
 def test_doctor_finds_that_it_wants_a_password_and_refuses_other_sites(living: tuple[int, str], home: Path) -> None:
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-    from flows.doctor import examine
+    from rl_training.services.doctor import examine
 
     port, password = living
     with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api", PREFECT_API_AUTH_STRING: password}):
@@ -278,8 +278,8 @@ def test_a_first_start_cut_short_leaves_nothing_behind_and_the_next_one_works(tm
 
 
 def test_a_server_that_can_not_start_is_a_one_line_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows.server import EmbeddedServer
     from rl_training.errors import UserError
+    from rl_training.services.embedded_server import EmbeddedServer
 
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
     database = tmp_path / "prefect" / "prefect.db"
@@ -324,21 +324,21 @@ def test_the_pages_are_opened_on_flow_runs_of_the_past(started_home: Path) -> No
 
 
 def test_a_machine_without_loopback_is_a_one_line_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import flows.server
+    import rl_training.services.embedded_server
     from rl_training.errors import UserError
 
     def unreachable(*arguments: object, **options: object) -> None:
         raise OSError(errno.ENETUNREACH, "Network is unreachable")
 
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
-    monkeypatch.setattr(flows.server, "create_connection", unreachable)
+    monkeypatch.setattr(rl_training.services.embedded_server, "create_connection", unreachable)
     with pytest.raises(UserError, match=r"127\.0\.0\.1 can't be reached \(Network is unreachable\)"):
-        flows.server.EmbeddedServer()
+        rl_training.services.embedded_server.EmbeddedServer()
 
 
 IMPORTED = """
 import os
-from flows.server import before_import
+from rl_training.services.embedded_server import before_import
 
 with before_import():
     from prefect.settings import PREFECT_HOME
@@ -366,8 +366,8 @@ def test_prefect_keeps_to_our_home_unless_the_user_has_set_it_up(set_up: bool, t
 def test_the_users_own_server_is_used_and_must_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
-    from flows.server import embedded_server
     from rl_training.errors import UserError
+    from rl_training.services.embedded_server import embedded_server
 
     with (
         temporary_settings(updates={PREFECT_API_URL: "http://127.0.0.1:9/api"}),

@@ -12,7 +12,7 @@ from filelock import FileLock
 from mlflow_store import make_run, ship_all, tracked_run
 
 from rl_training.tracking import run_files
-from rl_training.tracking.ending import end_abandoned_runs
+from rl_training.tracking.ended_runs import end_abandoned_runs
 from rl_training.tracking.session import start_tracking
 
 BOTH_KILLED = """
@@ -20,7 +20,7 @@ import os, signal, sys, time
 from pathlib import Path
 from rl_training.experiment.loading import load_config
 from rl_training.tracking.session import start_tracking
-from rl_training.tracking.store import connect, resolve_tracking_uri
+from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri
 run_dir = Path(sys.argv[1])
 session = start_tracking(run_dir, load_config(run_dir / "config.yaml"))
 client = connect(resolve_tracking_uri())

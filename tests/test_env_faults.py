@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rl_training.config.ppo import PPOConfig
-from rl_training.envs.training import TrainingEnvs
+from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.errors import EnvironmentFault
 
 BOTH = pytest.mark.parametrize("vectorization", ["sync", "async"])

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.config import secrets
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs.factory import make_env
-from rl_training.envs.training import TrainingEnvs
-from rl_training.envs.validation import validate_env
+from rl_training.envs.training_envs import TrainingEnvs
+from rl_training.envs.validation.validate import validate_env
 from rl_training.errors import EnvironmentFault, EnvironmentRefused
+from rl_training.security import secrets
 
 ENV = "case_envs:TellsItsToken-v0"
 GIVEN = pytest.mark.parametrize("api_token", ["CASE-SECRET-7", "${env:CASE_TOKEN}", "${prefect:case}"])

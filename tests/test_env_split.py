@@ -18,10 +18,10 @@ import psutil
 import pytest
 
 from rl_training.config.ppo import PPOConfig
-from rl_training.envs import channel, factory
-from rl_training.envs.channel import Channel
+from rl_training.envs import factory
 from rl_training.envs.factory import make_env, make_vector_env, shares
-from rl_training.envs.vector import MaskedVectorEnv
+from rl_training.envs.vector.masked_vector_env import MaskedVectorEnv, worker_channel
+from rl_training.envs.vector.worker_channel import Channel
 from rl_training.errors import EnvironmentFault
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime.checkpoint import open_checkpoint
@@ -214,7 +214,7 @@ def test_a_line_brings_bells_messages_and_the_end_in_order(spins: bool) -> None:
     there.send({"a": np.arange(3)})
     assert here.receive() == b"x"
     assert here.receive()["a"].tolist() == [0, 1, 2]
-    threading.Timer(4 * channel.SPIN_SECONDS, there.ring, [b"y"]).start()
+    threading.Timer(4 * worker_channel.SPIN_SECONDS, there.ring, [b"y"]).start()
     assert here.receive() == b"y"  # asleep by then
     there.close()
     here.wait_for_end()

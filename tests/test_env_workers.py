@@ -15,8 +15,8 @@ import pytest
 
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs.factory import make_vector_env
-from rl_training.envs.vector import MaskedVectorEnv
-from rl_training.envs.worker import STEP
+from rl_training.envs.vector.masked_vector_env import MaskedVectorEnv
+from rl_training.envs.vector.worker import STEP
 from rl_training.errors import EnvironmentRefused
 
 PARENT = """
@@ -117,7 +117,7 @@ def test_workers_end_with_their_parent_in_the_middle_of_a_step_that_hangs() -> N
 
 
 def test_close_kills_a_worker_that_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rl_training.envs.vector.CLOSE_SECONDS", 0.0)
+    monkeypatch.setattr("rl_training.envs.vector.masked_vector_env.CLOSE_SECONDS", 0.0)
     envs = make_vector_env(settings("case_envs:HangsInStep-v0"))
     envs.reset(seed=0)
     workers = workers_of(envs)

@@ -15,7 +15,7 @@ from gymnasium.wrappers import RecordEpisodeStatistics
 
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs.factory import make_env, make_vector_env
-from rl_training.envs.training import TrainingEnvs, VectorStep
+from rl_training.envs.training_envs import TrainingEnvs, VectorStep
 from rl_training.errors import EnvironmentRefused
 from rl_training.seeding import env_seeds
 

@@ -18,9 +18,9 @@ from rl_training.envs.factory import make_env
 from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.errors import EnvironmentFault, EnvironmentRefused
+from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runtime.evaluation import EvaluationResult, Evaluator, evaluate_policy
 from rl_training.runtime.policy import GreedyPolicy
-from rl_training.runtime.stopping import StopFlag, StopTraining
 from rl_training.seeding import env_seeds, episode_seeds
 
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.cli import run
+from rl_training.cli.app import run
 from rl_training.config.ppo import PPOConfig
-from rl_training.config.shipped import shipped_names
+from rl_training.config.shipped_configs import shipped_names
+from rl_training.envs.env_lookup import find_spec
 from rl_training.envs.factory import make_env
 from rl_training.envs.mujoco_log import log_mujoco_warnings
-from rl_training.envs.registered import find_spec
 from rl_training.errors import EnvironmentRefused
 from rl_training.experiment.loading import load_config
 from tests.shipped_runs import MANAGER, findings, policy, small, steps_into_episodes, stopped_and_resumed

@@ -8,8 +8,8 @@ from mlflow_store import ship_all, tracked_run
 
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.tracking import run_files
-from rl_training.tracking.figures import CURVE, HISTOGRAM, Figures, evaluation_histogram
 from rl_training.tracking.metric_log import MetricLog
+from rl_training.tracking.shipping.figures import CURVE, HISTOGRAM, Figures, evaluation_histogram
 
 EVALUATION = EvaluationResult((1, 2, 3, 4, 5), (0.0, 10.0, 10.0, 10.0, 20.0), (1, 1, 1, 1, 1))
 
@@ -106,7 +106,7 @@ def test_a_lost_message_leaves_no_picture_out(client, monkeypatch):
     ship_all(run_dir)
     run_files.write_json(run_dir / "artifacts" / run_files.HELD_OUT, EVALUATION.to_dict())
     with monkeypatch.context() as patch:
-        patch.setattr("rl_training.tracking.shipment.set_note", lambda *args: 1 / 0)
+        patch.setattr("rl_training.tracking.shipping.shipment.set_note", lambda *args: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             ship_all(run_dir)
     run_id = ship_all(run_dir).address.run_id

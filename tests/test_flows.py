@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from flow_records import TINY, artifacts, events, task_states
 
-from flows.resume import resume_flow
-from flows.train import train_flow
+from rl_training.flows.resume import resume_flow
+from rl_training.flows.train import train_flow
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -213,7 +213,7 @@ def test_a_flow_run_that_is_run_again_goes_on_in_its_run(flow_client: Any, monke
 
 
 def test_a_job_trains_once_at_a_time() -> None:
-    from rl_training.runtime.job_lock import job_lock
+    from rl_training.runs.locks import job_lock
 
     with job_lock("nightly"):
         state = train_flow(TINY, {"job": "nightly"}, return_state=True)

@@ -13,12 +13,12 @@ from mlflow_store import BAD, GOOD, run_with_policy
 from prefect.exceptions import ParameterTypeError
 from received_runs import made_elsewhere, received
 
-from flows.evaluate import evaluate_flow
-from flows.promote import promote_flow
-from flows.resume import resume_flow
-from rl_training.cli import run
-from rl_training.config.paths import embedded_tracking_uri
+from rl_training.cli.app import run
 from rl_training.errors import ModuleRefused
+from rl_training.flows.evaluate import evaluate_flow
+from rl_training.flows.promote import promote_flow
+from rl_training.flows.resume import resume_flow
+from rl_training.system.paths import embedded_tracking_uri
 
 pytestmark = pytest.mark.usefixtures("flow_home")
 
@@ -158,7 +158,7 @@ def test_without_a_champion_only_a_schedule_has_nothing_to_do(
         "models:/carts/77": f"models:/carts/77: {where} has no such thing: ",
     }
     by_hand = {source: evaluate_flow(source, return_state=True) for source in faults}
-    monkeypatch.setattr("flows.tasks.is_scheduled", lambda: True)
+    monkeypatch.setattr("rl_training.flows.tasks.is_scheduled", lambda: True)
     scheduled = {source: evaluate_flow(source, return_state=True) for source in faults}
     for source, says in faults.items():
         assert (by_hand[source].name, says in by_hand[source].message) == ("Failed", True), by_hand[source].message

@@ -13,15 +13,15 @@ import pytest
 from flow_records import TINY, task_states
 from prefect.exceptions import ParameterTypeError
 
-from flows.retrain import retrain_flow
-from flows.run import FlowSummary
 from rl_training.api import retraining
 from rl_training.api.retraining import plan_retraining
-from rl_training.cli import run
+from rl_training.cli.app import run
 from rl_training.errors import CheckpointError
 from rl_training.experiment.loading import config_from_mapping
-from rl_training.runtime.job_lock import job_lock
+from rl_training.flows.retrain import retrain_flow
+from rl_training.runs.locks import job_lock
 from rl_training.seeding import derived_seed
+from rl_training.services.flow_runner import FlowSummary
 
 pytestmark = pytest.mark.usefixtures("flow_home")
 
@@ -110,9 +110,9 @@ def test_a_young_champion_and_a_job_that_trains_are_reasons_to_skip(
 def test_a_retry_has_the_same_seed_goes_on_in_its_run_and_is_not_skipped_for_its_own_champion(
     flow_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flows import chain
+    from rl_training.flows import pipeline
 
-    evaluate, calls = chain.evaluate, []
+    evaluate, calls = pipeline.evaluate, []
 
     def fail_after_the_first(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
@@ -120,7 +120,7 @@ def test_a_retry_has_the_same_seed_goes_on_in_its_run_and_is_not_skipped_for_its
             raise ValueError("a mistake in code, which no task retry helps")
         return evaluate(*arguments, **options)
 
-    monkeypatch.setattr(chain, "evaluate", fail_after_the_first)
+    monkeypatch.setattr(pipeline, "evaluate", fail_after_the_first)
     guards = []
     plan = retraining.plan_retraining
     monkeypatch.setattr(retraining, "plan_retraining", lambda *a, **k: guards.append(k) or plan(*a, **k))

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from flows import supervise as module
-from flows.supervise import FlowProgress, FlowReporter, supervise
 from rl_training.config.settings import TrainConfig
+from rl_training.flows import supervised_training as module
+from rl_training.flows.supervised_training import FlowProgress, FlowReporter, supervise
+from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import TrainerState
-from rl_training.runtime.stopping import StopFlag
 
 
 @pytest.fixture(autouse=True)

@@ -7,12 +7,12 @@ import pytest
 import yaml
 from mlflow_store import BAD, GOOD, run_with_policy
 
-from rl_training.cli import run
+from rl_training.cli.app import run
 from rl_training.errors import CheckpointError, TrackingError
 from rl_training.experiment.loading import config_of_checkpoint
-from rl_training.tracking.promotion import promote
-from rl_training.tracking.registry import champion_of, get_or_register
-from rl_training.tracking.rollback import roll_back
+from rl_training.promotion.model_registry import champion_of, get_or_register
+from rl_training.promotion.promote import promote
+from rl_training.promotion.rollback import roll_back
 
 MODEL = "CartPole-v1"
 EVIL = 'from pathlib import Path\nPath({mark!r}).write_text("ran")\ndef _load_pyfunc(path): pass\n'

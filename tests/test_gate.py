@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from rl_training.config.settings import PromotionConfig
+from rl_training.promotion.gate import decide, lower_bound
 from rl_training.runtime.evaluation import EvaluationResult
-from rl_training.tracking.gate import decide, lower_bound
 
 RULES = PromotionConfig(episodes=20)
 

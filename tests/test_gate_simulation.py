@@ -5,8 +5,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from common import RESULTS
-from gate import DECISIONS, EQUAL, SEED, SHAPES, UNEQUAL, Case, allowed, holds, simulate, table, updated
+
+from benchmarks.promotion.gate_simulation import (
+    DECISIONS,
+    EQUAL,
+    SEED,
+    SHAPES,
+    UNEQUAL,
+    Case,
+    allowed,
+    holds,
+    simulate,
+    table,
+    updated,
+)
+from benchmarks.provenance import RESULTS
 
 RESULT = json.loads((RESULTS / "gate.json").read_text(encoding="utf-8"))
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "promotion.md"
@@ -55,4 +68,6 @@ def test_the_promise_is_kept():
 def test_the_page_has_the_results():
     page = PAGE.read_text(encoding="utf-8")
     assert table(RESULT) in page
-    assert updated(page, RESULT) == page, "run: python benchmarks/gate.py --table docs/promotion.md"
+    assert updated(page, RESULT) == page, (
+        "run: python -m benchmarks.promotion.gate_simulation --table docs/promotion.md"
+    )

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from mlflow_store import GOOD, run_with_policy
 
-from rl_training.cli import run
-from rl_training.tracking.registry import champion_of
-from rl_training.tracking.sources import download_checkpoint
+from rl_training.cli.app import run
+from rl_training.promotion.model_registry import champion_of
+from rl_training.tracking.checkpoint_sources import download_checkpoint
 
 GOLDEN = Path(__file__).parent / "golden" / "registered_format_1"
 """A forced promotion by commit 7ab246c of a policy with four hidden units, after 2,000 steps of PPO on CartPole."""

@@ -115,7 +115,7 @@ def test_other_threads_are_on_record_and_an_exact_resume_is_not() -> None:
 def test_another_machine_or_version_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = MANAGER.setup(settings(env_id="case_envs:Plain-v0"), [StopsAt(32)]).train()
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "OTHER")
-    monkeypatch.setattr("rl_training.runtime.inexact.versions", lambda: {"numpy": "9.9.9"})
+    monkeypatch.setattr("rl_training.runtime.inexact_resumes.versions", lambda: {"numpy": "9.9.9"})
     done = MANAGER.resume(stopped.run_dir).train()
     (entry,) = in_metadata(done)
     cpu, numpy = entry["changed"]

@@ -14,13 +14,13 @@ import pytest
 
 from rl_training.errors import CheckpointNotWritten, RunTakenOver, UserError
 from rl_training.experiment.loading import config_from_mapping
-from rl_training.runtime import checkpoint_files
+from rl_training.runs.locks import RunLock, give_away, job_lock, require_ours, take_over
 from rl_training.runtime.checkpoint import newest_good, write_checkpoint
-from rl_training.runtime.job_lock import RunLock, give_away, job_lock, require_ours, take_over
+from rl_training.system import staged_files
 
 HOLD = """
 import sys, time
-from rl_training.runtime.job_lock import job_lock
+from rl_training.runs.locks import job_lock
 with job_lock("nightly"):
     print("held", flush=True)
     time.sleep(60)
@@ -109,7 +109,7 @@ SLEEPER = """
 import sys
 from pathlib import Path
 from rl_training.errors import RLTrainingError
-from rl_training.runtime.job_lock import job_lock, require_ours, RunLock
+from rl_training.runs.locks import job_lock, require_ours, RunLock
 run_dir = Path(sys.argv[1])
 with job_lock("nightly", "flow run 7"), RunLock(run_dir):
     require_ours(run_dir)
@@ -164,7 +164,7 @@ def test_a_run_that_was_given_away_is_not_ours_until_it_is_trained_again(tmp_pat
 TAKE_OVER = """
 import sys
 from pathlib import Path
-from rl_training.runtime.job_lock import take_over
+from rl_training.runs.locks import take_over
 take_over(Path(sys.argv[1]))
 """
 
@@ -182,7 +182,7 @@ def test_a_save_under_way_when_the_run_is_taken_over_does_not_come_to_its_place(
             root, config=config, run_uid="u", algorithm="ppo", num_timesteps=step, policy={"w": step}, trainer={}
         )
 
-    function = getattr(checkpoint_files, asleep_before)
+    function = getattr(staged_files, asleep_before)
 
     def wakes_when_it_is_too_late(*arguments: Path) -> object:
         subprocess.run([sys.executable, "-c", TAKE_OVER, str(tmp_path)], check=True)
@@ -190,7 +190,7 @@ def test_a_save_under_way_when_the_run_is_taken_over_does_not_come_to_its_place(
 
     with RunLock(tmp_path):
         save(1)
-        monkeypatch.setattr(checkpoint_files, asleep_before, wakes_when_it_is_too_late)
+        monkeypatch.setattr(staged_files, asleep_before, wakes_when_it_is_too_late)
         with pytest.raises(error):
             save(2)
     newest, skipped = newest_good(root)

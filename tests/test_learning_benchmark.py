@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from common import RESULTS, write_json
-from learning import summarize
-from learning_report import PAGE, curves, draw, read_results, table, updated
-from learning_runs import bare_code, make_seed, thinned
-from learning_tasks import TASKS
 
+from benchmarks.learning.measure import summarize
+from benchmarks.learning.report import PAGE, curves, draw, read_results, table, updated
+from benchmarks.learning.runs import bare_code, make_seed, thinned
+from benchmarks.learning.tasks import TASKS
+from benchmarks.provenance import RESULTS, write_json
 from rl_training.experiment.loading import load_config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -68,7 +68,7 @@ def test_the_picture_is_drawn_of_results_alone(tmp_path):
 
 def test_the_page_shows_what_the_results_say():
     page = PAGE.read_text(encoding="utf-8")
-    assert updated(page, read_results(RESULTS)) == page, "run: python benchmarks/learning_report.py"
+    assert updated(page, read_results(RESULTS)) == page, "run: python -m benchmarks.learning.report"
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_end():
@@ -101,7 +101,7 @@ def test_lists_of_numbers_are_written_on_one_line(tmp_path):
 def test_a_finished_seed_is_kept_and_a_missed_bar_is_an_exit_status(tmp_path):
     words = ["--config", "ppo/cartpole", "--seeds", "1", "--set", "total_timesteps=256"]
     folders = ["--results", str(tmp_path / "results"), "--work", str(tmp_path / "work")]
-    command = [sys.executable, "benchmarks/learning.py", *words, *folders]
+    command = [sys.executable, "-m", "benchmarks.learning.measure", *words, *folders]
     first, second = (subprocess.run(command, cwd=ROOT, capture_output=True, text=True) for _ in range(2))
     assert first.stdout.startswith("0 seeds are there, 1 to train"), first.stderr
     assert second.stdout.startswith("1 seeds are there, 0 to train"), second.stderr

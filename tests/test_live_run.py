@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from flows.resume import resume_flow
 from rl_training import resume
-from rl_training.cli import run
+from rl_training.cli.app import run
 from rl_training.errors import AlreadyTraining
+from rl_training.flows.resume import resume_flow
 from rl_training.runtime.checkpoint import open_checkpoint
-from rl_training.tracking.sources import download_checkpoint
+from rl_training.tracking.checkpoint_sources import download_checkpoint
 
 TRAIN = """
 import sys

@@ -22,15 +22,15 @@ from mlflow_store import (
     write_policy,
 )
 
-from rl_training.config.paths import embedded_tracking_uri
 from rl_training.experiment.loading import config_of_checkpoint
+from rl_training.promotion.model_registry import get_or_register
 from rl_training.runtime.checkpoint import open_checkpoint
 from rl_training.runtime.workflows import load_policy
+from rl_training.system.paths import embedded_tracking_uri
 from rl_training.tracking import run_files
+from rl_training.tracking.checkpoint_sources import policy_of_version
 from rl_training.tracking.metric_log import MetricLog
-from rl_training.tracking.registry import get_or_register
-from rl_training.tracking.shipment import Shipment
-from rl_training.tracking.sources import policy_of_version
+from rl_training.tracking.shipping.shipment import Shipment
 
 BY_RETURN = [{"field_name": "metrics.eval/return_mean", "ascending": False}]
 
@@ -198,7 +198,7 @@ def test_a_registered_model_stays_whose_version_is_not_named_on_it(client, home,
     checkpoint = write_policy(run_dir, 100, BAD)
     address = ship_all(run_dir).address
     config, uri = config_of_checkpoint(checkpoint), embedded_tracking_uri()
-    monkeypatch.setattr("rl_training.tracking.registry.name_version", lambda *_: None)  # killed right before
+    monkeypatch.setattr("rl_training.promotion.model_registry.name_version", lambda *_: None)  # killed right before
     version, _ = get_or_register(client, uri, "kept", checkpoint, config, address.run_id)
     (model,) = client.search_logged_models([address.experiment_id])
     assert "mlflow.modelVersions" not in model.tags
@@ -223,7 +223,7 @@ def test_an_evaluation_that_came_later_ranks_no_checkpoint(client, home, monkeyp
 
 def test_a_run_that_goes_on_elsewhere_has_its_checkpoints_ranked(client, run_dir, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("rl_training.tracking.shipment.queued_models", lambda run_dir: [])  # it died before
+        patch.setattr("rl_training.tracking.shipping.shipment.queued_models", lambda run_dir: [])  # it died before
         address = ship_all(run_dir).address
     assert models(client, address) == []
     elsewhere = of_another_machine(run_dir, {"network": NETWORK})

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from rl_training.config.ppo import PPOConfig
+from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import TrainerState
 from rl_training.runtime.evaluation import EvaluationResult
-from rl_training.runtime.stopping import StopFlag
-from rl_training.tracking.follow import Follower
 from rl_training.tracking.metric_log import MetricLog
-from rl_training.tracking.naming import flatten, legal_name
-from rl_training.tracking.thinning import Thinning
+from rl_training.tracking.mlflow_names import flatten, legal_name
+from rl_training.tracking.shipping.line_follower import Follower
+from rl_training.tracking.shipping.thinning import Thinning
 
 
 def lines(run_dir: Path) -> list[dict]:

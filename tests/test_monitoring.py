@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 from mlflow_store import BAD, GOOD, WEAK, run_with_policy
 
-from rl_training.api.monitoring import monitor, monitoring_lines, require_registered
 from rl_training.api.promotion import promote_candidate
+from rl_training.api.summary import monitoring_lines
 from rl_training.config.settings import PromotionConfig
 from rl_training.errors import ConfigError, UserError
 from rl_training.experiment.loading import config_of_checkpoint
+from rl_training.promotion.model_registry import CHAMPION
+from rl_training.promotion.monitoring import monitor, require_registered
+from rl_training.promotion.performance_drop import DropVerdict, find_drop
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.seeding import episode_seeds
-from rl_training.tracking.monitoring import DropVerdict, find_drop
-from rl_training.tracking.registry import CHAMPION
 
 MODEL = "CartPole-v1"
 
@@ -127,7 +128,7 @@ def test_evaluations_of_a_champion_are_added_to_one_run_on_fresh_seeds(client: A
 def test_an_evaluation_that_is_asked_for_again_is_finished_and_not_made_twice(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rl_training.api import monitoring
+    from rl_training.promotion import monitoring
 
     champion(GOOD)
     with monkeypatch.context() as patch:

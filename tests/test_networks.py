@@ -14,8 +14,8 @@ from rl_training.errors import CheckpointError
 from rl_training.networks.actor_critic import ActorCritic
 from rl_training.networks.adam import FlatAdam
 from rl_training.networks.backend import Backend, backend_of, softplus
-from rl_training.networks.bodies import ImageBody, MixedBody, make_body, to_arrays
 from rl_training.networks.distributions import Categorical, DiagGaussian
+from rl_training.networks.feature_extractors import ImageBody, MixedBody, make_body, to_arrays
 from rl_training.networks.flat import FlatParameters
 from rl_training.networks.initialization import orthogonal_
 from rl_training.networks.mlp import StackedMLP

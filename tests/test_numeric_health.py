@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from rl_training.cli import run
+from rl_training.cli.app import run
 from rl_training.config.ppo import PPOConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import EnvironmentFault, NumericError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.networks import flat
 from rl_training.runtime.checkpoint import load_policy_state, newest_good, read_best
-from rl_training.runtime.plain_state import first_non_finite
+from rl_training.runtime.checkpoint.plain_state import first_non_finite
 from tests.off_policy_runs import dqn, sac
 
 ALGORITHMS = pytest.mark.parametrize("algo", ["ppo", "dqn", "sac"])

@@ -12,8 +12,7 @@ import pytest
 
 from rl_training.errors import CheckpointError
 from rl_training.experiment.default_manager import DefaultExperimentManager
-from rl_training.runtime import manifest
-from rl_training.runtime.checkpoint import load_trainer_state, open_checkpoint
+from rl_training.runtime.checkpoint import load_trainer_state, manifest, open_checkpoint
 from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
 from rl_training.runtime.trainer import Trainer, TrainResult
 from tests.off_policy_runs import Events, StopsAt, dqn, sac

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.config import owner_only, paths
+from rl_training.security import owner_only_files
+from rl_training.system import paths
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +57,7 @@ def test_the_default_home_is_tightened(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_store_is_its_owners_alone_from_its_first_moment_and_an_older_embedded_one_becomes_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rl_training.tracking.store import connect
+    from rl_training.tracking.mlflow_store import connect
 
     database, named = tmp_path / "mlflow.db", tmp_path / "named.db"
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
@@ -73,6 +74,6 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     target = tmp_path / "elsewhere"
     target.touch(0o644)
     (tmp_path / "link").symlink_to(target)
-    owner_only.tighten(tmp_path / "link")
-    owner_only.tighten(tmp_path / "nothing")
+    owner_only_files.tighten(tmp_path / "link")
+    owner_only_files.tighten(tmp_path / "nothing")
     assert mode(target) == "0o644"

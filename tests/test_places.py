@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from rl_training import train_ppo
-from rl_training.config import paths
 from rl_training.errors import UserError
 from rl_training.experiment.loading import config_from_mapping
+from rl_training.system import paths
 
 UID = 23456
 """Of a user that no system knows."""

@@ -20,10 +20,10 @@ from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.runtime.checkpoint import list_checkpoints, newest_good, open_checkpoint
 from rl_training.runtime.trainer import Trainer, TrainResult
 from rl_training.tracking import run_files
-from rl_training.tracking.ending import end_status
+from rl_training.tracking.ended_runs import end_status
+from rl_training.tracking.mlflow_store import URI_VARIABLE, connect, resolve_tracking_uri
 from rl_training.tracking.session import start_tracking
-from rl_training.tracking.shipment import Shipment
-from rl_training.tracking.store import URI_VARIABLE, connect, resolve_tracking_uri
+from rl_training.tracking.shipping.shipment import Shipment
 
 MANAGER = DefaultExperimentManager()
 

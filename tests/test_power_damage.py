@@ -17,7 +17,7 @@ from rl_training.runtime.trainer import Trainer, TrainResult
 from rl_training.tracking import run_files
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.session import start_tracking
-from rl_training.tracking.sync import sync
+from rl_training.tracking.shipping.sync import sync
 from tests.stop_flags import StopAfterPolls
 
 MANAGER = DefaultExperimentManager()

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from rl_training.config.programs import program
+from rl_training.system.programs import program
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import yaml
 from prefect.cli.deploy._models import ConcurrencyLimitSpec, DeploymentConfig, PrefectYamlModel
 from pydantic import ValidationError
 
-from flows.project import HEARTBEAT, KEYS, LIMIT_KEYS, default_file, read_project
-from rl_training.config.shipped import shipped_names
+from rl_training.config.shipped_configs import shipped_names
 from rl_training.errors import UserError
 from rl_training.experiment.loading import load_config
+from rl_training.services.prefect_yaml import HEARTBEAT, KEYS, LIMIT_KEYS, default_file, read_project
 
 FILE = Path(__file__).resolve().parents[1] / "prefect.yaml"
 NOW = datetime(2026, 3, 27, 12, 0, tzinfo=UTC)
@@ -42,7 +42,7 @@ def test_each_shipped_config_has_its_deployment_and_each_flow_its_default(shippe
     parameters = {
         f"train-flow/{entry['name']}": entry["parameters"]["config"]
         for entry in shipped["deployments"]
-        if entry["entrypoint"] == "flows.train.train_flow" and entry["name"] != "default"
+        if entry["entrypoint"] == "rl_training.flows.train.train_flow" and entry["name"] != "default"
     }
     assert parameters == named
     defaults = {f"{flow}-flow/default" for flow in ("train", "resume", "evaluate", "promote", "retrain")}
@@ -81,7 +81,7 @@ def test_the_file_of_the_working_directory_goes_before_the_one_of_the_package(
 
 GOOD: dict[str, Any] = {
     "name": "mine",
-    "entrypoint": "flows.train.train_flow",
+    "entrypoint": "rl_training.flows.train.train_flow",
     "parameters": {"config": "ppo/cartpole", "overrides": {"seed": 3}},
     "work_pool": {"name": "pool"},
     "concurrency_limit": 2,
@@ -118,7 +118,7 @@ def test_a_deployment_without_a_limit_is_said_to_be_one(tmp_path: Path) -> None:
         ({"shedules": []}, "unknown key shedules; did you mean schedules"),
         ({"name": None}, "name: is required"),
         ({"work_pool": {}}, "work_pool.name: is required"),
-        ({"entrypoint": "flows.train.no_flow"}, "is no flow here"),
+        ({"entrypoint": "rl_training.flows.train.no_flow"}, "is no flow here"),
         ({"entrypoint": "no_such_module.flow"}, "is no flow here"),
         ({"parameters": {"cofnig": 1}}, "train-flow takes no cofnig; it takes config, overrides"),
         ({"parameters": {"config": "ppo/cartpol"}}, "did you mean ppo/cartpole"),

@@ -11,16 +11,16 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow_store import BAD, GOOD, WEAK, run_with_policy, ship_all, write_policy
 
-from rl_training.config.paths import embedded_tracking_uri
 from rl_training.errors import CheckpointError, TrackingError, UserError
 from rl_training.experiment.loading import config_of_checkpoint
+from rl_training.promotion import promote as promote_module
+from rl_training.promotion.decision import fresh_seeds
+from rl_training.promotion.model_registry import champion_of, model_name
+from rl_training.promotion.promote import promote
+from rl_training.promotion.rollback import roll_back
 from rl_training.runtime.workflows import load_policy
 from rl_training.seeding import env_seeds, episode_seeds
-from rl_training.tracking import promotion
-from rl_training.tracking.decision import fresh_seeds
-from rl_training.tracking.promotion import promote
-from rl_training.tracking.registry import champion_of, model_name
-from rl_training.tracking.rollback import roll_back
+from rl_training.system.paths import embedded_tracking_uri
 
 MODEL = "CartPole-v1"
 
@@ -127,7 +127,7 @@ def test_offering_the_same_again_plays_nothing(client, monkeypatch):
     offer(first, first_run)
     equal, equal_run = run_with_policy(WEAK, seed=2)
     held, promoted = offer(equal, equal_run), offer(first, first_run)
-    monkeypatch.setattr(promotion, "evaluate_policy", None)
+    monkeypatch.setattr(promote_module, "evaluate_policy", None)
     assert offer(equal, equal_run) == held
     assert offer(first, first_run) == promoted
     assert (held.verdict.kind, promoted.verdict.kind) == ("HOLD", "PROMOTE")
@@ -157,7 +157,7 @@ def test_a_decision_that_was_cut_off_before_the_alias_is_finished(client, monkey
         offer(checkpoint, run_id)
     assert champion(client) is None
     monkeypatch.setattr(MlflowClient, "set_registered_model_alias", set_alias)
-    monkeypatch.setattr(promotion, "evaluate_policy", None)
+    monkeypatch.setattr(promote_module, "evaluate_policy", None)
     result = offer(checkpoint, run_id)
     assert (result.verdict.kind, result.alias, champion(client)) == ("PROMOTE", "champion", "1")
 
@@ -217,13 +217,13 @@ def test_a_champion_that_changes_meanwhile_is_played_against_too(client, monkeyp
         offer(*run_with_policy(gains, seed=seed), force="a test")
     client.set_registered_model_alias(MODEL, "champion", "1")
     candidate, run_id = run_with_policy(BAD, seed=7)
-    decide = promotion.decide
+    decide = promote_module.decide
 
     def someone_else_acts(*results):
         client.set_registered_model_alias(MODEL, "champion", "2")
         return decide(*results)
 
-    monkeypatch.setattr(promotion, "decide", someone_else_acts)
+    monkeypatch.setattr(promote_module, "decide", someone_else_acts)
     result = offer(candidate, run_id, force="so that the gate does not hold it")
     assert (result.alias, result.previous_version, champion(client)) == ("champion", "2", "3")
     assert {tag for tag in tags(client, "3") if tag.startswith("decision.")} > {f"decision.{result.decision_id}"}

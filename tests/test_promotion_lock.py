@@ -10,10 +10,10 @@ import pytest
 from mlflow_store import BAD, GOOD, WEAK, run_with_policy
 
 from rl_training.api.promotion import promote_candidate, roll_back
-from rl_training.config.paths import embedded_tracking_uri
 from rl_training.errors import TrackingError
-from rl_training.tracking.promotion_lock import Lease, promotion_lock
-from rl_training.tracking.registry import champion_of
+from rl_training.promotion.model_registry import champion_of
+from rl_training.promotion.promotion_lock import Lease, promotion_lock
+from rl_training.system.paths import embedded_tracking_uri
 
 MODEL = "CartPole-v1"
 RULES = ["promotion.episodes=20"]
@@ -40,7 +40,7 @@ def test_of_two_at_once_the_better_is_champion(client, order):
 
 
 def test_what_is_on_record_of_20_pairs_at_once():
-    """Of `benchmarks/promotion_pairs.py`, whose small version is among the services tests."""
+    """Of `benchmarks/promotion/promotion_pairs.py`, whose small version is among the services tests."""
     record = json.loads((Path(__file__).parents[1] / "benchmarks/results/promotion-pairs.json").read_text())
     for kind in ("server", "sqlite"):
         result = record[kind]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.cli import run
-from rl_training.runtime.checkpoint_files import sweep
+from rl_training.cli.app import run
+from rl_training.system.staged_files import sweep
 from tests.received_runs import listing, made_elsewhere, received
 
 

@@ -13,12 +13,12 @@ import gymnasium
 import pytest
 
 from rl_training import evaluate_checkpoint, load_config, load_policy, resume, train_ppo
-from rl_training.cli import run
-from rl_training.config import import_guard
-from rl_training.config.modules import modules_named, without_modules
+from rl_training.cli.app import run
+from rl_training.config.named_modules import modules_named, without_modules
 from rl_training.errors import ModuleRefused
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.runtime.checkpoint import newest_good
+from rl_training.security import import_guard
 from tests.received_runs import EVIL, SMALL, listing, made_elsewhere, received
 
 

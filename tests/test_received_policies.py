@@ -15,10 +15,10 @@ import torch
 from received_runs import made_elsewhere, received
 from test_checkpoint_damage import by_hand, seal
 
-from rl_training.cli import run
+from rl_training.cli.app import run
 from rl_training.errors import UserError
 from rl_training.experiment.default_manager import DefaultExperimentManager
-from rl_training.runtime.plain_state import policy_sha256
+from rl_training.runtime.checkpoint.plain_state import policy_sha256
 from rl_training.runtime.workflows import load_policy
 
 GOLDEN = Path(__file__).parent / "golden" / "ppo_format_1" / "step_000000000064"

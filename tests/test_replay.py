@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from rl_training.config.ppo import PPOConfig
+from rl_training.envs.episode_replay import EpisodeReplay
 from rl_training.envs.factory import make_env
 from rl_training.envs.random_state import as_text, random_state, write_random_state
-from rl_training.envs.replay import EpisodeReplay
-from rl_training.envs.training import TrainingEnvs
+from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.errors import CheckpointError, EnvironmentFault
 
 CLASSIC = ["CartPole-v1", "Pendulum-v1", "MountainCar-v0", "MountainCarContinuous-v0", "Acrobot-v1"]

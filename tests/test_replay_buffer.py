@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rl_training.config.ppo import PPOConfig
 from rl_training.data.replay_buffer import ReplayBuffer
-from rl_training.envs.training import TrainingEnvs
+from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.seeding import generator, generator_state, restore_generator
 
 F4 = np.dtype(np.float32)

@@ -19,8 +19,7 @@ from test_replay_shards import first_shard, refusal, save, shards_in, write_ahea
 
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer
-from rl_training.runtime import replay_shards
-from rl_training.runtime.checkpoint import ReplayStore, load_replay, open_checkpoint
+from rl_training.runtime.checkpoint import ReplayStore, load_replay, open_checkpoint, replay_shards
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = Path(__file__).parent / "golden" / "replay_frames_format_1" / "step_000000000020"

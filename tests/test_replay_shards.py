@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.errors import CheckpointError, CheckpointNotWritten
-from rl_training.runtime import replay_shards
 from rl_training.runtime.checkpoint import (
     Checkpoint,
     ReplayStore,
@@ -30,6 +29,7 @@ from rl_training.runtime.checkpoint import (
     newest_good,
     open_checkpoint,
     prune,
+    replay_shards,
     write_checkpoint,
 )
 

@@ -11,22 +11,22 @@ import pytest
 from mlflow.tracking import MlflowClient
 from mlflow_store import ship_all
 
-from rl_training.cli import app
+from rl_training.cli.app import app
 from rl_training.errors import CheckpointError
 from rl_training.experiment.default_manager import DefaultExperimentManager
-from rl_training.runtime import replay_shards
 from rl_training.runtime.checkpoint import (
     Checkpoint,
     list_checkpoints,
     load_policy_state,
     load_trainer_state,
     open_checkpoint,
+    replay_shards,
 )
 from rl_training.runtime.workflows import evaluate_checkpoint
 from rl_training.tracking import run_files
-from rl_training.tracking.description import describe_run
-from rl_training.tracking.sources import download_checkpoint
-from rl_training.tracking.sync import sync
+from rl_training.tracking.checkpoint_sources import download_checkpoint
+from rl_training.tracking.run_description import describe_run
+from rl_training.tracking.shipping.sync import sync
 from tests.off_policy_runs import Events, StopsAt, dqn
 
 MANAGER = DefaultExperimentManager()

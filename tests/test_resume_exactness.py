@@ -4,9 +4,9 @@ import json
 import re
 from pathlib import Path
 
-from common import RESULTS
-from resume_cases import ALGORITHMS, CASES, table
-from resume_exactness import NAME, measure, updated
+from benchmarks.provenance import RESULTS
+from benchmarks.resume.cases import ALGORITHMS, CASES, table
+from benchmarks.resume.exactness import NAME, measure, updated
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "resume.md"
 

@@ -10,8 +10,8 @@ from mlflow_store import BAD, GOOD, WEAK, run_with_policy
 
 from rl_training.api.promotion import promote_candidate, roll_back
 from rl_training.errors import CheckpointError, TrackingError, UserError
-from rl_training.tracking.registry import champion_of
-from rl_training.tracking.succession import previous_champion_of
+from rl_training.promotion.champion_history import previous_champion_of
+from rl_training.promotion.model_registry import champion_of
 
 MODEL = "CartPole-v1"
 RULES = ["promotion.episodes=20"]

@@ -15,7 +15,7 @@ from rl_training.envs.spaces import ActionCodec
 from rl_training.errors import CheckpointError, NumericError
 from rl_training.networks import squashed_gaussian
 from rl_training.networks.backend import Backend
-from rl_training.networks.bodies import to_arrays
+from rl_training.networks.feature_extractors import to_arrays
 from tests.network_parts import BACKENDS, by_autograd, to_tensors
 from tests.off_policy_parts import (
     CAMERA,

@@ -21,6 +21,8 @@ from off_policy_runs import Events, dqn
 
 from rl_training.errors import CheckpointNotWritten, NumericError, RunTakenOver
 from rl_training.experiment.default_manager import DefaultExperimentManager
+from rl_training.runs.locks import give_away
+from rl_training.runs.progress import Progress
 from rl_training.runtime import trainer as trainer_module
 from rl_training.runtime.callbacks import Callback, CallbackList, TrainerState
 from rl_training.runtime.checkpoint import (
@@ -30,10 +32,8 @@ from rl_training.runtime.checkpoint import (
     newest_good,
     open_checkpoint,
 )
-from rl_training.runtime.job_lock import give_away
-from rl_training.runtime.progress import Progress
+from rl_training.runtime.checkpoint_saver import Contents, Saver
 from rl_training.runtime.run_utils import TrainingRun
-from rl_training.runtime.saving import Contents, Saver
 from rl_training.runtime.trainer import Trainer
 
 MANAGER = DefaultExperimentManager()

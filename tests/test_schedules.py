@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 from prefect.cli.deploy._models import RawScheduleConfig
 
-from flows.schedules import KEYS, run_times
 from rl_training.errors import UserError
+from rl_training.services.schedules import KEYS, run_times
 
 FRIDAY = datetime(2026, 3, 27, 12, 0, tzinfo=UTC)
 NIGHTLY = {"cron": "30 2 * * *", "timezone": "Europe/Berlin", "slug": "nightly"}

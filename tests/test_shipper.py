@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 from mlflow_store import make_run, ship_all, stored_points, tracked_run
 
-from rl_training.config.paths import embedded_tracking_uri
 from rl_training.errors import TrackingError
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.runtime.run_utils import create_training_run
+from rl_training.system.paths import embedded_tracking_uri
 from rl_training.tracking import run_files
-from rl_training.tracking.cursor import Cursor, load_cursor
-from rl_training.tracking.description import describe_run
-from rl_training.tracking.follow import Follower
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.mlflow_run import RunDeleted
-from rl_training.tracking.shipment import Shipment
-from rl_training.tracking.store import connect
-from rl_training.tracking.sync import sync
+from rl_training.tracking.mlflow_store import connect
+from rl_training.tracking.run_description import describe_run
+from rl_training.tracking.shipping.line_follower import Follower
+from rl_training.tracking.shipping.shipment import Shipment
+from rl_training.tracking.shipping.sync import sync
+from rl_training.tracking.shipping.upload_progress import Cursor, load_cursor
 
 STATUS = {"status": "FINISHED", "stop_reason": "completed", "error": None, "time": 2_000_000_000.0}
 

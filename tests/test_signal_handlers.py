@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.runtime.stopping import EXIT_STOPPED
-from rl_training.signal_handlers import handled_by, handlers_kept, look, put_back
+from rl_training.runs.stopping import EXIT_STOPPED
+from rl_training.system.signal_handlers import handled_by, handlers_kept, look, put_back
 
 CONFIG = """
 algo: ppo

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from common import environment
-from run_comparison import compare_points, compare_values, differences, read_points
-from strikes import CLOSED_PIPE, HANGUP, KILL, KINDS, TERM, Strike, draw_strikes
-from struck_run import StruckRun, find_stubs
 
+from benchmarks.provenance import environment
+from benchmarks.resume.run_comparison import compare_points, compare_values, differences, read_points
+from benchmarks.resume.strikes import CLOSED_PIPE, HANGUP, KILL, KINDS, TERM, Strike, draw_strikes
+from benchmarks.resume.struck_run import StruckRun, find_stubs
 from rl_training.api.training import run_training
-from rl_training.cli_progress import ProgressLines
+from rl_training.cli.progress_display import ProgressLines
 from rl_training.experiment.loading import load_config
 
 SETTINGS: dict[str, Any] = {

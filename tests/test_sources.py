@@ -10,15 +10,15 @@ import pytest
 from mlflow.entities import FileInfo
 from mlflow_store import BAD, GOOD, WEAK, run_with_policy, ship_all, tracked_run, write_policy
 
-from rl_training.config.paths import embedded_tracking_uri
 from rl_training.errors import CheckpointError, TrackingError, UserError
 from rl_training.experiment.loading import config_of_checkpoint
+from rl_training.promotion.promote import promote
 from rl_training.runtime.checkpoint import load_trainer_state
-from rl_training.runtime.download import Download, read_download
+from rl_training.runtime.checkpoint.downloaded import Download, read_download
 from rl_training.runtime.workflows import load_policy
+from rl_training.system.paths import embedded_tracking_uri
 from rl_training.tracking import run_files
-from rl_training.tracking.promotion import promote
-from rl_training.tracking.sources import download_checkpoint
+from rl_training.tracking.checkpoint_sources import download_checkpoint
 
 
 def stored_file(client, run_id, path):

@@ -9,18 +9,18 @@ import time
 from pathlib import Path
 
 import pytest
-from common import RESULTS
-from speed import better, in_turn, summarize, takes_part
-from speed_cleanrl import flags, with_hidden
-from speed_floors import Products
-from speed_meter import Moment, children, cpu_seconds, steady
-from speed_ours import ALONE, Stopwatch, speed_config
-from speed_processes import CpuTimes, Places, add_runs, add_to_file, used
-from speed_report import PAGE, TABLES, number, read, speed_table, spread, times, updated
-from speed_sb3 import translate
-from speed_solved import summarize as summarize_solved
-from speed_tasks import OURS, SPEED, SPLIT, TASKS, TRACKED
 
+from benchmarks.provenance import RESULTS
+from benchmarks.speed.cleanrl import flags, with_hidden
+from benchmarks.speed.floors import Products
+from benchmarks.speed.measure import better, in_turn, summarize, takes_part
+from benchmarks.speed.meter import Moment, children, cpu_seconds, steady
+from benchmarks.speed.ours import ALONE, Stopwatch, speed_config
+from benchmarks.speed.processes import CpuTimes, Places, add_runs, add_to_file, used
+from benchmarks.speed.report import PAGE, TABLES, number, read, speed_table, spread, times, updated
+from benchmarks.speed.sb3 import translate
+from benchmarks.speed.solved import summarize as summarize_solved
+from benchmarks.speed.tasks import OURS, SPEED, SPLIT, TASKS, TRACKED
 from rl_training.experiment.loading import load_config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -208,11 +208,15 @@ def test_who_was_not_measured_is_said_to_be_so():
     assert list(speed_table({"sac-pendulum": peer_alone}))[2].split(" | ")[1:4] == ["not measured", "20", ""]
 
 
-@pytest.mark.parametrize("script", ["speed.py", "speed_solved.py"])
+@pytest.mark.parametrize("script", ["measure", "solved"])
 def test_with_no_contestant_left_nothing_is_written(script, tmp_path):
     words = ["--peers", str(tmp_path / "none"), "--results", str(tmp_path / "results"), "--contestants", "sb3"]
     ended = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / script), *words], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", f"benchmarks.speed.{script}", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert ended.returncode == 2
     assert "Stable-Baselines3 is left out: there is no " in ended.stdout
@@ -229,7 +233,7 @@ def test_a_task_of_which_no_run_ended_leaves_what_the_file_had(tmp_path):
 
 
 def test_every_option_of_the_benchmarks_is_described():
-    scripts = sorted((ROOT / "benchmarks").glob("*.py"))
+    scripts = sorted((ROOT / "benchmarks").rglob("*.py"))
     calls = [
         (script.name, node)
         for script in scripts
@@ -254,5 +258,5 @@ def test_a_part_measured_again_takes_the_place_of_the_older_one(tmp_path):
 
 def test_the_page_shows_what_was_measured():
     page = PAGE.read_text(encoding="utf-8")
-    assert updated(page, read(RESULTS)) == page, "run: python benchmarks/speed_report.py"
+    assert updated(page, read(RESULTS)) == page, "run: python -m benchmarks.speed.report"
     assert all(page.count(f"<!-- {name} -->") == page.count(f"<!-- /{name} -->") == 1 for name in TABLES)

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.cli import run
+from rl_training.cli.app import run
+from rl_training.runs.stopping import EXIT_STOPPED, EXIT_TERMINATED
 from rl_training.runtime.checkpoint import find_checkpoint, open_checkpoint
-from rl_training.runtime.download import Download, write_download
-from rl_training.runtime.stopping import EXIT_STOPPED, EXIT_TERMINATED
-from rl_training.signal_handlers import SIGNALS
+from rl_training.runtime.checkpoint.downloaded import Download, write_download
+from rl_training.system.signal_handlers import SIGNALS
 
 SMALL = """
 algo: ppo
@@ -40,7 +40,7 @@ ANNOUNCE = "rl_training.api.training.announce"
 TRAIN = "rl_training.runtime.trainer.Trainer.train"
 JUDGE = "rl_training.api.training.judge_final_policy"
 SUMMARIZE = "rl_training.api.training.summarize"
-WRITE_RESULT = "rl_training.cli_running.write_result"
+WRITE_RESULT = "rl_training.cli.training_end.write_result"
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_a_resume_of_a_downloaded_run_that_has_not_begun_leaves_no_directory(con
 IMPATIENT = """
 from rl_training.runtime import stopping
 stopping.DEAF_SECONDS = 1.0
-from rl_training.cli import main
+from rl_training.cli.app import main
 main()
 """
 

@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from rl_training.runtime import stopping
-from rl_training.runtime.stopping import StopFlag, Terminated, interrupted_by_signals, stop_on_signals
-from rl_training.signal_handlers import SIGNALS
+from rl_training.runs import stopping
+from rl_training.runs.stopping import StopFlag, Terminated, interrupted_by_signals, stop_on_signals
+from rl_training.system.signal_handlers import SIGNALS
 
 
 def test_signals_set_the_flag_and_the_handlers_come_back() -> None:

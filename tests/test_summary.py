@@ -8,11 +8,11 @@ import pytest
 
 from rl_training.api.summary import summary_lines
 from rl_training.api.training import resume_training, run_training
-from rl_training.config.reader import compact_config
+from rl_training.config.reading.yaml_text import compact_config
 from rl_training.errors import AlreadyTraining
 from rl_training.experiment.loading import load_config
+from rl_training.runs.locks import RunLock
 from rl_training.runtime.callbacks import Callback, TrainerState
-from rl_training.runtime.job_lock import RunLock
 
 EVALUATION = {"return_mean": 1234.5, "ci_low": 1000.0, "ci_high": 1469.0, "episodes": 1_000, "cut": 0}
 

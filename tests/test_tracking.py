@@ -32,16 +32,16 @@ from mlflow_store import (
 from rl_training.errors import TrackingError, UserError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_of_checkpoint
+from rl_training.promotion.promote import promote
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.ppo_trainer import make_ppo_trainer
 from rl_training.tracking import run_files
-from rl_training.tracking.description import describe_run
-from rl_training.tracking.promotion import promote
+from rl_training.tracking.checkpoint_sources import download_checkpoint, policy_of_version
+from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, ui_hint, without_credentials
+from rl_training.tracking.run_description import describe_run
 from rl_training.tracking.session import start_tracking
-from rl_training.tracking.sources import download_checkpoint, policy_of_version
-from rl_training.tracking.store import connect, resolve_tracking_uri, ui_hint, without_credentials
-from rl_training.tracking.sync import sync
-from rl_training.tracking.system_metrics import SystemMetrics, interval
+from rl_training.tracking.shipping.sync import sync
+from rl_training.tracking.shipping.system_metrics import SystemMetrics, interval
 from tests.off_policy_runs import dqn
 
 
@@ -89,9 +89,9 @@ KILLED_RUN = """
 import os, signal, sys, time
 from pathlib import Path
 from rl_training.experiment.loading import load_config
-from rl_training.tracking.promotion import promote
+from rl_training.promotion.promote import promote
 from rl_training.tracking.session import start_tracking
-from rl_training.tracking.sources import download_checkpoint, policy_of_version
+from rl_training.tracking.checkpoint_sources import download_checkpoint, policy_of_version
 run_dir = Path(sys.argv[1])
 session = start_tracking(run_dir, load_config(run_dir / "config.yaml"))
 for step in range(0, 100_000, 500):

@@ -13,11 +13,11 @@ import pytest
 from mlflow_store import make_run, ship_all, tracked_run
 
 from rl_training.errors import TrackingError
-from rl_training.runtime import stopping
-from rl_training.runtime.stopping import StopFlag
+from rl_training.runs import stopping
+from rl_training.runs.stopping import StopFlag
 from rl_training.tracking import run_files
 from rl_training.tracking.session import start_tracking
-from rl_training.tracking.shipment import Shipment
+from rl_training.tracking.shipping.shipment import Shipment
 
 SHIPPER = """
 import sys

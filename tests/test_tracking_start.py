@@ -4,8 +4,8 @@ import pytest
 from mlflow_store import make_run
 
 from rl_training.errors import TrackingError
-from rl_training.tracking import start_watch
 from rl_training.tracking.session import start_tracking
+from rl_training.tracking.shipping import start_watch
 
 NOWHERE = "http://127.0.0.1:9"
 SLOW = """

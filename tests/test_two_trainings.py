@@ -16,9 +16,9 @@ from rl_training.api.training import resume_training, run_training
 from rl_training.config.ppo import PPOConfig
 from rl_training.errors import RunFailed, UserError
 from rl_training.networks.threads import PAYS, THREADS
+from rl_training.runs.single_training import reserve_training
 from rl_training.runtime import callbacks
 from rl_training.runtime.checkpoint import open_checkpoint
-from rl_training.runtime.one_training import reserve_training
 from tests.trainings import PPO
 
 

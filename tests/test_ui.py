@@ -21,12 +21,12 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from rl_training.cli import run
+from rl_training.cli.app import run
 from rl_training.errors import UserError
-from rl_training.serving.local import loopback_listener, shown_in_browser
+from rl_training.serving.loopback import loopback_listener, shown_in_browser
 from rl_training.tracking import run_files
-from rl_training.tracking.pages import find_page
-from rl_training.tracking.store import connect
+from rl_training.tracking.mlflow_store import connect
+from rl_training.tracking.page_links import find_page
 
 RUN_PAGE = "#/experiments/{}/runs/{}?workflowType=machine_learning"
 

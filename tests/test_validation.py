@@ -13,9 +13,8 @@ import pytest
 from case_envs import processes
 
 from rl_training.config.ppo import PPOConfig
-from rl_training.envs import validation_speed
-from rl_training.envs.training import TrainingEnvs
-from rl_training.envs.validation import Finding, ValidationReport, validate_env
+from rl_training.envs.training_envs import TrainingEnvs
+from rl_training.envs.validation.validate import Finding, ValidationReport, step_speed, validate_env
 from rl_training.errors import EnvironmentFault
 from rl_training.experiment.registry import get_algorithm
 
@@ -23,7 +22,7 @@ from rl_training.experiment.registry import get_algorithm
 @pytest.fixture(autouse=True)
 def _timed_only_where_speed_is_tested(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if "speed" not in request.node.name:
-        monkeypatch.setattr(validation_speed, "TIMED_SECONDS", 1e-9)
+        monkeypatch.setattr(step_speed, "TIMED_SECONDS", 1e-9)
 
 
 def settings(env_id: str, **fields: Any) -> PPOConfig:
@@ -85,7 +84,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
         now[0] += seconds
 
     told = SimpleNamespace(sleep=sleep, perf_counter=lambda: now[0], monotonic=lambda: now[0])
-    for module in (processes, validation_speed):
+    for module in (processes, step_speed):
         monkeypatch.setattr(module, "time", told)
 
 

@@ -11,11 +11,11 @@ from filmed_envs import Filmed
 from mlflow_store import GOOD, make_run, write_policy
 from PIL import Image
 
+from rl_training.api import episode_film
 from rl_training.api.judging import judge
 from rl_training.errors import EnvironmentFault
 from rl_training.experiment.loading import config_from_mapping
-from rl_training.runtime import video
-from rl_training.runtime.stopping import StopFlag, StopTraining
+from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.tracking.metric_log import MetricLog
 
 
@@ -35,11 +35,13 @@ def config_of(env_id, env_kwargs=None, **settings):
 
 @pytest.fixture(autouse=True)
 def _no_hurry(monkeypatch):
-    monkeypatch.setattr(video, "PLAY_SECONDS", 60.0)
+    monkeypatch.setattr(episode_film, "PLAY_SECONDS", 60.0)
 
 
 def filmed(env, seed=1, **env_kwargs):
-    film = Image.open(io.BytesIO(video.film_episode(Still(), config_of(f"filmed_envs:{env}-v0", env_kwargs), seed)))
+    film = Image.open(
+        io.BytesIO(episode_film.film_episode(Still(), config_of(f"filmed_envs:{env}-v0", env_kwargs), seed))
+    )
     frames = []
     for i in range(film.n_frames):
         film.seek(i)
@@ -62,17 +64,17 @@ def test_a_long_episode_is_shown_in_fewer_frames_at_equal_distances():
 
 def test_a_film_that_is_too_large_loses_every_second_frame(monkeypatch):
     _, frames = filmed("Noise", length=30)
-    whole = len(video.film_episode(Still(), config_of("filmed_envs:Noise-v0", {"length": 30}), 1))
-    monkeypatch.setattr(video, "MOST_BYTES", whole // 3)
-    data = video.film_episode(Still(), config_of("filmed_envs:Noise-v0", {"length": 30}), 1)
+    whole = len(episode_film.film_episode(Still(), config_of("filmed_envs:Noise-v0", {"length": 30}), 1))
+    monkeypatch.setattr(episode_film, "MOST_BYTES", whole // 3)
+    data = episode_film.film_episode(Still(), config_of("filmed_envs:Noise-v0", {"length": 30}), 1)
     assert (len(frames), Image.open(io.BytesIO(data)).n_frames) == (31, 8)
     assert len(data) < whole // 3
 
 
 def test_an_episode_that_takes_long_is_shown_in_part(monkeypatch):
-    monkeypatch.setattr(video, "PLAY_SECONDS", 0.2)
+    monkeypatch.setattr(episode_film, "PLAY_SECONDS", 0.2)
     _, frames = filmed("Filmed", length=10**6)
-    assert 2 <= len(frames) <= video.MOST_FRAMES + 1
+    assert 2 <= len(frames) <= episode_film.MOST_FRAMES + 1
 
 
 @pytest.mark.parametrize(
@@ -85,8 +87,8 @@ def test_an_episode_that_takes_long_is_shown_in_part(monkeypatch):
     ],
 )
 def test_a_renderer_that_fails_is_named(env, message, monkeypatch):
-    monkeypatch.setattr(video, "ANSWER_SECONDS", 1.0 if env == "Hangs" else 10.0)
-    monkeypatch.setattr("rl_training.envs.vector.CLOSE_SECONDS", 0.5)
+    monkeypatch.setattr(episode_film, "ANSWER_SECONDS", 1.0 if env == "Hangs" else 10.0)
+    monkeypatch.setattr("rl_training.envs.vector.masked_vector_env.CLOSE_SECONDS", 0.5)
     began = time.monotonic()
     with pytest.raises(EnvironmentFault, match=message):
         filmed(env, token="CASE-SECRET")
@@ -97,7 +99,7 @@ def test_a_stop_ends_a_film():
     stop = StopFlag()
     stop.request("signal")
     with pytest.raises(StopTraining):
-        video.film_episode(Still(), config_of("filmed_envs:Filmed-v0"), 1, stop)
+        episode_film.film_episode(Still(), config_of("filmed_envs:Filmed-v0"), 1, stop)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +113,7 @@ def test_a_stop_ends_a_film():
     ],
 )
 def test_only_what_can_be_rendered_is_filmed(env_id, env_kwargs, expected):
-    assert video.can_be_filmed(config_of(env_id, env_kwargs)) is expected
+    assert episode_film.can_be_filmed(config_of(env_id, env_kwargs)) is expected
 
 
 def judged(settings):
@@ -129,7 +131,7 @@ def test_the_film_changes_no_result_and_its_failure_is_a_warning(monkeypatch, ca
     assert [path.name for path in artifacts.iterdir()] == ["evaluation.json"]
     assert recorded == [(100, evaluation.metrics("heldout"))]
 
-    monkeypatch.setattr(video, "PLAY_SECONDS", 0.5)
+    monkeypatch.setattr(episode_film, "PLAY_SECONDS", 0.5)
     with_film = judged({})
     assert with_film[1:] == (evaluation, recorded)
     film = with_film[0] / "evaluation_episode.gif"
@@ -137,7 +139,7 @@ def test_the_film_changes_no_result_and_its_failure_is_a_warning(monkeypatch, ca
     assert film.read_bytes().startswith(b"GIF89a")
     assert film.stat().st_size < 300_000
 
-    monkeypatch.setattr(video, "film_episode", lambda *args: 1 / 0)
+    monkeypatch.setattr(episode_film, "film_episode", lambda *args: 1 / 0)
     with caplog.at_level(logging.WARNING):
         without_film = judged({})
     assert without_film[1:] == (evaluation, recorded)

@@ -24,7 +24,7 @@ from rl_training.data.replay_buffer import ReplayBatch
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.networks.adam import FlatAdam
 from rl_training.networks.backend import Array
-from rl_training.networks.bodies import Observations, to_arrays
+from rl_training.networks.feature_extractors import Observations, to_arrays
 from rl_training.networks.flat import FlatParameters, Layers
 from rl_training.networks.q_network import QNetwork
 from rl_training.seeding import generator, generator_state, restore_generator

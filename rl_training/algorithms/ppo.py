@@ -25,10 +25,10 @@ from rl_training.errors import CheckpointError, NumericError
 from rl_training.networks.actor_critic import ActorCritic
 from rl_training.networks.adam import FlatAdam
 from rl_training.networks.backend import Array
-from rl_training.networks.bodies import Observations, to_arrays
 from rl_training.networks.distributions import make_distribution
+from rl_training.networks.feature_extractors import Observations, to_arrays
 from rl_training.networks.flat import FlatParameters, Layers
-from rl_training.restored import Count, same_form, typed
+from rl_training.restored_state import Count, same_form, typed
 from rl_training.seeding import generator, generator_state, restore_generator
 
 KL_TOLERANCE = 1.5

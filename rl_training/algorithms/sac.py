@@ -26,11 +26,11 @@ from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.networks import squashed_gaussian
 from rl_training.networks.adam import FlatAdam
 from rl_training.networks.backend import Array
-from rl_training.networks.bodies import Observations, to_arrays
+from rl_training.networks.feature_extractors import Observations, to_arrays
 from rl_training.networks.flat import FlatParameters, Layers
 from rl_training.networks.initialization import POLICY_GAIN, VALUE_GAIN
 from rl_training.networks.observed_mlp import ObservedMLP
-from rl_training.restored import finite, same_form
+from rl_training.restored_state import finite, same_form
 from rl_training.seeding import generator, generator_state, restore_generator
 
 

@@ -10,14 +10,14 @@ from rl_training.config.dqn import DQNConfig
 from rl_training.config.ppo import PPOConfig
 from rl_training.config.sac import SACConfig
 from rl_training.config.settings import TrainConfig
-from rl_training.envs.validation import validate_env
+from rl_training.envs.validation.validate import validate_env
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import load_config
 from rl_training.experiment.registry import AlgorithmSpec, get_algorithm, list_algorithms, register_algorithm
+from rl_training.runs.single_training import reserve_training
 from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.runtime.dqn_trainer import train_dqn
 from rl_training.runtime.evaluation import EvaluationResult
-from rl_training.runtime.one_training import reserve_training
 from rl_training.runtime.ppo_trainer import train_ppo
 from rl_training.runtime.sac_trainer import train_sac
 from rl_training.runtime.trainer import TrainResult

@@ -6,9 +6,9 @@ import logging
 from pathlib import Path
 
 from rl_training.config.settings import TrainConfig
+from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.evaluation import EvaluationResult
-from rl_training.runtime.stopping import StopFlag, StopTraining
 from rl_training.runtime.workflows import evaluate_checkpoint, load_policy
 from rl_training.tracking import run_files
 from rl_training.tracking.metric_log import MetricLog
@@ -43,7 +43,7 @@ def judge(
 
 def _film(checkpoint: Checkpoint, config: TrainConfig, seed: int, path: Path, stop: StopFlag | None) -> None:
     """Writes a film of an episode where the environment can be rendered; without one, nothing is lost."""
-    from rl_training.runtime.video import can_be_filmed, film_episode  # and with it Pillow
+    from rl_training.api.episode_film import can_be_filmed, film_episode  # and with it Pillow
 
     try:
         if can_be_filmed(config):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from rl_training.config.overrides import Overrides
-from rl_training.runtime.stopping import StopFlag
-from rl_training.tracking.candidates import find_candidate
-from rl_training.tracking.decision import PromotionResult
-from rl_training.tracking.promotion import promote
-from rl_training.tracking.rollback import RollbackResult, roll_back
+from rl_training.config.reading.overrides import Overrides
+from rl_training.promotion.candidates import find_candidate
+from rl_training.promotion.decision import PromotionResult
+from rl_training.promotion.promote import promote
+from rl_training.promotion.rollback import RollbackResult, roll_back
+from rl_training.runs.stopping import StopFlag
 
 __all__ = ["PromotionResult", "RollbackResult", "promote_candidate", "roll_back"]
 
@@ -27,10 +27,10 @@ def promote_candidate(
     """Offers a candidate for promotion: it becomes champion by evidence, or because a person says why.
 
     Args:
-        source: What is offered; see `rl_training.tracking.candidates.find_candidate`. Of a run, its best checkpoint.
+        source: What is offered; see `rl_training.promotion.candidates.find_candidate`. Of a run, its best checkpoint.
         overrides: Settings of `promotion.*` and `evaluation.*` that differ from the run's.
         force: A reason to make it champion whatever the gate finds; the episodes are played and recorded all the same.
-        allow_modules: Modules that a received candidate may name; see `rl_training.config.modules`.
+        allow_modules: Modules that a received candidate may name; see `rl_training.config.named_modules`.
         tracking_uri: MLflow's store; by default that of the run in a directory, else `$MLFLOW_TRACKING_URI`, else the
             embedded one.
         stop: Polled between steps of the episodes.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError
-from rl_training.tracking.registry import champion_of, model_name
-from rl_training.tracking.sources import reaching
-from rl_training.tracking.store import connect, resolve_tracking_uri
+from rl_training.promotion.model_registry import champion_of, model_name
+from rl_training.tracking.checkpoint_sources import reaching
+from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion

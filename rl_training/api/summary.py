@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from rl_training.config.programs import program
-from rl_training.runtime.inexact import reasons
+from rl_training.runtime.inexact_resumes import reasons
+from rl_training.system.programs import program
 
 
 def summary_lines(summary: Mapping[str, Any], *, resume: str = "resume") -> list[str]:
@@ -24,7 +24,7 @@ def summary_lines(summary: Mapping[str, Any], *, resume: str = "resume") -> list
     if summary["evaluation"] is not None:
         lines.append(evaluation_line(summary["evaluation"]))
     if (promotion := summary.get("promotion")) is not None:
-        from rl_training.tracking.decision import promotion_line
+        from rl_training.promotion.decision import promotion_line
 
         lines += [promotion_line(promotion), *(f"  {reason}" for reason in promotion["reasons"])]
     lines += [f"run directory: {summary['run_dir']}", f"checkpoint: {summary['checkpoint']}"]
@@ -36,7 +36,7 @@ def summary_lines(summary: Mapping[str, Any], *, resume: str = "resume") -> list
 
 
 def evaluation_line(evaluation: Mapping[str, Any]) -> str:
-    """Returns how good a policy is; see `evaluation_numbers`."""
+    """Returns how good a policy is; see `rl_training.runtime.evaluation.evaluation_numbers`."""
     interval = ""
     if evaluation["ci_low"] is not None:
         interval = f" (95 % interval {evaluation['ci_low']:,.2f} to {evaluation['ci_high']:,.2f})"
@@ -45,9 +45,19 @@ def evaluation_line(evaluation: Mapping[str, Any]) -> str:
     return f"mean return {evaluation['return_mean']:,.2f}{interval} over {episodes}{cut}"
 
 
-def evaluation_numbers(evaluation: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the numbers that sum an evaluation (as JSON) up, without its single episodes."""
-    return {name: value for name, value in evaluation.items() if not isinstance(value, list)}
+def monitoring_lines(result: Mapping[str, Any]) -> list[str]:
+    """Returns an evaluation's result, as JSON, for people."""
+    lines = [evaluation_line(result["evaluation"])]
+    if result["model"] is None:
+        return lines
+    who = "the champion" if result["is_champion"] else "not the champion"
+    verdict = "DROPPED" if result["dropped"] else "no drop"
+    return [
+        *lines,
+        f"{verdict}: registered model {result['model']}, version {result['version']}, {who}",
+        *(f"  {reason}" for reason in result["reasons"]),
+        f"evaluation {result['number']} of MLflow run {result['run_id']}: {result['ui_command']}",
+    ]
 
 
 def _end(summary: Mapping[str, Any]) -> str:

@@ -16,28 +16,28 @@ from textwrap import indent
 from typing import Any, NoReturn
 
 from rl_training.api.judging import judge
-from rl_training.api.summary import evaluation_numbers, summary_lines
-from rl_training.config.paths import home
-from rl_training.config.reader import compact_config
+from rl_training.api.summary import summary_lines
+from rl_training.config.reading.yaml_text import compact_config
 from rl_training.config.settings import TrainConfig
-from rl_training.envs.validation import ValidationReport, require_valid, validate_env
+from rl_training.envs.validation.validate import ValidationReport, require_valid, validate_env
 from rl_training.errors import CheckpointNotWritten, RunFailed, TrackingError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_to_resume
 from rl_training.experiment.registry import get_algorithm
+from rl_training.runs.locks import job_lock
+from rl_training.runs.single_training import reserve_training
+from rl_training.runs.stopping import DEAF_SECONDS, EXIT_STOPPED, EXIT_TERMINATED, StopTraining, stop_on_signals
 from rl_training.runtime.callbacks import Callback, StopReason
 from rl_training.runtime.checkpoint import Checkpoint, list_checkpoints, open_checkpoint
-from rl_training.runtime.evaluation import EvaluationResult
+from rl_training.runtime.evaluation import EvaluationResult, evaluation_numbers
 from rl_training.runtime.fine_tuning import WeightsOf
-from rl_training.runtime.job_lock import job_lock
-from rl_training.runtime.one_training import reserve_training
 from rl_training.runtime.run_utils import resolve_device
-from rl_training.runtime.stopping import DEAF_SECONDS, EXIT_STOPPED, EXIT_TERMINATED, StopTraining, stop_on_signals
 from rl_training.runtime.trainer import Trainer, TrainResult
+from rl_training.system.paths import home
 from rl_training.tracking import run_files
+from rl_training.tracking.checkpoint_sources import download_checkpoint
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.session import TrackingSession, start_tracking
-from rl_training.tracking.sources import download_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class RunSummary:
     ui: str | None = None
     """Where the run can be seen: an address, or the command that opens the UI."""
     inexact: Sequence[Mapping[str, Any]] = ()
-    """The resumes on the way that may not have been exact; see `rl_training.runtime.inexact`."""
+    """The resumes on the way that may not have been exact; see `rl_training.runtime.inexact_resumes`."""
     unsent: str = ""
     """What is not in MLflow, and what to do; empty where everything is there."""
     resume_words: str = "resume"
@@ -158,7 +158,7 @@ def resume_training(
         overrides: Settings that change: `total_timesteps` for one.
         callbacks: As in `run_training`.
         fine_tune: Begin a new run with the checkpoint's weights alone; see `DefaultExperimentManager.resume`.
-        allow_modules: Modules that a received checkpoint may name; see `rl_training.config.modules`.
+        allow_modules: Modules that a received checkpoint may name; see `rl_training.config.named_modules`.
         track: As in `run_training`.
         offline: As in `run_training`.
 

@@ -15,10 +15,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from rl_training.config import scalars
 from rl_training.config.dqn import DQNConfig
 from rl_training.config.off_policy import OffPolicyConfig
 from rl_training.config.ppo import PPOConfig
+from rl_training.config.reading import scalars
 from rl_training.config.resume_rules import ALIKE, FIXED_IN_FINE_TUNING, REASONS, RULES, Rule
 from rl_training.config.sac import SACConfig
 from rl_training.config.settings import TrainConfig

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from rl_training.config.secrets import redact
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError
+from rl_training.security.secrets import redact
 
 
 class Rule(StrEnum):

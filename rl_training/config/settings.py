@@ -25,7 +25,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from rl_training.config.document import plain_data
-from rl_training.config.secrets import redact
+from rl_training.security.secrets import redact
 
 NATIVE = ("native", "envpool")
 """The kinds of `vectorization` that step many environments in one object, not each by itself."""

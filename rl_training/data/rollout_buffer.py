@@ -14,7 +14,7 @@ import torch
 
 from rl_training.data.arrays import without_records
 from rl_training.errors import CheckpointError
-from rl_training.restored import Count, same_form, typed
+from rl_training.restored_state import Count, same_form, typed
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
-from rl_training.config.secrets import hide
-from rl_training.envs.contract import raised
+from rl_training.envs.contract.step_contract import raised
 from rl_training.errors import FOREIGN_ERRORS
+from rl_training.security.secrets import hide
 
 logger = logging.getLogger(__name__)
 

@@ -15,20 +15,20 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
-from rl_training.config.secrets import hide, resolve_secrets
 from rl_training.config.settings import NATIVE, TrainConfig
+from rl_training.envs.box2d_worlds import with_fresh_world
 from rl_training.envs.closing import close_quietly
-from rl_training.envs.envpool_rows import EnvPoolRows
-from rl_training.envs.extras import missing_extra
-from rl_training.envs.fresh_world import with_fresh_world
-from rl_training.envs.guard import ContractGuard, secrets_of, shown_cause, warnings_hidden
+from rl_training.envs.contract.contract_guard import ContractGuard, secrets_of, shown_cause, warnings_hidden
+from rl_training.envs.env_lookup import find_spec
+from rl_training.envs.episode_replay import EpisodeReplay
+from rl_training.envs.missing_extras import missing_extra
 from rl_training.envs.mujoco_log import log_mujoco_warnings
-from rl_training.envs.native_vector import NativeVectorEnv, make_native
-from rl_training.envs.registered import find_spec
-from rl_training.envs.replay import EpisodeReplay
-from rl_training.envs.vector import MaskedVectorEnv
+from rl_training.envs.vector.envpool_env import EnvPoolRows
+from rl_training.envs.vector.masked_vector_env import MaskedVectorEnv
+from rl_training.envs.vector.native_vector_env import NativeVectorEnv, make_native
 from rl_training.errors import FOREIGN_ERRORS, EnvironmentRefused, error_line
-from rl_training.signal_handlers import put_back
+from rl_training.security.secrets import hide, resolve_secrets
+from rl_training.system.signal_handlers import put_back
 
 T = TypeVar("T")
 

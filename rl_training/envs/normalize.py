@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rl_training.envs.spaces import ObservationEncoder
 from rl_training.errors import CheckpointError, EnvironmentRefused
-from rl_training.restored import Count, finite, same_form, typed
+from rl_training.restored_state import Count, finite, same_form, typed
 
 EPSILON = 1e-8
 """Added to variances before the root."""

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rl_training.envs.leaves import UnsupportedSpace
+from rl_training.envs.space_leaves import UnsupportedSpace
 from rl_training.errors import one_line
 
 MOST_BYTES = 8 * 2**20

@@ -16,8 +16,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rl_training.envs.leaves import Leaf, UnsupportedSpace, leaves
 from rl_training.envs.space_json import space_from_json, space_to_json
+from rl_training.envs.space_leaves import Leaf, UnsupportedSpace, leaves
 
 __all__ = ["ActionCodec", "ObservationEncoder", "UnsupportedSpace", "space_from_json", "space_to_json"]
 

@@ -9,10 +9,10 @@ from typing import Any
 from rl_training.config.settings import TrainConfig
 from rl_training.experiment.loading import config_to_resume
 from rl_training.experiment.registry import get_algorithm
+from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint
 from rl_training.runtime.fine_tuning import WeightsOf
-from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import Trainer
 
 

@@ -7,16 +7,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_training.config.checking import check, examine, refusal
 from rl_training.config.document import MapNode, Place, Scalar, from_python, words_as_mapping
-from rl_training.config.modules import require_word, without_modules
-from rl_training.config.overrides import Overrides, merge, read_overrides
-from rl_training.config.reader import decode, from_json, read_text
+from rl_training.config.named_modules import require_word, without_modules
+from rl_training.config.reading.checking import check, examine, refusal
+from rl_training.config.reading.overrides import Overrides, merge, read_overrides
+from rl_training.config.reading.typed_reader import Fault, TypedReader
+from rl_training.config.reading.yaml_text import decode, from_json, read_text
 from rl_training.config.resume_rules import check_differences, difference, differences
 from rl_training.config.settings import TrainConfig
-from rl_training.config.shipped import find_config
+from rl_training.config.shipped_configs import find_config
 from rl_training.config.suggestions import nearest_word
-from rl_training.config.typed import Fault, TypedReader
 from rl_training.errors import ConfigError
 from rl_training.experiment.registry import get_algorithm, list_algorithms
 
@@ -66,7 +66,8 @@ def config_of_checkpoint(
     Args:
         checkpoint: It.
         overrides: Values that go before the checkpoint's.
-        allow_modules: Modules that the checkpoint may name though it was received; see `rl_training.config.modules`.
+        allow_modules: Modules that the checkpoint may name though it was received; see
+            `rl_training.config.named_modules`.
 
     Raises:
         ConfigError: A line for every fault of the overrides.

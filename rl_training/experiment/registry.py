@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
@@ -77,10 +76,10 @@ def _all() -> dict[str, AlgorithmSpec]:
     return {**_built_in(), **_from_entry_points(), **_registered}
 
 
-@cache
 def _built_in() -> dict[str, AlgorithmSpec]:
-    specs = (import_module(f"rl_training.experiment.{module}").SPEC for module in ("ppo", "dqn", "sac"))
-    return {spec.name: spec for spec in specs}
+    from rl_training.experiment.builtin import SPECS
+
+    return SPECS
 
 
 @cache

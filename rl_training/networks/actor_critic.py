@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rl_training.networks.bodies import ObservationLayout, to_arrays
 from rl_training.networks.distributions import Distribution
+from rl_training.networks.feature_extractors import ObservationLayout, to_arrays
 from rl_training.networks.initialization import POLICY_GAIN, VALUE_GAIN
 from rl_training.networks.observed_mlp import ObservedMLP
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_training.restored import Count, finite, same_form, typed
+from rl_training.restored_state import Count, finite, same_form, typed
 
 
 class FlatAdam:

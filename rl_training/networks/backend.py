@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.networks.captured import CapturedFunction, Record, cuda_graph
+from rl_training.networks.cuda_graphs import CapturedFunction, Record, cuda_graph
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 Array: TypeAlias = Any

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rl_training.errors import CheckpointError
 from rl_training.networks.backend import Array, Backend, backend_of
-from rl_training.restored import finite
+from rl_training.restored_state import finite
 
 ALIGNMENT_BYTES = 64
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from rl_training.networks.backend import Array, Backend
-from rl_training.networks.bodies import ObservationLayout, Observations, VectorBody, make_body
+from rl_training.networks.feature_extractors import ObservationLayout, Observations, VectorBody, make_body
 from rl_training.networks.mlp import StackedMLP
 from rl_training.networks.threads import THREADS
 

@@ -11,7 +11,7 @@ import numpy as np
 from torch import nn
 
 from rl_training.networks.backend import Array
-from rl_training.networks.bodies import ObservationLayout, Observations
+from rl_training.networks.feature_extractors import ObservationLayout, Observations
 from rl_training.networks.initialization import VALUE_GAIN
 from rl_training.networks.observed_mlp import ObservedMLP
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import RunFailed, error_line
-from rl_training.runtime.stopping import StopFlag
+from rl_training.runs.stopping import StopFlag
 
 if TYPE_CHECKING:
     from rl_training.runtime.checkpoint import Checkpoint

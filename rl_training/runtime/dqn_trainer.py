@@ -7,15 +7,15 @@ from pathlib import Path
 
 from rl_training.algorithms.dqn import DQN, check_spaces
 from rl_training.config.dqn import DQNConfig
+from rl_training.runs.single_training import reserve_training
+from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.network_trainer import check_trainable, load_network_policy
 from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
-from rl_training.runtime.one_training import reserve_training
 from rl_training.runtime.policy import Policy
-from rl_training.runtime.setup import ResumeFrom, make_trainer
-from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import Trainer, TrainResult
+from rl_training.runtime.trainer_factory import ResumeFrom, make_trainer
 
 
 class DQNTrainer(OffPolicyTrainer):
@@ -40,7 +40,7 @@ def make_dqn_trainer(
     resume_from: ResumeFrom = None,
     stop: StopFlag | None = None,
 ) -> Trainer:
-    """Returns DQN's trainer; see `rl_training.runtime.setup.make_trainer`."""
+    """Returns DQN's trainer; see `rl_training.runtime.trainer_factory.make_trainer`."""
     return make_trainer(DQNTrainer, config, callbacks, resume_from=resume_from, stop=stop)
 
 

@@ -15,17 +15,17 @@ from typing import Any, Self
 import gymnasium as gym
 import numpy as np
 
-from rl_training.config.paths import working_folder_kept
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.closing import close_quietly
-from rl_training.envs.contract import not_finite
+from rl_training.envs.contract.contract_guard import fault_text, secrets_of
+from rl_training.envs.contract.step_contract import not_finite
 from rl_training.envs.factory import make_env
-from rl_training.envs.guard import fault_text, secrets_of
-from rl_training.envs.leaves import leaves
+from rl_training.envs.space_leaves import leaves
 from rl_training.errors import EnvironmentFault, EnvironmentRefused
+from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runtime.policy import Policy
-from rl_training.runtime.stopping import StopFlag, StopTraining
-from rl_training.signal_handlers import look
+from rl_training.system.paths import working_folder_kept
+from rl_training.system.signal_handlers import look
 
 CONFIDENCE = 0.95
 """Of the interval of the mean."""
@@ -189,6 +189,11 @@ class Evaluator:
         """Closes the environments; a later `run` makes new ones."""
         envs, self._envs = self._envs, []
         close_quietly(self.config.env_id, envs, secrets_of(self.config))
+
+
+def evaluation_numbers(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the numbers that sum an evaluation (as JSON) up, without its single episodes."""
+    return {name: value for name, value in evaluation.items() if not isinstance(value, list)}
 
 
 def evaluate_policy(

@@ -14,26 +14,26 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rl_training.config.checking import check
-from rl_training.config.reader import read_text
+from rl_training.config.reading.checking import check
+from rl_training.config.reading.yaml_text import read_text
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.space_json import space_from_json, space_to_json
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
-from rl_training.envs.training import TrainingEnvs
-from rl_training.envs.validation import CheckSpaces, require_valid, validate_env
-from rl_training.envs.vector import require_count
+from rl_training.envs.training_envs import TrainingEnvs
+from rl_training.envs.validation.validate import CheckSpaces, require_valid, validate_env
+from rl_training.envs.vector.masked_vector_env import require_count
 from rl_training.errors import CheckpointError, ConfigError, one_line
-from rl_training.networks.bodies import fewest_weights
+from rl_training.networks.feature_extractors import fewest_weights
 from rl_training.networks.flat import Layers
-from rl_training.restored import restoring
+from rl_training.restored_state import restoring
+from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, load_policy_state, load_trainer_state
+from rl_training.runtime.checkpoint.manifest import POLICY, TRAINER
 from rl_training.runtime.fine_tuning import CarriedOver, has_training_state
-from rl_training.runtime.manifest import POLICY, TRAINER
 from rl_training.runtime.policy import GreedyPolicy, Policy
 from rl_training.runtime.run_utils import TrainingRun, resolve_device
-from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import Trainer
 
 

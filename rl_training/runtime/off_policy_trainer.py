@@ -20,14 +20,14 @@ from rl_training.config.off_policy import OffPolicyConfig
 from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer
 from rl_training.data.replay_memory import check_memory
-from rl_training.envs.training import TrainingEnvs
-from rl_training.restored import Count, typed
+from rl_training.envs.training_envs import TrainingEnvs
+from rl_training.restored_state import Count, typed
+from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, ReplayStore, WriteShards
-from rl_training.runtime.manifest import REPLAY
+from rl_training.runtime.checkpoint.manifest import REPLAY
 from rl_training.runtime.network_trainer import NetworkAlgorithm, NetworkTrainer
 from rl_training.runtime.run_utils import TrainingRun
-from rl_training.runtime.stopping import StopFlag
 
 STATES = ("train/learning_rate", "train/exploration_rate", "train/entropy_coef")
 """What training sets or moves step by step is logged as it is now; all other metrics of updates are means."""

@@ -15,16 +15,16 @@ import numpy.typing as npt
 from rl_training.algorithms.ppo import PPO, check_spaces
 from rl_training.config.ppo import PPOConfig
 from rl_training.data.rollout_buffer import RolloutBuffer
-from rl_training.envs.training import TrainingEnvs, VectorStep
+from rl_training.envs.training_envs import TrainingEnvs, VectorStep
+from rl_training.runs.single_training import reserve_training
+from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.network_trainer import NetworkTrainer, check_trainable, load_network_policy
-from rl_training.runtime.one_training import reserve_training
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.run_utils import TrainingRun
-from rl_training.runtime.setup import ResumeFrom, make_trainer
-from rl_training.runtime.stopping import StopFlag
 from rl_training.runtime.trainer import Trainer, TrainResult
+from rl_training.runtime.trainer_factory import ResumeFrom, make_trainer
 
 
 class PPOTrainer(NetworkTrainer):
@@ -126,7 +126,7 @@ def make_ppo_trainer(
     resume_from: ResumeFrom = None,
     stop: StopFlag | None = None,
 ) -> Trainer:
-    """Returns PPO's trainer; see `rl_training.runtime.setup.make_trainer`."""
+    """Returns PPO's trainer; see `rl_training.runtime.trainer_factory.make_trainer`."""
     return make_trainer(PPOTrainer, config, callbacks, resume_from=resume_from, stop=stop)
 
 

@@ -22,13 +22,12 @@ from typing import Any
 
 import torch
 
-from rl_training.config.paths import runs_root
-from rl_training.config.programs import program
-from rl_training.config.reader import config_hash, dump_config
-from rl_training.config.secrets import REDACTED, is_secret_name, redact, redact_text
+from rl_training.config.reading.yaml_text import config_hash, dump_config
 from rl_training.config.settings import TrainConfig
-from rl_training.durable import make_directory, sync_directory
 from rl_training.errors import ConfigError, UserError
+from rl_training.runs.locks import remove_lock
+from rl_training.runs.metadata import METADATA, read_metadata
+from rl_training.runs.versions import versions
 from rl_training.runtime.checkpoint import (
     CHECKPOINTS,
     Checkpoint,
@@ -37,11 +36,12 @@ from rl_training.runtime.checkpoint import (
     prune,
     write_checkpoint,
 )
-from rl_training.runtime.checkpoint_files import replace_file, write_file
-from rl_training.runtime.job_lock import remove_lock
-from rl_training.runtime.run_links import refuse_links
-from rl_training.runtime.run_metadata import METADATA, read_metadata
-from rl_training.runtime.versions import versions
+from rl_training.security.planted_links import refuse_links
+from rl_training.security.secrets import REDACTED, is_secret_name, redact, redact_text
+from rl_training.system.durable_files import make_directory, sync_directory
+from rl_training.system.paths import runs_root
+from rl_training.system.programs import program
+from rl_training.system.staged_files import replace_file, write_file
 
 logger = logging.getLogger(__name__)
 

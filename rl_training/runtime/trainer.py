@@ -18,25 +18,25 @@ from typing import Any
 
 import torch
 
-from rl_training.config.paths import way_back
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError, EnvironmentFault, EnvironmentRefused
 from rl_training.networks.threads import THREADS
-from rl_training.opening import Opening
-from rl_training.restored import restoring, typed
+from rl_training.restored_state import restoring, typed
+from rl_training.runs.locks import RunLock
+from rl_training.runs.progress import Progress
+from rl_training.runs.single_training import only_training
+from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runtime.callbacks import Callback, CallbackError, CallbackList, Event, StopReason, TrainerState
 from rl_training.runtime.checkpoint import Checkpoint, WriteShards, has_later, load_policy_state, load_trainer_state
+from rl_training.runtime.checkpoint.manifest import TRAINER
+from rl_training.runtime.checkpoint_saver import LAST_PAUSES, Contents, Saver
 from rl_training.runtime.evaluation import Evaluator
-from rl_training.runtime.inexact import INEXACT, computer, inexact_resumes, record_inexact
-from rl_training.runtime.job_lock import RunLock
-from rl_training.runtime.manifest import TRAINER
-from rl_training.runtime.one_training import only_training
+from rl_training.runtime.inexact_resumes import INEXACT, computer, inexact_resumes, record_inexact
 from rl_training.runtime.policy import Policy
-from rl_training.runtime.progress import Progress
 from rl_training.runtime.run_utils import TrainingRun, discard_training_run
-from rl_training.runtime.saving import LAST_PAUSES, Contents, Saver
-from rl_training.runtime.stopping import StopFlag, StopTraining
 from rl_training.seeding import episode_seeds
+from rl_training.system.constructors import Opening
+from rl_training.system.paths import way_back
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from rl_training.serving.guard import OwnPages, SecretAddress
-from rl_training.serving.local import Announce, loopback_listener
-from rl_training.tracking.pages import find_page
-from rl_training.tracking.store import artifact_root, connect, resolve_tracking_uri, sqlite_path, ui_address
+from rl_training.serving.loopback import Announce, loopback_listener
+from rl_training.serving.owner_only_pages import OwnPages, SecretAddress
+from rl_training.tracking.mlflow_store import artifact_root, connect, resolve_tracking_uri, sqlite_path, ui_address
+from rl_training.tracking.page_links import find_page
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -10,7 +10,7 @@ from base64 import b64encode
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from rl_training.serving.guard import answer
+from rl_training.serving.owner_only_pages import answer
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

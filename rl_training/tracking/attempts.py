@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import NoProgress, TrackingError
+from rl_training.tracking.checkpoint_sources import reaching
+from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri
+from rl_training.tracking.record_forms import AttemptForm
 from rl_training.tracking.run_files import parse_json
-from rl_training.tracking.run_forms import AttemptForm
-from rl_training.tracking.sources import reaching
-from rl_training.tracking.store import connect, resolve_tracking_uri
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

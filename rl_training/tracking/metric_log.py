@@ -16,11 +16,11 @@ from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
+from rl_training.runs.locks import require_ours
 from rl_training.runtime.callbacks import Callback, TrainerState
-from rl_training.runtime.job_lock import require_ours
-from rl_training.runtime.plain_json import NotReadable, parse_json
+from rl_training.security.plain_json import NotReadable, parse_json
 from rl_training.tracking import run_files
-from rl_training.tracking.run_forms import MetricLine
+from rl_training.tracking.record_forms import MetricLine
 
 logger = logging.getLogger(__name__)
 

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rl_training.config.programs import program
 from rl_training.errors import TrackingError
 from rl_training.runtime.fine_tuning import CarriedOver
-from rl_training.runtime.inexact import INEXACT
-from rl_training.tracking.description import NOTE
-from rl_training.tracking.naming import MAX_TAG, legal_name, shorten
-from rl_training.tracking.store import (
+from rl_training.runtime.inexact_resumes import INEXACT
+from rl_training.system.programs import program
+from rl_training.tracking.mlflow_names import MAX_TAG, legal_name, shorten
+from rl_training.tracking.mlflow_store import (
     connect,
     get_or_create_experiment,
     no_resend,
@@ -22,6 +21,7 @@ from rl_training.tracking.store import (
     ui_address,
     ui_hint,
 )
+from rl_training.tracking.run_description import NOTE
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

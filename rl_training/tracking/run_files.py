@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rl_training.durable import make_directory, sync_directory, sync_file
 from rl_training.errors import TrackingError
-from rl_training.runtime import manifest, plain_json
-from rl_training.runtime.job_lock import SHIPPER_LOCK
-from rl_training.runtime.plain_json import NotReadable
+from rl_training.runs.locks import SHIPPER_LOCK
+from rl_training.security import plain_json
+from rl_training.security.plain_json import NotReadable
+from rl_training.system.durable_files import make_directory, sync_directory, sync_file
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ def read_json(path: Path, form: Any = dict[str, Any]) -> Any:
         form: One of `run_forms`.
     """
     try:
-        return manifest.read_json(path, form)
+        return plain_json.read_json(path, form)
     except FileNotFoundError:
         return None
     except (OSError, NotReadable) as error:

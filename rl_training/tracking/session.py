@@ -20,22 +20,22 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import rl_training
-from rl_training.config.paths import URI_VARIABLE
-from rl_training.config.programs import program
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import RunTakenOver, TrackingError
-from rl_training.opening import closes_on_error, ended_by
-from rl_training.runtime.job_lock import require_ours
-from rl_training.runtime.stopping import StopFlag
+from rl_training.runs.locks import require_ours
+from rl_training.runs.stopping import StopFlag
+from rl_training.system.constructors import closes_on_error, ended_by
+from rl_training.system.paths import URI_VARIABLE
+from rl_training.system.programs import program
 from rl_training.tracking import run_files
-from rl_training.tracking.cursor import count_unsent
-from rl_training.tracking.description import describe_run
 from rl_training.tracking.metric_log import MetricLog, cut_damaged
-from rl_training.tracking.run_forms import Shipped
-from rl_training.tracking.shipment import ShipReport
-from rl_training.tracking.shipper import LOADED
-from rl_training.tracking.start_watch import StartWatch
-from rl_training.tracking.store import is_server, resolve_tracking_uri, without_credentials
+from rl_training.tracking.mlflow_store import is_server, resolve_tracking_uri, without_credentials
+from rl_training.tracking.record_forms import Shipped
+from rl_training.tracking.run_description import describe_run
+from rl_training.tracking.shipping.shipment import ShipReport
+from rl_training.tracking.shipping.shipper import LOADED
+from rl_training.tracking.shipping.start_watch import StartWatch
+from rl_training.tracking.shipping.upload_progress import count_unsent
 
 logger = logging.getLogger(__name__)
 
@@ -195,7 +195,7 @@ class TrackingSession:
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         with (self.run_dir / run_files.LOG).open("a") as log:
             command = subprocess.Popen(
-                [sys.executable, "-P", "-m", "rl_training.tracking.shipper", str(self.run_dir)],
+                [sys.executable, "-P", "-m", "rl_training.tracking.shipping.shipper", str(self.run_dir)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_training.config import scalars
 from rl_training.config.document import ListNode, MapNode, Node
-from rl_training.config.reader import decode, read_text
+from rl_training.config.reading import scalars
+from rl_training.config.reading.yaml_text import decode, read_text
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.runtime.checkpoint import Checkpoint, open_checkpoint
-from rl_training.runtime.manifest import CONFIG, MANIFEST, POLICY, one_line, open_plain_file
-from rl_training.tracking.sources import MODEL_DATA, fetch_part, list_version
+from rl_training.runtime.checkpoint.manifest import CONFIG, MANIFEST, POLICY, one_line
+from rl_training.security.plain_json import open_plain_file
+from rl_training.tracking.checkpoint_sources import MODEL_DATA, fetch_part, list_version
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion

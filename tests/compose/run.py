@@ -20,13 +20,14 @@ from typing import Any
 
 from base_images import base_images, remove_stand_ins
 from commands import TestFailed, phase, require, say
-from common import provenance, usable_cpus, write_json
 from engine import STORES, Engine, engine
 from flow_checks import Flows, check_commit, check_flows, check_links
 from kill_checks import check_graceful_stop, check_kills
 from network_checks import check_database, check_pages
 from stack import Stack
 from starts import measure_starts
+
+from benchmarks.provenance import provenance, usable_cpus, write_json
 
 
 def main() -> int:

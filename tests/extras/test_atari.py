@@ -10,7 +10,7 @@ from rl_training.data.replay_frames import FrameReplayBuffer
 from rl_training.data.replay_memory import check_memory
 from rl_training.envs.factory import make_env
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
-from rl_training.envs.training import TrainingEnvs
+from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.errors import ConfigError
 from rl_training.experiment.loading import load_config
 from rl_training.runtime.workflows import evaluate_checkpoint

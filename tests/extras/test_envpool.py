@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from rl_training.config.ppo import PPOConfig
-from rl_training.envs.training import TrainingEnvs
-from rl_training.envs.validation import validate_env
+from rl_training.envs.training_envs import TrainingEnvs
+from rl_training.envs.validation.validate import validate_env
 from rl_training.errors import EnvironmentRefused
 
 

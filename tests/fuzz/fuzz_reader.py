@@ -27,22 +27,22 @@ from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer
 from rl_training.errors import ConfigError, RLTrainingError
 from rl_training.experiment.loading import config_from_mapping, config_of_checkpoint, load_config
+from rl_training.promotion.decision import read_decision, result_of
+from rl_training.promotion.monitoring_run import read_evaluation
 from rl_training.runtime.checkpoint import open_checkpoint
-from rl_training.runtime.checkpoint_reading import best_path
-from rl_training.runtime.download import read_download
-from rl_training.runtime.plain_state import policy_sha256, to_plain
-from rl_training.runtime.replay_shards import load_replay
+from rl_training.runtime.checkpoint.downloaded import read_download
+from rl_training.runtime.checkpoint.plain_state import policy_sha256, to_plain
+from rl_training.runtime.checkpoint.reading import best_path
+from rl_training.runtime.checkpoint.replay_shards import load_replay
 from rl_training.runtime.run_utils import open_training_run
 from rl_training.runtime.workflows import load_policy
 from rl_training.tracking import run_files
 from rl_training.tracking.attempts import attempts_in
-from rl_training.tracking.cursor import count_unsent, load_cursor
-from rl_training.tracking.decision import read_decision, result_of
-from rl_training.tracking.ending import end_status
-from rl_training.tracking.follow import Follower
-from rl_training.tracking.monitoring_run import read_evaluation
-from rl_training.tracking.shipment import Shipment
-from rl_training.tracking.sync import store_of_run
+from rl_training.tracking.ended_runs import end_status
+from rl_training.tracking.shipping.line_follower import Follower
+from rl_training.tracking.shipping.shipment import Shipment
+from rl_training.tracking.shipping.sync import store_of_run
+from rl_training.tracking.shipping.upload_progress import count_unsent, load_cursor
 from rl_training.tracking.version_files import check_description
 
 ROOM = 64 * 2**20

@@ -17,15 +17,15 @@ from rl_training.config.dqn import DQNConfig
 from rl_training.config.ppo import PPOConfig
 from rl_training.config.sac import SACConfig
 from rl_training.config.settings import TrainConfig
+from rl_training.runtime.checkpoint.plain_state import policy_sha256
+from rl_training.runtime.checkpoint.tensor_file import read_tensor_file
 from rl_training.runtime.dqn_trainer import DQNTrainer
-from rl_training.runtime.plain_state import policy_sha256
 from rl_training.runtime.ppo_trainer import PPOTrainer
 from rl_training.runtime.run_utils import TrainingRun, create_training_run
 from rl_training.runtime.sac_trainer import SACTrainer
-from rl_training.runtime.tensor_file import read_tensor_file
 from rl_training.tracking import run_files
-from rl_training.tracking.description import describe_run
 from rl_training.tracking.metric_log import MetricLog
+from rl_training.tracking.run_description import describe_run
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 ALGORITHMS = ("ppo", "dqn", "sac")

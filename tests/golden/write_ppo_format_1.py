@@ -17,8 +17,8 @@ sys.path.insert(0, str(GOLDEN.parents[1]))
 
 from rl_training.config.ppo import PPOConfig  # noqa: E402
 from rl_training.experiment.default_manager import DefaultExperimentManager  # noqa: E402
+from rl_training.runs.stopping import StopFlag  # noqa: E402
 from rl_training.runtime.callbacks import Callback, TrainerState  # noqa: E402
-from rl_training.runtime.stopping import StopFlag  # noqa: E402
 
 
 class StopInUpdate(StopFlag):

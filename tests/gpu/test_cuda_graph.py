@@ -7,7 +7,7 @@ import torch
 from rl_training import TrainResult
 from rl_training.networks import flat
 from rl_training.networks.backend import Backend
-from rl_training.networks.captured import CapturedFunction
+from rl_training.networks.cuda_graphs import CapturedFunction
 from rl_training.runtime.checkpoint import load_policy_state, open_checkpoint
 from tests.trainings import TRAININGS
 

@@ -56,6 +56,6 @@ def services(tmp_path_factory: pytest.TempPathFactory, store_template: Path) -> 
 
 @pytest.fixture(scope="session")
 def services_client(services: Services) -> Any:
-    from rl_training.tracking.store import connect
+    from rl_training.tracking.mlflow_store import connect
 
     return connect(f"sqlite:///{services.home}/mlflow.db")

@@ -19,9 +19,9 @@ from shaky_proxy import ShakyProxy
 from rl_training.errors import TrackingError
 from rl_training.tracking import run_files
 from rl_training.tracking.mlflow_run import RunDeleted
+from rl_training.tracking.mlflow_store import connect
 from rl_training.tracking.session import TrackingSession, start_tracking
-from rl_training.tracking.store import connect
-from rl_training.tracking.sync import sync
+from rl_training.tracking.shipping.sync import sync
 
 pytestmark = pytest.mark.services
 
@@ -190,7 +190,7 @@ import resource
 import psutil
 
 def shipper():
-    (process,) = [p for p in psutil.Process().children() if "rl_training.tracking.shipper" in p.cmdline()]
+    (process,) = [p for p in psutil.Process().children() if "rl_training.tracking.shipping.shipper" in p.cmdline()]
     return process
 
 def fill(filler):

@@ -8,7 +8,7 @@ import time
 import pytest
 from mlflow_store import make_run, of_another_machine, stored_points
 
-from rl_training.runtime.job_lock import take_over
+from rl_training.runs.locks import take_over
 from rl_training.tracking import run_files
 from rl_training.tracking.attempts import attempts_at
 from rl_training.tracking.session import start_tracking
@@ -20,7 +20,7 @@ import sys
 from pathlib import Path
 from rl_training.errors import RunTakenOver
 from rl_training.experiment.loading import load_config
-from rl_training.runtime.job_lock import RunLock
+from rl_training.runs.locks import RunLock
 from rl_training.tracking.session import start_tracking
 run_dir = Path(sys.argv[1])
 with start_tracking(run_dir, load_config(run_dir / "config.yaml")) as session, RunLock(run_dir):

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 from mlflow_server import Server, free_port, wait_for
 from mlflow_store import GOOD, WEAK, run_with_policy
-from promotion_pairs import compete, holds
 
+from benchmarks.promotion.promotion_pairs import compete, holds
 from rl_training.api.promotion import promote_candidate
-from rl_training.config.paths import embedded_tracking_uri
-from rl_training.tracking.registry import champion_of
-from rl_training.tracking.store import connect
+from rl_training.promotion.model_registry import champion_of
+from rl_training.system.paths import embedded_tracking_uri
+from rl_training.tracking.mlflow_store import connect
 
 pytestmark = pytest.mark.services
 
@@ -52,7 +52,7 @@ def champion(server: Server) -> str:
 
 
 def test_of_two_processes_at_once_the_better_is_champion(server):
-    """As in `benchmarks/promotion_pairs.py`, which plays 20 pairs: one with each of the two a moment earlier."""
+    """As in `benchmarks/promotion/promotion_pairs.py`, which plays 20 pairs: one pair with each first."""
     result = compete(server.uri, server.folder, 2)
     assert holds(result), result["played"]
     worse_first, better_first = result["played"]

@@ -17,11 +17,11 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from services_support import ENV_SECRET, TINY, Services, eventually, mlflow_run
 
-from flows import dead_runs
-from flows.deploy import deploy
-from flows.doctor import examine
-from flows.worker import LABEL, unfinished_runs
 from rl_training.errors import UserError
+from rl_training.services import crash_automations
+from rl_training.services.deploy import deploy
+from rl_training.services.doctor import examine
+from rl_training.services.worker import LABEL, unfinished_runs
 
 pytestmark = pytest.mark.services
 
@@ -63,13 +63,13 @@ def project(gate: Path) -> Path:
     entries = [
         {
             "name": "mine",
-            "entrypoint": "flows.train.train_flow",
+            "entrypoint": "rl_training.flows.train.train_flow",
             "parameters": {"overrides": {**training, **off}},
             "concurrency_limit": 1,
         },
         {
             "name": "hourly",
-            "entrypoint": "flows.retrain.retrain_flow",
+            "entrypoint": "rl_training.flows.retrain.retrain_flow",
             "parameters": {"overrides": hourly},
             "schedules": [{"slug": "hourly", "interval": 3_600, "timezone": "UTC"}],
             "concurrency_limit": {"limit": 1, "collision_strategy": "CANCEL_NEW"},
@@ -200,10 +200,10 @@ def states(services: Services, deployment: str) -> list[str]:
 def test_silence_and_a_start_that_does_not_come_are_crashes_and_nothing_else_is(
     services: Services, deployed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_runs, "SILENCE_SECONDS", 10)
-    monkeypatch.setattr(dead_runs, "START_SECONDS", 10)
+    monkeypatch.setattr(crash_automations, "SILENCE_SECONDS", 10)
+    monkeypatch.setattr(crash_automations, "START_SECONDS", 10)
     with get_client(sync_client=True) as client:
-        assert set(dead_runs.install_automations(client).values()) == {"updated"}
+        assert set(crash_automations.install_automations(client).values()) == {"updated"}
     tagged, others = ["rl-training"], ["of another team"]
     silent = flow_run_of_no_process(services, tagged, "Pending", "Running")
     starting = flow_run_of_no_process(services, tagged, "Pending")
@@ -219,7 +219,7 @@ def test_silence_and_a_start_that_does_not_come_are_crashes_and_nothing_else_is(
     assert [services.state(done), services.state(foreign)] == ["Completed", "Running"]
     monkeypatch.undo()
     with temporary_settings({PREFECT_API_URL: services.api_url}), get_client(sync_client=True) as client:
-        assert set(dead_runs.install_automations(client).values()) == {"updated"}
+        assert set(crash_automations.install_automations(client).values()) == {"updated"}
 
 
 def flow_run_of_no_process(services: Services, tags: list[str], *state_names: str, **fields: Any) -> str:
@@ -243,7 +243,7 @@ def heartbeat(services: Services, flow_run: str, tags: list[str]) -> None:
 
 
 def test_doctor_names_what_is_wrong_and_what_to_do(services: Services, deployed: dict[str, Any]) -> None:
-    pool, (silence, _) = "/work_pools/rl-training", dead_runs.automations()
+    pool, (silence, _) = "/work_pools/rl-training", crash_automations.automations()
     promoting = f"/deployments/{services.get('/deployments/name/promote-flow/default')['id']}"
     services.patch(pool, {"is_paused": True})
     services.patch(promoting, {"concurrency_limit": None})

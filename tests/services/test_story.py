@@ -82,7 +82,7 @@ def user(services: Stack) -> Services:
 
 @pytest.fixture(scope="module")
 def registry(services: Stack) -> Any:
-    from rl_training.tracking.store import connect
+    from rl_training.tracking.mlflow_store import connect
 
     return connect(services.mlflow_uri)
 

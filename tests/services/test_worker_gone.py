@@ -34,7 +34,7 @@ def deployment(services: Services, tmp_path_factory: pytest.TempPathFactory) -> 
     """A training without an end, in a pool of its own."""
     entry = {
         "name": "endless",
-        "entrypoint": "flows.train.train_flow",
+        "entrypoint": "rl_training.flows.train.train_flow",
         "parameters": {"config": "ppo/cartpole", "overrides": SLOW},
         "work_pool": {"name": POOL},
     }

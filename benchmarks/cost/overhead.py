@@ -1,0 +1,150 @@
+"""Overhead: what the flow and tracking cost, beside the same training without them.
+
+Runs of `train-flow`, tracked in MLflow, alternate with runs of `rl-training train --no-track`; each in a process of its
+own with one thread, with the same evaluations and checkpoints. Compared are
+
+- `cpu_ratio`: the training thread's CPU time inside `Trainer.train()`, median against median;
+- `added_once_seconds`: the wall time of the whole flow without its training, less the same of the plain run. Imports,
+  the start of the Prefect server, and the wait for MLflow's import in the shipper are not in it; nor is promotion,
+  which is switched off, since it plays episodes of its own. The wait for the shipper's last word is in it, and also
+  listed by itself.
+
+    python -m benchmarks.cost.overhead --config configs/ppo/cartpole.yaml --pairs 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.provenance import config_name, provenance, run_json, write_json
+
+
+def main() -> None:
+    arguments = _parse()
+    if arguments.only is not None:
+        print(json.dumps(KINDS[arguments.only](arguments.config, arguments.set)))
+        return
+    with tempfile.TemporaryDirectory(prefix="overhead-") as home:
+        _run("flow", arguments, Path(home))  # makes the databases, which is done once for all runs
+        pairs = [
+            {kind: _run(kind, arguments, Path(home)) for kind in (("plain", "flow") if i % 2 else ("flow", "plain"))}
+            for i in range(arguments.pairs)
+        ]
+    summary = summarize(pairs)
+    result = {"benchmark": "overhead", "config": arguments.config, "overrides": arguments.set}
+    name = f"overhead-{config_name(arguments.config)}"
+    path = write_json(name, {**result, "summary": summary, "pairs": pairs, **provenance()})
+    print(json.dumps(summary))
+    print(f"written: {path}")
+
+
+def summarize(pairs: list[dict[str, dict[str, float]]]) -> dict[str, float]:
+    """Returns the medians over the pairs, and what they come to."""
+    cpu = {kind: median(pair[kind]["cpu_seconds"] for pair in pairs) for kind in KINDS}
+    around = {kind: median(_around_training(pair[kind]) for pair in pairs) for kind in KINDS}
+    return {
+        "pairs": len(pairs),
+        "cpu_seconds_flow": cpu["flow"],
+        "cpu_seconds_plain": cpu["plain"],
+        "cpu_ratio": cpu["flow"] / cpu["plain"],
+        "around_training_seconds_flow": around["flow"],
+        "around_training_seconds_plain": around["plain"],
+        "added_once_seconds": around["flow"] - around["plain"],
+        "shipper_end_seconds": median(pair["flow"]["shipper_end_seconds"] for pair in pairs),
+    }
+
+
+def _around_training(run: dict[str, float]) -> float:
+    return run["wall_seconds"] - run["train_seconds"] - run["shipper_start_seconds"]
+
+
+def run_flow(config: str, overrides: list[str]) -> dict[str, float]:
+    """Runs train-flow, tracked; a server is up and everything is imported before the clock starts."""
+    for module in (
+        "mlflow",
+        "rl_training.flows.train",
+        "rl_training.flows.pipeline",
+        "rl_training.flows.tasks",
+        "rl_training.api.training",
+    ):
+        import_module(module)
+    from rl_training.cli.progress_display import make_progress
+    from rl_training.services.embedded_server import embedded_server
+    from rl_training.services.flow_runner import run_train_flow
+    from rl_training.tracking import session
+
+    starting: list[float] = []
+    ending: list[float] = []
+    session.TrackingSession.ready = _timed(session.TrackingSession.ready, starting)  # type: ignore[method-assign]
+    session.TrackingSession.finish = _timed(session.TrackingSession.finish, ending)  # type: ignore[method-assign]
+    with embedded_server():
+        began = time.perf_counter()
+        overrides = [*overrides, "promotion.enabled=false"]
+        summary = run_train_flow(config, overrides, [make_progress()]).to_dict()
+        wall = time.perf_counter() - began
+    return _numbers(summary, wall, sum(starting), sum(ending))
+
+
+def run_plain(config: str, overrides: list[str]) -> dict[str, float]:
+    """Runs `rl-training train --no-track`; everything is imported before the clock starts."""
+    from rl_training.api.training import run_training
+    from rl_training.cli.progress_display import make_progress
+    from rl_training.experiment.loading import load_config
+
+    began = time.perf_counter()
+    summary = run_training(load_config(config, overrides), [make_progress()], track=False).to_dict()
+    return _numbers(summary, time.perf_counter() - began)
+
+
+KINDS: dict[str, Callable[[str, list[str]], dict[str, float]]] = {"flow": run_flow, "plain": run_plain}
+
+
+def _numbers(
+    summary: dict[str, Any], wall: float, shipper_start: float = 0.0, shipper_end: float = 0.0
+) -> dict[str, float]:
+    return {
+        "cpu_seconds": summary["cpu_seconds"],
+        "wall_seconds": wall,
+        "train_seconds": summary["num_timesteps"] / summary["steps_per_second"],
+        "shipper_start_seconds": shipper_start,
+        "shipper_end_seconds": shipper_end,
+        "return_mean": summary["evaluation"]["return_mean"],
+    }
+
+
+def _timed(function: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            seconds.append(time.perf_counter() - began)
+
+    return call
+
+
+def _run(kind: str, arguments: argparse.Namespace, home: Path) -> dict[str, float]:
+    flags = [word for override in arguments.set for word in ("--set", override)]
+    command = ["-m", "benchmarks.cost.overhead", "--only", kind, "--config", arguments.config, *flags]
+    return run_json(command, home)
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure what the flow and tracking cost.")
+    parser.add_argument("--config", default="configs/ppo/cartpole.yaml", help="what is trained (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, default=5, help="runs of each of the two (default: %(default)s)")
+    parser.add_argument("--set", action="append", default=[], help="override a setting: key=value; repeatable")
+    parser.add_argument("--only", choices=("flow", "plain"), help="run one of the two in this process")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

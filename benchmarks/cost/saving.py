@@ -1,0 +1,184 @@
+"""Saving: how long training stands still for a replay buffer, and what is written when little of it is new.
+
+A ring of image-like transitions is filled without anything having been written of it. This is the worst case: in a run,
+whole shards are written as training goes. Then two checkpoints are taken, the second after 1 % of new transitions, by
+the parts that a run uses. A loop that samples batches and stores steps stands for training. Of each checkpoint:
+
+- `stand_still_seconds`: what the call took that takes the checkpoint;
+- `longest_step_seconds`: the longest step of the loop while it was written; `..._before`, of as long a time before;
+- `steps_per_second`: of the loop meanwhile, and before;
+- `whole_seconds`: from the call until the checkpoint had its final name;
+- `new_transitions`, `written_bytes`: what was new in the buffer, and then in the run's directory.
+
+`peak_memory` is that of the process, less what it had before the buffer, over the buffer's size. `plain` is what the
+machine does at best with as many bytes: a copy in memory, and a write to one file with a sync. `load_average` is that
+of the machine before, over a minute: what else ran meanwhile makes every number larger.
+
+    python -m benchmarks.cost.saving --gigabytes 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+
+from benchmarks.provenance import provenance, write_json
+from benchmarks.speed.meter import peak_memory
+from rl_training.config.dqn import DQNConfig
+from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.runs.progress import Progress
+from rl_training.runtime.checkpoint import Checkpoint, ReplayStore, checkpoint_name, load_replay
+from rl_training.runtime.checkpoint.manifest import REPLAY
+from rl_training.runtime.checkpoint_saver import Contents, Saver
+from rl_training.runtime.run_utils import TrainingRun
+
+OBSERVATION = (64, 64)
+BATCH = 32
+WEIGHTS = 1_000_000
+"""Of the network that is saved besides, with two moments each."""
+
+
+class Training:
+    """A full ring and a loop like that of an off-policy algorithm, without the learning."""
+
+    def __init__(self, run_dir: Path, capacity: int) -> None:
+        self.run_dir, self.checkpoint = run_dir, Path()
+        self.store, self.buffer, self.progress = ReplayStore(run_dir / REPLAY), make_buffer(capacity), Progress()
+        config = DQNConfig(env_id="None-v0", total_timesteps=2_000_000)
+        self.saver = Saver(TrainingRun(run_dir, "benchmark"), config, self._whole)
+        self._rng = np.random.default_rng(0)
+        self._frames = self._rng.integers(0, 256, (257, *OBSERVATION), np.uint8)
+        self._states = {name: torch.randn(WEIGHTS) for name in ("weights", "mean", "square")}
+        for array in (self.buffer.obs, self.buffer.next_obs):
+            for first in range(0, capacity, 257):
+                array[first : first + 257, 0] = self._frames[: capacity - first]
+        self.buffer.total = capacity
+
+    def step(self, until: int) -> float:
+        """Samples a batch, and stores a step while there are fewer than `until`; returns the seconds that it took."""
+        began, i = time.perf_counter(), self.buffer.total
+        self.buffer.sample(BATCH, self._rng)
+        if i < until:
+            self.store.make_room(self.buffer)
+            flag, (frame, following) = np.array([False]), self._frames[[i % 257, (i + 1) % 257]]
+            self.buffer.add(frame, np.array([i]), np.array([1.0]), following, flag, flag)
+        return time.perf_counter() - began
+
+    def save(self, until: int, new: int) -> dict[str, float]:
+        """Takes a checkpoint and goes on in the loop while it is written.
+
+        Args:
+            until: Number of transitions at which the loop stores no more.
+            new: How many of those in the buffer are in no checkpoint.
+        """
+        files, target = self._files(), self.run_dir / "checkpoints" / checkpoint_name(self.buffer.total)
+        self.progress.num_timesteps = self.buffer.total
+        began = time.perf_counter()
+        self.saver.begin(self.progress, self._contents)
+        stand_still, steps = time.perf_counter() - began, [self.step(until)]
+        while not target.exists():
+            steps.append(self.step(until))
+        whole = time.perf_counter() - began
+        self.saver.end()
+        before = [self.step(0) for _ in range(len(steps))]
+        return {
+            "stand_still_seconds": stand_still,
+            "longest_step_seconds": max(steps),
+            "longest_step_seconds_before": max(before),
+            "steps_per_second": len(steps) / sum(steps),
+            "steps_per_second_before": len(before) / sum(before),
+            "whole_seconds": whole,
+            "new_transitions": new,
+            "written_bytes": sum(size for inode, size in self._files().items() if inode not in files),
+        }
+
+    def _contents(self) -> Contents:
+        policy, moments = (
+            {"weights": self._states["weights"]},
+            {name: self._states[name] for name in ("mean", "square")},
+        )
+        return Contents(policy=policy, trainer=moments, extra={}, shards=self.store.seal(self.buffer))
+
+    def _whole(self, checkpoint: Checkpoint, is_best: bool) -> None:
+        self.checkpoint = checkpoint
+
+    def _files(self) -> dict[int, int]:
+        """Returns the sizes of the run's files, each once however many names it has."""
+        stats = [path.stat() for path in self.run_dir.rglob("*") if path.is_file()]
+        return {stat.st_ino: stat.st_size for stat in stats}
+
+
+def make_buffer(capacity: int) -> ReplayBuffer:
+    """Returns an empty ring."""
+    return ReplayBuffer(capacity, 1, OBSERVATION, np.dtype(np.uint8), (), np.dtype(np.int64))
+
+
+def measure(folder: Path, gigabytes: float) -> dict[str, Any]:
+    """Returns what `main` writes down.
+
+    Raises:
+        RuntimeError: The last checkpoint does not hold what the buffer held when it was taken.
+    """
+    warm_up = Training(folder / "warm_up", 100)
+    warm_up.save(110, 100)
+    warm_up.saver.close()
+    before = psutil.Process().memory_info().rss
+    capacity = int(gigabytes * 1e9 / (2 * np.prod(OBSERVATION)))
+    training, new = Training(folder / "run", capacity), capacity // 100
+    buffer = training.buffer
+    first = training.save(capacity + new, capacity)
+    while buffer.total < capacity + new:
+        training.step(capacity + new)
+    second = training.save(0, new)
+    training.saver.close()
+    peak = peak_memory() - before
+    restored = make_buffer(capacity)
+    load_replay(training.checkpoint, restored)
+    if any(not np.array_equal(array, restored.arrays()[name]) for name, array in buffer.arrays().items()):
+        raise RuntimeError("what was saved is not what the buffer holds")
+    return {
+        "buffer_bytes": buffer.nbytes,
+        "transitions": capacity,
+        "first": {**first, "plain": plain(folder, first["written_bytes"])},
+        "second": {**second, "plain": plain(folder, second["written_bytes"])},
+        "peak_memory": peak / buffer.nbytes,
+    }
+
+
+def plain(folder: Path, size: float) -> dict[str, float]:
+    """Returns the seconds of a plain copy of `size` bytes, into memory that is there, and of a plain write."""
+    source, target = np.random.default_rng(0).bytes(int(size)), np.ones(int(size), np.uint8)
+    began = time.perf_counter()
+    target[:] = np.frombuffer(source, np.uint8)
+    copied = time.perf_counter()
+    with (folder / "plain").open("wb") as file:
+        file.write(source)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"copy_seconds": copied - began, "write_seconds": time.perf_counter() - copied}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure how long training stands still for a checkpoint.")
+    parser.add_argument("--gigabytes", type=float, default=1.0, help="size of the replay buffer")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory(prefix="saving-") as folder:
+        result = measure(Path(folder), arguments.gigabytes)
+    path = write_json("saving", {"benchmark": "saving", "load_average": load, **result, **provenance()})
+    print(json.dumps(result, indent=2))
+    print(f"written: {path}")
+
+
+if __name__ == "__main__":
+    main()

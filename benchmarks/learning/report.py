@@ -1,0 +1,168 @@
+"""The table and the picture of the learning benchmark, made from its JSON files alone.
+
+    python -m benchmarks.learning.report
+
+draws `benchmarks/results/learning.png` and brings the table of docs/learning.md up to date.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scipy import stats
+
+from benchmarks.learning.tasks import TASKS, Task
+from benchmarks.provenance import RESULTS, ROOT
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+PAGE = ROOT / "docs" / "learning.md"
+PICTURE = "learning.png"
+COLUMNS = 4
+COLORS = {"DQN": "#0072b2", "SAC": "#d55e00", "PPO": "#009e73"}
+"""Of Okabe and Ito, which most colour-blind people can tell apart."""
+BAR, PUBLISHED = "#222222", "#888888"
+
+_BLOCK = re.compile(r"(<!-- learning results -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """What one panel shows: greedy periodic evaluations of each seed, and their interquartile mean."""
+
+    seeds: tuple[list[tuple[float, float]], ...]
+    """(step, mean return) of each seed."""
+    middle: list[tuple[float, float]]
+    """(step, interquartile mean over the seeds) where all seeds were evaluated."""
+
+
+def write_report(results: Path) -> None:
+    """Draws the picture of the results in a folder; of the repository's own, also brings the page up to date."""
+    measured = read_results(results)
+    if not measured:
+        print(f"{results} has no results of the table's tasks; there is nothing to report")
+        return
+    draw(measured, results / PICTURE)
+    print(table(measured))
+    print(f"drawn: {results / PICTURE}")
+    if results == RESULTS:
+        PAGE.write_text(updated(PAGE.read_text(encoding="utf-8"), measured), encoding="utf-8")
+        print(f"updated: {PAGE}")
+
+
+def read_results(results: Path) -> dict[Task, dict[str, Any]]:
+    """Returns what was measured, in the table's order; tasks that were not are left out."""
+    paths = {task: results / f"learning-{task.name}.json" for task in TASKS}
+    return {task: json.loads(path.read_text(encoding="utf-8")) for task, path in paths.items() if path.exists()}
+
+
+def updated(page: str, measured: dict[Task, dict[str, Any]]) -> str:
+    """Returns the page with the block `<!-- learning results -->` ... `<!-- end -->` written anew."""
+    return _BLOCK.sub(lambda match: f"{match[1]}\n{table(measured)}\n\n{match[2]}", page)
+
+
+def table(measured: dict[Task, dict[str, Any]]) -> str:
+    """Returns the Markdown table of what was measured beside what was published."""
+    return "\n".join(_rows(measured))
+
+
+def _rows(measured: dict[Task, dict[str, Any]]) -> Iterator[str]:
+    yield "| task | steps | IQM [95 % interval] | lowest seed | seeds | at least | reached | published | its steps |"
+    yield "|---|---:|---:|---:|---:|---:|---|---:|---:|"
+    for task, result in measured.items():
+        summary = result["summary"]
+        score = f"{summary['iqm']:.1f}"
+        if "iqm_low" in summary:
+            score += f" [{summary['iqm_low']:.1f}, {summary['iqm_high']:.1f}]"
+        cells = [
+            task.title,
+            f"{max(run['num_timesteps'] for run in result['seeds']):,}",
+            score,
+            f"{summary['lowest']:.1f}",
+            str(summary["seeds"]),
+            f"{task.bar:g}",
+            "yes" if summary["iqm"] >= task.bar else "**no**",
+            f"{task.published.mean:.1f} ± {task.published.std:.1f}",
+            f"{task.published.steps:,}",
+        ]
+        yield f"| {' | '.join(cells)} |"
+
+
+def curves(result: dict[str, Any]) -> Curves:
+    """Returns what a panel shows of one result."""
+    seeds = tuple([(step, value) for step, value in run["evaluation_returns"]] for run in result["seeds"])
+    by_step = [dict(seed) for seed in seeds]
+    common = sorted(set.intersection(*(set(points) for points in by_step)))
+    middle = [(step, float(stats.trim_mean([points[step] for points in by_step], 0.25))) for step in common]
+    return Curves(seeds, middle)
+
+
+def draw(measured: dict[Task, dict[str, Any]], path: Path) -> None:
+    """Draws a panel for each task."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+    from matplotlib.lines import Line2D
+
+    columns = min(COLUMNS, len(measured))
+    rows = -(-len(measured) // columns)
+    layout = ConstrainedLayoutEngine(hspace=0.06, wspace=0.03)
+    height = 2.7 * rows + (0.7 if columns > 2 else 1.7)  # the key stands above, in one row where there is room
+    figure = Figure(figsize=(3.6 * columns, height), layout=layout)
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for i, panel in enumerate(panels.flat):
+        panel.set_visible(i < len(measured))
+    for panel, (task, result) in zip(panels.flat, measured.items(), strict=False):
+        _draw_panel(panel, task, result)
+    figure.supxlabel("environment steps (thousands)", fontsize="medium")
+    figure.supylabel("return of the greedy policy", fontsize="medium")
+    key = [
+        Line2D([], [], color="#555555", linewidth=1, alpha=0.5, label="one seed, periodic evaluation"),
+        Line2D([], [], color="#555555", linewidth=2.2, label="interquartile mean of the seeds"),
+        Line2D([], [], color="black", marker="D", markersize=5, label="judged at the end, 95 % interval"),
+        Line2D([], [], color=BAR, linewidth=1.1, linestyle="--", label="must be reached"),
+        Line2D([], [], color=PUBLISHED, linewidth=1.6, linestyle=":", label="published (RL Baselines3 Zoo)"),
+    ]
+    figure.legend(handles=key, loc="outside upper center", ncols=len(key) if columns > 2 else 1, frameon=False)
+    figure.savefig(path, dpi=110)
+
+
+def _draw_panel(axes: Axes, task: Task, result: dict[str, Any]) -> None:
+    color = COLORS[task.algo]
+    shown = curves(result)
+    for seed in shown.seeds:
+        axes.plot(*_thousands(seed), color=color, linewidth=1, alpha=0.45)
+    axes.plot(*_thousands(shown.middle), color=color, linewidth=2.2)
+    axes.axhline(task.bar, color=BAR, linewidth=1.1, linestyle="--")
+    axes.axhline(task.published.mean, color=PUBLISHED, linewidth=1.6, linestyle=":")
+    summary = result["summary"]
+    score, low, high = summary["iqm"], summary.get("iqm_low", summary["iqm"]), summary.get("iqm_high", summary["iqm"])
+    end = max(run["num_timesteps"] for run in result["seeds"]) / 1000
+    axes.errorbar(
+        [end], [score], [[score - low], [high - score]], color="black", marker="D", markersize=5, capsize=2.5, zorder=3
+    )
+    axes.set_title(task.title, fontsize="medium", color=color, weight="bold")
+    axes.set_xlim(left=0)
+    axes.tick_params(labelsize="small")
+    axes.grid(alpha=0.2)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _thousands(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [step / 1000 for step, _ in points], [value for _, value in points]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Make the table and the picture of the learning benchmark anew.")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON files")
+    write_report(parser.parse_args().results.resolve())
+
+
+if __name__ == "__main__":
+    main()

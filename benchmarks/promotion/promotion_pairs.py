@@ -1,0 +1,220 @@
+"""Two processes promote at the same instant, again and again: the better candidate must be champion each time.
+
+On an MLflow server, where the registry itself holds the lock, and on an SQLite file, where a file lock does. In each
+pair a worse and a better candidate meet a champion that is worse than both; which of the two begins a moment earlier
+takes turns. Meanwhile a third process looks who is champion: there must always be one.
+
+    python -m benchmarks.promotion.promotion_pairs
+    python -m benchmarks.promotion.promotion_pairs --pairs 2     # writes no JSON
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks.provenance import ROOT, environment, provenance, write_json
+
+sys.path.insert(0, str(ROOT / "tests"))  # the controllers of known skill, and a server
+from mlflow_server import Server
+from mlflow_store import BAD, GOOD, WEAK, run_with_policy
+
+from rl_training.api.promotion import promote_candidate
+from rl_training.promotion.champion_history import number_of
+from rl_training.promotion.model_registry import champion_of
+from rl_training.system.paths import HOME_VARIABLE, URI_VARIABLE, embedded_tracking_uri
+from rl_training.tracking.mlflow_store import connect
+
+NAME = "promotion-pairs"
+PAIRS = 20
+LEAD = 0.02
+"""Seconds by which one of the two begins earlier."""
+NOTICE = 0.3
+"""Seconds from the moment that both are told to the moment that they begin."""
+LOOK = 0.02
+"""Seconds between two looks at who is champion."""
+
+Kind = Literal["server", "sqlite"]
+KINDS: tuple[Kind, ...] = ("server", "sqlite")
+
+
+class Contender:
+    """A process that offers one candidate, pair after pair."""
+
+    def __init__(self, run_id: str, variables: dict[str, str]) -> None:
+        self._run_id = run_id
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.promotion.contender"],
+            cwd=ROOT,
+            env=variables,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def tell(self, model: str, at: float) -> None:
+        """Has it offer its candidate to a model at an instant."""
+        assert self._process.stdin is not None
+        offer = {"source": self._run_id, "overrides": rules(model), "at": at}
+        print(json.dumps(offer), file=self._process.stdin, flush=True)
+
+    def answer(self) -> str:
+        """Returns what it says next.
+
+        Raises:
+            RuntimeError: It has ended.
+        """
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline().strip()
+        if not line:
+            raise RuntimeError(f"a contender ended with exit code {self._process.wait()}")
+        return line
+
+    def end(self) -> None:
+        """Ends it."""
+        self._process.kill()
+        self._process.wait()
+
+
+class Watcher:
+    """Looks who is champion of a model, all the time."""
+
+    def __init__(self, uri: str, model: str) -> None:
+        self.seen: list[str | None] = []
+        """Each champion seen, in order; None where there was none."""
+        self._client, self._model, self._done = connect(uri), model, threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+
+    def _look(self) -> None:
+        while not self._done.wait(LOOK):
+            now = number_of(champion_of(self._client, self._model))
+            if not self.seen or self.seen[-1] != now:
+                self.seen.append(now)
+
+    def end(self) -> list[str | None]:
+        """Ends looking, and returns what was seen."""
+        self._done.set()
+        self._thread.join()
+        return self.seen
+
+
+def rules(model: str) -> list[str]:
+    """Returns the overrides of an offer to a model."""
+    return [f"promotion.model={model}", "promotion.episodes=20"]
+
+
+@contextmanager
+def store(kind: Kind, folder: Path) -> Iterator[str]:
+    """Yields the URI of a fresh store, and points this process at it."""
+    folder.mkdir()
+    os.environ[HOME_VARIABLE] = str(folder)
+    os.environ.pop(URI_VARIABLE, None)
+    connect(embedded_tracking_uri())
+    if kind == "sqlite":
+        yield embedded_tracking_uri()
+        return
+    server = Server(folder)
+    server.start()
+    os.environ[URI_VARIABLE] = server.uri
+    try:
+        yield server.uri
+    finally:
+        server.stop()
+        del os.environ[URI_VARIABLE]
+
+
+def compete(uri: str, home: Path, pairs: int) -> dict[str, Any]:
+    """Returns how the pairs on a store came out.
+
+    Args:
+        uri: The store.
+        home: `RL_TRAINING_HOME` of both processes.
+        pairs: How many, each with a registered model of its own.
+    """
+    base, worse, better = (run_with_policy(gains, uri=uri, seed=i)[1] for i, gains in enumerate((BAD, WEAK, GOOD)))
+    variables = {**environment(home), URI_VARIABLE: uri}
+    contenders = {"worse": Contender(worse, variables), "better": Contender(better, variables)}
+    try:
+        for contender in contenders.values():
+            contender.answer()  # ready
+        played = [play(uri, f"pair-{i:02d}", base, contenders, ("worse", "better")[i % 2]) for i in range(pairs)]
+    finally:
+        for contender in contenders.values():
+            contender.end()
+    return {
+        "pairs": pairs,
+        "better_is_champion": sum(pair["champion"] == "better" for pair in played),
+        "begun_before_the_other_ended": sum(pair["overlap_seconds"] > 0 for pair in played),
+        "moments_without_champion": sum(pair["seen"].count(None) for pair in played),
+        "played": played,
+    }
+
+
+def play(uri: str, model: str, base: str, contenders: dict[str, Contender], first: str) -> dict[str, Any]:
+    """Returns how one pair came out: who is champion, and against whom each of the two was decided."""
+    promote_candidate(base, rules(model), tracking_uri=uri)
+    watcher = Watcher(uri, model)
+    at = time.time() + NOTICE
+    for name, contender in contenders.items():
+        contender.tell(model, at if name == first else at + LEAD)
+    decisions = {name: json.loads(contender.answer()) for name, contender in contenders.items()}
+    seen = watcher.end()
+    names = {decision["version"]: name for name, decision in decisions.items()}
+    champion = number_of(champion_of(connect(uri), model))
+    return {
+        "first": first,
+        "champion": names.get(str(champion), "neither"),
+        "overlap_seconds": min(d["ended"] for d in decisions.values()) - max(d["began"] for d in decisions.values()),
+        "seen": [number if number is None else names.get(number, "base") for number in seen],
+        **{
+            name: {
+                "verdict": decision["verdict"],
+                "mean": decision["candidate"]["return_mean"],
+                "against": names.get(decision["previous_version"], "base"),
+                "against_mean": decision["champion"]["return_mean"],
+            }
+            for name, decision in decisions.items()
+        },
+    }
+
+
+def measure(kind: Kind, folder: Path, pairs: int) -> dict[str, Any]:
+    """Returns how the pairs on one kind of store came out."""
+    with store(kind, folder) as uri:
+        return compete(uri, folder, pairs)
+
+
+def holds(result: dict[str, Any]) -> bool:
+    """Whether the better one is champion each time, never nobody is, and both were at it at the same time."""
+    all_of_them = result["better_is_champion"] == result["begun_before_the_other_ended"] == result["pairs"]
+    return bool(all_of_them and result["moments_without_champion"] == 0)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Have two processes promote at the same instant.")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="on each kind of store")
+    pairs = parser.parse_args().pairs
+    with tempfile.TemporaryDirectory(prefix="pairs-") as folder:
+        results = {kind: measure(kind, Path(folder) / kind, pairs) for kind in KINDS}
+    for kind, result in results.items():
+        print(f"{kind}: the better is champion in {result['better_is_champion']} of {pairs}")
+    if pairs == PAIRS:
+        path = write_json(NAME, {"benchmark": NAME, **results, **provenance()})
+        print(f"written: {path}")
+    return 0 if all(map(holds, results.values())) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,267 @@
+"""Strikes: when a training process is hit by a signal or loses its display, and what it was doing then.
+
+A strike in training comes at a drawn delay after the run has recorded a drawn step, so that the strikes are spread over
+the whole run however fast it is; others come in the start-up of a process, before the first checkpoint, and at the end.
+Where a process was is read from its own stack: Python's faulthandler, which a `sitecustomize` of the benchmark's makes
+answer to SIGUSR1, writes it from inside the signal handler.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import psutil
+
+from benchmarks.provenance import ROOT
+from rl_training.system.staged_files import STAGING
+
+Place = Literal["start-up", "before the first checkpoint", "training", "end"]
+
+KILL, TERM, HANGUP = "SIGKILL", "SIGTERM", "SIGHUP"
+CLOSED_PIPE = "closed pipe"
+"""Whoever reads stdout and stderr is gone; the process trains on."""
+KINDS = (KILL, TERM, HANGUP, CLOSED_PIPE)
+START_UP_SECONDS = 3.0
+"""A strike in the start-up comes at most this long after the process was started."""
+DELAY_SECONDS = 0.4
+"""A strike in training or at the end comes at most this long after the step that it waits for."""
+POLL_SECONDS = 0.005
+GIVE_UP_SECONDS = 1_800.0
+"""A process that has not come as far as its strike after this long is at fault."""
+WORKERS_GONE_SECONDS = 5.0
+"""Processes that it has started may outlive a process by this long."""
+
+SITECUSTOMIZE = """\
+import faulthandler, os, signal
+file = open(os.path.join(os.environ["SOAK_STACKS"], str(os.getpid())), "w")
+faulthandler.register(signal.SIGUSR1, file=file, all_threads=False)
+file.write("ready\\n")
+file.flush()
+"""
+
+PHASES = {
+    "saving": {"write_checkpoint", "save_training_checkpoint", "_save"},
+    "held-out evaluation": {"judge_final_policy"},
+    "evaluation": {"_evaluate"},
+    "update": {"_update"},
+    "collection": {"_collect"},
+    "restoring": {"restore", "find_checkpoint"},
+    "imports": {"_find_and_load"},
+    "checking the environment": {"check_environment"},
+    "making the trainer": {"make_trainer"},
+    "the end": {"summarize", "_finish"},
+}
+"""What a process is doing, by the functions on its stack; the first that fits."""
+
+
+@dataclass(frozen=True)
+class Strike:
+    """One strike and its moment."""
+
+    kind: str
+    place: Place
+    step: int
+    """In training: the step that the run has to have recorded."""
+    delay: float
+    """Seconds from that moment."""
+
+
+def draw_strikes(total_timesteps: int, counts: Mapping[str, int], seed: int) -> list[Strike]:
+    """Draws the strikes of one run, in the order in which they come.
+
+    Args:
+        total_timesteps: Of the run.
+        counts: How many of each kind.
+        seed: The same seed draws the same strikes.
+
+    Returns:
+        The strikes. Of eight or more, the first comes before the first checkpoint, the last at the end of the run, and
+        an eighth of them in the start-up of a process, anywhere among the others.
+    """
+    rng = np.random.default_rng(seed)
+    kinds = [str(kind) for kind in rng.permutation([kind for kind in KINDS for _ in range(counts[kind])])]
+    count = len(kinds)
+    places: list[Place] = ["training"] * count
+    if count >= 8:
+        for i in rng.choice(np.arange(1, count - 1), count // 8, replace=False):
+            places[i] = "start-up"
+        places[0], places[-1] = "before the first checkpoint", "end"
+    steps = total_timesteps * (np.arange(count) + rng.random(count)) / count
+    longest = [START_UP_SECONDS if place == "start-up" else DELAY_SECONDS for place in places]
+    delays = rng.random(count) * longest
+    return [
+        Strike(kind, place, total_timesteps if place == "end" else int(step), float(delay))
+        for kind, place, step, delay in zip(kinds, places, steps, delays, strict=True)
+    ]
+
+
+def newest_step(run_dir: Path) -> int:
+    """Returns the step of the newest whole line of a run's `metrics.jsonl`; 0 where there is none."""
+    path = run_dir / "metrics.jsonl"
+    if not path.exists():
+        return 0
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - 16_384))
+        lines = file.read().split(b"\n")[:-1]  # what follows the last line end is being written
+    for line in reversed(lines):
+        if line.startswith(b"{"):
+            return int(json.loads(line)["step"])
+    return 0
+
+
+class Process:
+    """A command of `rl-training` that is watched, struck and waited for.
+
+    Args:
+        command: The whole command line.
+        run_dir: The run that it trains.
+        home: Holds the files of this class: the process's output and stack.
+        environment: Its environment variables.
+    """
+
+    def __init__(self, command: list[str], run_dir: Path, home: Path, environment: dict[str, str]) -> None:
+        self.run_dir = run_dir
+        self.found_step = newest_step(run_dir)
+        """The newest step on record when it began."""
+        self._stacks, site = home / "stacks", home / "site"
+        for directory in (self._stacks, site):
+            directory.mkdir(exist_ok=True)
+        (site / "sitecustomize.py").write_text(SITECUSTOMIZE)
+        self._mark = f"{os.getpid()}-{time.monotonic_ns()}"
+        path = os.pathsep.join([str(site), *filter(None, [environment.get("PYTHONPATH")])])
+        more = {"PYTHONPATH": path, "SOAK_STACKS": str(self._stacks), "SOAK_MARK": self._mark}
+        self._log = home / "output.txt"
+        self._log.write_bytes(b"")
+        self._process = subprocess.Popen(
+            command,
+            env={**environment, **more},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._reader_quits = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def exit_code(self) -> int | None:
+        """Returns how it ended; None while it runs."""
+        return self._process.poll()
+
+    def output(self) -> str:
+        """Returns what it has printed so far, while there was a reader."""
+        if self.exit_code is not None:
+            self._reader.join()
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    def close_pipe(self) -> None:
+        """Ends the reader of what it prints."""
+        self._reader_quits.set()
+        self._reader.join()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as pipe, self._log.open("ab", buffering=0) as log:
+            while not self._reader_quits.is_set():
+                if select.select([pipe], [], [], POLL_SECONDS)[0]:
+                    if not (text := os.read(pipe.fileno(), 65_536)):
+                        return
+                    log.write(text)
+
+    def training(self) -> bool:
+        """Whether the trainer stands: its directory is printed right before it trains, if there is a reader."""
+        return "run directory: " in self.output() or newest_step(self.run_dir) > self.found_step
+
+    def wait_for(self, strike: Strike) -> bool:
+        """Waits for the moment of a strike; returns whether the process is there to be struck."""
+        reached: dict[Place, Callable[[], bool]] = {
+            "start-up": lambda: True,
+            "before the first checkpoint": lambda: (self.run_dir / "config.yaml").exists(),
+            "training": lambda: newest_step(self.run_dir) >= strike.step and self.training(),
+            "end": lambda: newest_step(self.run_dir) >= strike.step and self.training(),
+        }
+        give_up = time.monotonic() + GIVE_UP_SECONDS
+        while self.exit_code is None and not reached[strike.place]():
+            if time.monotonic() > give_up:
+                self.kill()
+                return False
+            time.sleep(POLL_SECONDS)
+        end = time.monotonic() + strike.delay
+        while self.exit_code is None and (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, POLL_SECONDS))
+        return self.exit_code is None
+
+    def phase(self) -> str:
+        """Returns what it is doing now, in the words of `PHASES`."""
+        path = self._stacks / str(self._process.pid)
+        before = path.stat().st_size if path.exists() else 0
+        if before == 0:
+            return "imports"  # of the interpreter itself
+        self._process.send_signal(signal.SIGUSR1)
+        size = before
+        for _ in range(100):
+            time.sleep(0.002)
+            size, last = path.stat().st_size, size
+            if size == last > before:
+                break
+        functions = set(re.findall(r'^  File ".*", line \d+ in (\S+)', path.read_text()[before:], re.MULTILINE))
+        if any(self.run_dir.glob(f"*/{STAGING}*")):
+            return "saving"
+        return next((phase for phase, names in PHASES.items() if names & functions), "elsewhere")
+
+    def strike(self, name: str) -> tuple[float, float]:
+        """Sends a signal and waits for the end.
+
+        Returns:
+            The time of day of the signal, and the seconds from it to the end of the process.
+        """
+        sent, began = time.time(), time.monotonic()
+        self._process.send_signal(signal.Signals[name])
+        self.wait()
+        return sent, time.monotonic() - began
+
+    def wait(self) -> int:
+        """Waits for the end; returns the exit code."""
+        try:
+            self._process.wait(GIVE_UP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self._reader.join()
+        return self._process.wait()
+
+    def kill(self) -> int:
+        """Ends it, if it is still there."""
+        self._process.kill()
+        return self._process.wait()
+
+    def left_over(self) -> int:
+        """Returns how many of the processes that it has started are still there, and ends them."""
+        give_up = time.monotonic() + WORKERS_GONE_SECONDS
+        while (found := self._descendants()) and time.monotonic() < give_up:
+            time.sleep(0.1)
+        for process in found:
+            process.kill()
+        return len(found)
+
+    def _descendants(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get("SOAK_MARK") == self._mark:
+                    found.append(process)
+            except psutil.Error:  # gone, or not ours
+                continue
+        return found

@@ -1,0 +1,259 @@
+"""The tables and the picture of the speed benchmarks, made from their JSON files alone.
+
+    python -m benchmarks.speed.report
+
+brings the tables of docs/benchmarks.md up to date and draws `benchmarks/results/scaling.png`. What was not measured yet
+has no table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.provenance import RESULTS, ROOT
+from benchmarks.speed.picture import PICTURE, draw
+from benchmarks.speed.tasks import LABELS, OURS, PEERS, SOLVED, SPEED, SPLIT, TRACKED
+
+PAGE = ROOT / "docs" / "benchmarks.md"
+COLLECTION_AIM, UPDATE_AIM, ORCHESTRATION_AIM = 0.70, 1.6, 0.05
+
+Parts = Mapping[str, Any]
+
+
+def speed_table(parts: Parts) -> Iterator[str]:
+    """Yields the table of ours, the quicker of its ways, beside what is aimed at."""
+    yield "| task | rl_training, steps/s | Stable-Baselines3 | times that | aim | best peer | times that | aim |"
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|"
+    for task in (task for task in SPEED if task.name in parts):
+        speeds = median_speeds(parts[task.name])
+        measured = median_speeds(parts.get(task.base or task.name))
+        peers = {name: speed for name, speed in measured.items() if name in PEERS}
+        way = max((name for name in (OURS, SPLIT) if name in speeds), key=lambda name: speeds[name], default=OURS)
+        ours, sb3 = speeds.get(way), peers.get("sb3")
+        best = max(peers, key=lambda name: peers[name], default="")
+        fastest = peers.get(best)
+        cells = [
+            task.title,
+            measured_speed(ours, after=", split" if way == SPLIT else ""),
+            measured_speed(sb3, after=", with 8 environments" if task.base else ""),
+            *times(ours, sb3, task.of_sb3),
+            "" if task.of_best_peer is None else measured_speed(fastest, before=f"{LABELS.get(best, '')} "),
+            *times(ours, fastest, task.of_best_peer),
+        ]
+        yield row(cells)
+
+
+def contestants_table(parts: Parts) -> Iterator[str]:
+    """Yields all that was measured of each contestant."""
+    yield (
+        "| task | who | steps/s, median (lowest to highest) | a CPU second | threads | whole process, s | start-up, s "
+        "| peak memory, MB | others, CPUs |"
+    )
+    yield "|---|---|---:|---:|---:|---:|---:|---:|---:|"
+    for task in (task for task in SPEED if task.name in parts):
+        for name, summary in parts[task.name]["summary"].items():
+            if summary["rounds"] > 0:
+                cells = [
+                    task.name,
+                    LABELS[name],
+                    spread(summary["steps_per_second"]),
+                    number(summary["steps_per_cpu_second"][0]),
+                    str(summary["threads"]),
+                    f"{summary['wall_seconds'][0]:.1f}",
+                    f"{summary['startup_seconds'][0]:.1f}",
+                    f"{summary['peak_memory_bytes'][0] / 1e6:,.0f}",
+                    f"{summary['most_other_cpus']:.2f}",
+                ]
+                yield row(cells)
+
+
+def threads_table(parts: Parts) -> Iterator[str]:
+    """Yields what each contestant made with one thread and with two."""
+    tried = {name: parts[name].get("tried_threads", {}) for name in (task.name for task in SPEED) if name in parts}
+    tried = {name: speeds for name, speeds in tried.items() if any(len(counts) > 1 for counts in speeds.values())}
+    yield "| who, steps/s with 1 thread and with 2 | " + " | ".join(tried) + " |"
+    yield "|---|" + "---:|" * len(tried)
+    for who in (OURS, SPLIT, *PEERS):
+        pairs = [speeds.get(who, {}) for speeds in tried.values()]
+        if any(pairs):
+            cells = (f"{number(pair['1'])} and {number(pair['2'])}" if len(pair) > 1 else "" for pair in pairs)
+            yield row([LABELS[who], *cells])
+
+
+def floors_table(parts: Parts) -> Iterator[str]:
+    """Yields what the machine could do at best, and how near ours comes."""
+    yield "| task | what | median (lowest to highest) | aim |"
+    yield "|---|---|---:|---:|"
+    for task in (task for task in SPEED if task.name in parts):
+        floors = [floor for floor in parts[task.name]["floors"] if "broke" not in floor]
+        for words, key, scale, unit, aim in FLOORS[task.floor] if floors and task.floor is not None else ():
+            values = [scale * floor[key] for floor in floors]
+            shown = spread([f(values) for f in (median, min, max)], unit)
+            yield row([task.name, words, shown, aim if task.base is None else ""])
+        summary = parts[task.name]["summary"].get(TRACKED, {})
+        if "orchestration" in summary:
+            shares = [100 * share for share in summary["orchestration"]]
+            words = "metrics, checkpoints, progress and MLflow: share of the time inside `Trainer.train()`"
+            yield row([task.name, words, spread(shares, " %"), f"at most {100 * ORCHESTRATION_AIM:.0f} %"])
+
+
+FLOORS: dict[str, list[tuple[str, str, float, str, str]]] = {
+    "collection": [
+        ("Gymnasium's vector environment alone, random actions, steps/s", "gymnasium", 1, "", ""),
+        ("our training environments alone, the training's actions, steps/s", "stack", 1, "", ""),
+        ("collection, steps/s", "collection", 1, "", ""),
+        ("collection, of our environments alone", "collection_share", 100, " %", f"{100 * COLLECTION_AIM:.0f} %"),
+        ("updates: share of the time of collection and updates", "update_share", 100, " %", ""),
+    ],
+    "products": [
+        ("Gymnasium's environment alone, random actions, steps/s", "environment", 1, "", ""),
+        ("an update's matrix products in their order, numpy, ms", "numpy_ms", 1, "", ""),
+        ("the same, torch, ms", "torch_ms", 1, "", ""),
+        ("each by itself in a loop, numpy, ms", "numpy_hot_ms", 1, "", ""),
+        ("the same, torch, ms", "torch_hot_ms", 1, "", ""),
+        ("an update, ms", "update_ms", 1, "", ""),
+        ("an update, times its matrix products in their order", "update_over_products", 1, "", f"{UPDATE_AIM}"),
+    ],
+}
+"""(words, key, factor, unit, aim) of what is shown of each floor."""
+
+
+def solved_table(parts: Parts) -> Iterator[str]:
+    """Yields the times until solved."""
+    yield "| task | who | seeds solved | seconds, median (lowest to highest) | times ours | at step, median |"
+    yield "|---|---|---:|---:|---:|---:|"
+    for task in (task for task in SOLVED if task.name in parts):
+        summaries = {name: summary for name, summary in parts[task.name]["summary"].items() if summary["seeds"]}
+        ours = summaries.get(OURS, {}).get("seconds", [None])[0]
+        for name, summary in summaries.items():
+            seconds, steps = summary["seconds"], summary["steps"]
+            cells = [
+                task.title,
+                LABELS[name],
+                f"{summary['solved']} of {summary['seeds']}",
+                spread(seconds),
+                "" if None in (ours, seconds[0]) else f"{seconds[0] / ours:.1f}",
+                number(steps[0]),
+            ]
+            yield row(cells)
+
+
+def scaling_tables(parts: Parts) -> Iterator[str]:
+    """Yields the picture, and a table of each part that was measured."""
+    yield f"![How cost grows](../benchmarks/results/{PICTURE})"
+    yield ""
+    if "envs" in parts:
+        yield "| environments | vectorisation | minibatch | steps/s | collection alone, steps/s |"
+        yield "|---:|---|---:|---:|---:|"
+        for point in parts["envs"]["points"]:
+            speeds = (number(point[key]) for key in ("steps_per_second", "collection_steps_per_second"))
+            yield row([number(point["num_envs"]), point["vectorization"], number(point["batch_size"]), *speeds])
+        yield ""
+    if "length" in parts:
+        yield "| steps | µs a step | peak memory, MB | most points of a metric in the run's file | in MLflow |"
+        yield "|---:|---:|---:|---:|---:|"
+        for point in parts["length"]["points"]:
+            counts = (number(point[f"most_points_in_{place}"]) for place in ("file", "mlflow"))
+            memory = f"{point['peak_memory_bytes'] / 1e6:,.0f}"
+            yield row([number(point["steps"]), f"{point['microseconds_per_step']:.1f}", memory, *counts])
+        yield ""
+    if "saving" in parts:
+        yield "| buffer, MB | new transitions | training stands still, ms | until it is whole, s | written, MB |"
+        yield "|---:|---:|---:|---:|---:|"
+        for point in parts["saving"]["points"]:
+            for saved in (point["all_new"], point["few_new"]):
+                still, whole = f"{1e3 * saved['stand_still_seconds']:.1f}", f"{saved['whole_seconds']:.2f}"
+                sizes = (f"{size / 1e6:,.1f}" for size in (point["buffer_bytes"], saved["written_bytes"]))
+                buffer, written = sizes
+                yield row([buffer, number(saved["new_transitions"]), still, whole, written])
+
+
+TABLES: dict[str, tuple[str, Callable[[Parts], Iterator[str]]]] = {
+    "speed": ("speed", speed_table),
+    "contestants": ("speed", contestants_table),
+    "threads": ("speed", threads_table),
+    "floors": ("speed", floors_table),
+    "solved": ("solved", solved_table),
+    "scaling": ("scaling", scaling_tables),
+}
+"""The page's blocks: the JSON file of each, and what makes its table."""
+
+
+def median_speeds(part: Mapping[str, Any] | None) -> dict[str, float]:
+    """Returns the median steps a second of each contestant of a task."""
+    summaries = {} if part is None else part["summary"]
+    return {name: summary["steps_per_second"][0] for name, summary in summaries.items() if summary["rounds"]}
+
+
+def times(ours: float | None, other: float | None, aim: float | None) -> list[str]:
+    """Returns the cells of a ratio and its aim; a ratio below it is bold."""
+    if ours is None or other is None or aim is None:
+        return ["", "" if aim is None else f"{aim:g}"]
+    ratio = ours / other
+    return [f"{ratio:.2f}" if ratio >= aim else f"**{ratio:.2f}**", f"{aim:g}"]
+
+
+def measured_speed(speed: float | None, *, before: str = "", after: str = "") -> str:
+    """Returns a speed between what goes with it, or that nobody measured it."""
+    return "not measured" if speed is None else f"{before}{number(speed)}{after}"
+
+
+def spread(values: Sequence[float | None], unit: str = "") -> str:
+    """Returns `median (lowest to highest)`."""
+    middle, lowest, highest = (number(value) for value in values)
+    return f"{middle}{unit} ({lowest} to {highest})"
+
+
+def number(value: float | None) -> str:
+    """Returns a number with three digits at least; null is `never`."""
+    if value is None:
+        return "never"
+    return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def row(cells: Sequence[str]) -> str:
+    """Returns a table's line."""
+    return f"| {' | '.join(cells)} |"
+
+
+def read(results: Path) -> dict[str, Parts]:
+    """Returns the parts of each JSON file that is there."""
+    paths = {name: results / f"{name}.json" for name in {file for file, _ in TABLES.values()}}
+    there = {name: path for name, path in paths.items() if path.exists()}
+    return {name: json.loads(path.read_text(encoding="utf-8"))["parts"] for name, path in there.items()}
+
+
+def updated(page: str, measured: Mapping[str, Parts]) -> str:
+    """Returns the page with each block `<!-- NAME -->` ... `<!-- /NAME -->` of what was measured written anew."""
+    for name, (file, table) in TABLES.items():
+        if file in measured:
+            page = _with_block(page, name, "\n".join(table(measured[file])).strip())
+    return page
+
+
+def _with_block(page: str, name: str, text: str) -> str:
+    block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
+    return block.sub(lambda match: f"{match[1]}\n{text}\n\n{match[2]}", page)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Write the speed benchmarks' tables into the page.")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON files")
+    parser.add_argument("--page", type=Path, default=PAGE, help="the page with the tables")
+    arguments = parser.parse_args()
+    measured = read(arguments.results)
+    arguments.page.write_text(updated(arguments.page.read_text(encoding="utf-8"), measured), encoding="utf-8")
+    print(f"updated: {arguments.page}")
+    if "scaling" in measured:
+        draw(measured["scaling"], arguments.results / PICTURE)
+        print(f"drawn: {arguments.results / PICTURE}")
+
+
+if __name__ == "__main__":
+    main()

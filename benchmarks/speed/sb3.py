@@ -1,0 +1,83 @@
+"""One run of Stable-Baselines3, or of SBX, which has the same interface on JAX; see `speed_meter.py`.
+
+Both are used as their documentation shows. SBX's DQN has no bound on the gradient's norm; all else is equal.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+from benchmarks.speed.meter import Meter, Solved, parse_run
+
+PACKAGES = ("stable-baselines3", "torch", "gymnasium", "numpy")
+
+
+def main() -> None:
+    meter = Meter(parse_run())
+    is_sbx = meter.arguments.contestant == "sbx"
+    if is_sbx:  # XLA takes as many threads as it finds cores
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: meter.arguments.threads])
+    import torch
+    from stable_baselines3.common.callbacks import BaseCallback
+    from stable_baselines3.common.env_util import make_vec_env
+
+    torch.set_num_threads(meter.arguments.threads)
+    library, task, seed = import_module("sbx" if is_sbx else "stable_baselines3"), meter.task, meter.arguments.seed
+
+    class Clock(BaseCallback):
+        def _on_step(self) -> bool:
+            meter.stepped(self.num_timesteps)
+            return True
+
+    envs = make_vec_env(task.env_id, n_envs=task.settings.get("num_envs", 1), seed=seed)
+    words = {"seed": seed, "device": "cpu", **translate(task.algo, task.settings)}
+    if is_sbx:
+        words.pop("max_grad_norm" if task.algo == "dqn" else "device")
+    model = getattr(library, task.algo.upper())("MlpPolicy", envs, **words)
+    meter.act = lambda observations: model.predict(observations, deterministic=True)[0]
+    with suppress(Solved):
+        model.learn(task.steps, callback=Clock())
+    meter.finish(model.num_timesteps, (*PACKAGES, *(("sbx-rl", "jax") if is_sbx else ())))
+
+
+def translate(algo: str, settings: Any) -> dict[str, Any]:
+    """Returns our settings in the words of Stable-Baselines3."""
+    hidden = list(settings["network"]["hidden"])
+    words = {"gamma": settings["gamma"], "batch_size": settings["batch_size"]}
+    if algo == "ppo":
+        return words | {
+            "learning_rate": scheduled(settings, "learning_rate"),
+            "clip_range": scheduled(settings, "clip_range"),
+            "n_steps": settings["rollout_steps"],
+            "n_epochs": settings["epochs"],
+            "gae_lambda": settings["gae_lambda"],
+            "ent_coef": settings["entropy_coef"],
+            "vf_coef": settings["value_coef"],
+            "max_grad_norm": settings["max_grad_norm"],
+            "policy_kwargs": {"net_arch": {"pi": hidden, "vf": hidden}},
+        }
+    words |= {name: settings[name] for name in ("learning_rate", "buffer_size", "learning_starts", "train_freq")}
+    words |= {"gradient_steps": settings["gradient_steps"], "policy_kwargs": {"net_arch": hidden}}
+    if algo == "sac":
+        return words | {"tau": settings["tau"], "ent_coef": "auto"}
+    return words | {
+        "target_update_interval": settings["target_update_every"],
+        "exploration_fraction": settings["exploration"]["fraction"],
+        "exploration_initial_eps": settings["exploration"]["start"],
+        "exploration_final_eps": settings["exploration"]["end"],
+        "max_grad_norm": settings["max_grad_norm"],
+    }
+
+
+def scheduled(settings: Any, name: str) -> float | Callable[[float], float]:
+    """Returns a constant, or what falls linearly from it to zero."""
+    value: float = settings[name]
+    return (lambda left: left * value) if settings[f"{name}_schedule"] == "linear" else value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""How cost grows: speed over environments, a run over its length, and a checkpoint over the size of the replay buffer.
+
+Each point is measured in a process of its own with one thread.
+
+- `envs`: PPO on CartPole with 1 to 1,024 environments, plain and native: environment steps a second of whole
+  iterations, and of collection alone; the median over the iterations.
+- `length`: PPO on 64 native CartPoles for 100,000 to 10,000,000 steps, tracked, evaluated and saved each 100,000:
+  microseconds a step inside `Trainer.train()`, peak memory, and the points of the metric that has most of them, in the
+  run's own file and in MLflow.
+- `saving`: a checkpoint of a full ring of image-like transitions when all of it is new, and when 1,000 transitions
+  are: how long training stands still for it, how long until it is whole, and what is written.
+
+    python -m benchmarks.speed.scaling                          # benchmarks/results/scaling.json
+    python -m benchmarks.speed.scaling --parts envs saving
+    python -m benchmarks.speed.report                           # docs/benchmarks.md and the picture, from the JSON
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.cost.saving import OBSERVATION, Training
+from benchmarks.provenance import RESULTS, provenance
+from benchmarks.speed.floors import Phases
+from benchmarks.speed.meter import peak_memory
+from benchmarks.speed.ours import ALONE, Stopwatch
+from benchmarks.speed.processes import add_to_file, run_noted
+from benchmarks.speed.tasks import SPEED
+from rl_training import train_ppo
+from rl_training.config.ppo import PPOConfig
+from rl_training.experiment.loading import config_from_mapping
+
+NAME = "scaling"
+ROLLOUTS = {1: 120, 8: 60, 64: 24, 512: 8, 1_024: 6}
+"""Environments, and the iterations that are measured with so many."""
+LENGTHS = (100_000, 1_000_000, 10_000_000)
+GIGABYTES = (0.1, 0.3, 1.0)
+NEW = 1_000
+"""Transitions that are new at a buffer's second checkpoint."""
+EACH = 100_000
+"""Steps between the evaluations, and the checkpoints, of a long run."""
+
+
+def points() -> dict[str, list[list[str]]]:
+    """Returns what is measured: the words that follow `--only PART`, of each point of each part."""
+    envs = [[str(count), kind] for count in ROLLOUTS for kind in ("sync", "native")]
+    lengths, sizes = [[str(steps)] for steps in LENGTHS], [[str(size)] for size in GIGABYTES]
+    return {"envs": envs, "length": lengths, "saving": sizes}
+
+
+def config(**settings: Any) -> PPOConfig:
+    """Returns the settings of the first speed task, with others in their place."""
+    task = SPEED[0]
+    made = config_from_mapping({"algo": task.algo, "env_id": task.env_id, **task.settings, **settings})
+    assert isinstance(made, PPOConfig)
+    return made
+
+
+def measure_envs(count: str, vectorization: str) -> dict[str, Any]:
+    """Returns the speed with so many environments."""
+    num_envs = int(count)
+    rollout = num_envs * SPEED[0].settings["rollout_steps"]
+    batch = min(rollout, max(256, rollout // 32))
+    first = ROLLOUTS[num_envs] // 3  # are not looked at
+    phases, steps = Phases(), (ROLLOUTS[num_envs] + first) * rollout
+    settings = {"num_envs": num_envs, "vectorization": vectorization, "batch_size": batch, "total_timesteps": steps}
+    train_ppo(config(**settings, **ALONE), [phases])
+    iterations = [sum(pair) for pair in zip(phases.collected[first:], phases.updated[first:], strict=True)]
+    return {
+        "num_envs": num_envs,
+        "vectorization": vectorization,
+        "batch_size": batch,
+        "steps_per_second": rollout / median(iterations),
+        "collection_steps_per_second": rollout / median(phases.collected[first:]),
+    }
+
+
+def measure_length(steps: str) -> dict[str, Any]:
+    """Returns what a run of so many steps costs and leaves."""
+    from rl_training.api.training import run_training
+    from rl_training.runtime.trainer import Trainer
+    from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri
+
+    total, training, each = int(steps), Stopwatch(), {"every": EACH}
+    training.watch(Trainer, "train")
+    summary = run_training(
+        config(
+            num_envs=64,
+            vectorization="native",
+            rollout_steps=32,
+            batch_size=512,
+            total_timesteps=total,
+            checkpoint=each,
+            evaluation=each | {"final_episodes": 1, "video": False},
+        )
+    )
+    memory = peak_memory()
+    lines = (summary.run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    own = Counter(key for line in lines for key in json.loads(line)["metrics"])
+    client, run_id = connect(resolve_tracking_uri()), summary.run_id
+    assert run_id is not None  # it is tracked
+    sent = {key: len(client.get_metric_history(run_id, key)) for key in own}
+    return {
+        "steps": total,
+        "microseconds_per_step": 1e6 * training.seconds / total,
+        "peak_memory_bytes": memory,
+        "lines": len(lines),
+        "most_points_in_file": max(own.values()),
+        "most_points_in_mlflow": max(sent.values()),
+        "unsent": summary.unsent,
+    }
+
+
+def measure_saving(gigabytes: str) -> dict[str, Any]:
+    """Returns the times of two checkpoints of a buffer of so many gigabytes."""
+    capacity = int(float(gigabytes) * 1e9 / (2 * OBSERVATION[0] * OBSERVATION[1]))
+    with tempfile.TemporaryDirectory(prefix="scaling-") as folder:
+        training = Training(Path(folder), capacity)
+        first = training.save(capacity, capacity)
+        while training.buffer.total < capacity + NEW:
+            training.step(capacity + NEW)
+        second = training.save(0, NEW)
+        training.saver.close()
+        return {"buffer_bytes": training.buffer.nbytes, "transitions": capacity, "all_new": first, "few_new": second}
+
+
+PARTS: dict[str, Callable[..., dict[str, Any]]] = {
+    "envs": measure_envs,
+    "length": measure_length,
+    "saving": measure_saving,
+}
+
+
+def main() -> None:
+    arguments = parse()
+    if arguments.only:
+        part, *words = arguments.only
+        print(json.dumps(PARTS[part](*words)))
+        return
+    for part in arguments.parts:
+        load, measured = os.getloadavg()[0], []
+        for words in points()[part]:
+            command = [sys.executable, "-m", "benchmarks.speed.scaling", "--only", part, *words]
+            measured.append(run_noted(command, 1))
+            print(f"{part} {' '.join(words)}: {json.dumps(measured[-1])}", flush=True)
+        add_to_file(NAME, part, {"load_average": load, "points": measured, **provenance()}, arguments.results)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure how cost grows with environments, steps and buffer size.")
+    parser.add_argument(
+        "--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="what is measured (default: all)"
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON file")
+    parser.add_argument("--only", nargs="+", metavar="WORD", help="measure one point in this process")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

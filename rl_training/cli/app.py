@@ -1,0 +1,236 @@
+"""The command line `rl-training`: each command is a few lines around what the library offers.
+
+Nothing heavy is imported before a command needs it, so that `--help` is quick. Exit codes: 0 done, 1 a run failed,
+2 something the user can put right, 75 stopped by a signal and resumable; 129, 130 and 143 stopped by SIGHUP, SIGINT and
+SIGTERM before there was anything to resume.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+from cyclopts import App, CycloptsError, Parameter, validators
+
+from rl_training import __version__
+from rl_training.cli import champion_commands, flow_commands, server_commands
+from rl_training.cli.options import AllowModule, Config, FineTune, Json, Set, Source
+from rl_training.cli.output import log_to_stderr, result_stream, write_result
+from rl_training.cli.training_end import EXIT_FAILED, StoppedEarly, finish, keeping_out, source_stays
+from rl_training.errors import RLTrainingError, UserError, foreign_cause
+from rl_training.runs.stopping import EXIT_STOPPED, Terminated, interrupted_by_signals
+from rl_training.system.open_file_limit import raise_limit, too_many
+from rl_training.system.paths import require_places, settle
+from rl_training.system.standard_streams import keep_standard_streams
+
+EXIT_USER_ERROR, EXIT_INTERRUPTED = 2, 130
+
+DEEP_VALIDATION = {"episodes": 20, "max_steps": 100_000}
+
+app = App(
+    name="rl-training",
+    help="Training runs of reinforcement-learning agents: validate, train, evaluate, promote, resume.",
+    version=__version__,
+    default_parameter=Parameter(negative=(), show_default=False),
+    suppress_keyboard_interrupt=False,  # what is left of an interrupted command is ours to say
+)
+for command in (
+    *(champion_commands.promote, champion_commands.rollback),
+    *(server_commands.ui, server_commands.deploy, server_commands.doctor, server_commands.worker),
+):
+    app.command(command)
+app.command(flow_commands.flow)
+
+EnvId = Annotated[str | None, Parameter(help="A Gymnasium id, with its plug-in module: module:Env-v0.")]
+Algo = Annotated[str, Parameter(help="The algorithm that shall train on it, where an id is given.")]
+Episodes = Annotated[
+    int | None, Parameter(validator=validators.Number(gte=1), help="By default the config's evaluation.final_episodes.")
+]
+Seed = Annotated[
+    int | None,
+    Parameter(
+        validator=validators.Number(gte=0),
+        help="Of the list of episode seeds; by default the config's evaluation.seed.",
+    ),
+]
+RunDir = Annotated[Path, Parameter(help="The run's directory.")]
+NoTrack = Annotated[bool, Parameter(help="Keep the run out of MLflow; its directory has everything.")]
+Offline = Annotated[bool, Parameter(help="Start although MLflow is away; send later with sync.")]
+Deep = Annotated[bool, Parameter(help="Play 20 episodes of up to 100,000 steps each.")]
+NewRun = Annotated[bool, Parameter(help="Make a new MLflow run where the old one was deleted.")]
+
+
+@app.command
+def train(
+    *, config: Config, set_: Set = (), no_track: NoTrack = False, offline: Offline = False, json: Json = False
+) -> int:
+    """Validate the environment, train, and judge the final policy on held-out episodes."""
+    with result_stream() as out:
+        from rl_training.experiment.loading import load_config
+
+        settings = load_config(config, set_)  # before torch is imported, so that a typo is told at once
+        from rl_training.api.training import run_training
+        from rl_training.cli.progress_display import make_progress
+
+        summary = run_training(settings, [make_progress()], track=not no_track, offline=offline)
+        return finish(summary, out, json, offline=offline or no_track)
+
+
+@app.command
+def resume(
+    source: Source,
+    *,
+    fine_tune: FineTune = False,
+    set_: Set = (),
+    allow_module: AllowModule = (),
+    no_track: NoTrack = False,
+    offline: Offline = False,
+    json: Json = False,
+) -> int:
+    """Train on from a run's newest good checkpoint, or from the checkpoint given."""
+    with source_stays(source), keeping_out(source), result_stream() as out:
+        from rl_training.api.training import resume_training
+        from rl_training.cli.progress_display import make_progress
+
+        summary = resume_training(
+            source,
+            set_,
+            [make_progress()],
+            fine_tune=fine_tune,
+            allow_modules=allow_module,
+            track=not no_track,
+            offline=offline,
+        )
+        return finish(summary, out, json, offline=offline or no_track)
+
+
+@app.command
+def evaluate(
+    source: Source,
+    *,
+    episodes: Episodes = None,
+    seed: Seed = None,
+    allow_module: AllowModule = (),
+    json: Json = False,
+) -> int:
+    """Play held-out episodes with a checkpoint's greedy policy."""
+    with keeping_out(source), result_stream() as out:
+        from rl_training.api.summary import evaluation_line
+        from rl_training.runtime.evaluation import evaluation_numbers
+        from rl_training.runtime.workflows import evaluate_checkpoint
+        from rl_training.tracking.checkpoint_sources import download_checkpoint
+
+        checkpoint = download_checkpoint(source, wanted="policy")
+        result = evaluate_checkpoint(checkpoint, episodes=episodes, seed=seed, allow_modules=allow_module)
+        evaluation = evaluation_numbers(result.to_dict())
+        values = {
+            "checkpoint": str(checkpoint.path),
+            "run_uid": checkpoint.run_uid,
+            "num_timesteps": checkpoint.num_timesteps,
+            "policy_sha256": checkpoint.policy_sha256,
+            "evaluation": evaluation,
+        }
+        lines = [evaluation_line(evaluation), f"checkpoint: {checkpoint.path}"]
+        write_result(out, values, lines, as_json=json)
+        return 0
+
+
+@app.command(name="validate-env")
+def validate_env(
+    env_id: EnvId = None,
+    *,
+    config: Config | None = None,
+    set_: Set = (),
+    algo: Algo = "ppo",
+    deep: Deep = False,
+    json: Json = False,
+) -> int:
+    """Check that an environment keeps Gymnasium's contract and can be trained on."""
+    if (env_id is None) == (config is None):
+        raise UserError("validate-env takes an environment's id or --config FILE, one of the two")
+    with result_stream() as out:
+        from rl_training.envs.validation.validate import validate_env as run_validation
+        from rl_training.experiment.loading import config_from_mapping, load_config
+        from rl_training.experiment.registry import get_algorithm
+
+        if config is not None:
+            settings = load_config(config, set_)
+        else:
+            settings = config_from_mapping({"algo": algo, "env_id": env_id, "total_timesteps": 10_000}, set_)
+        bounds = DEEP_VALIDATION if deep else {"episodes": None, "max_steps": None}
+        report = run_validation(settings, get_algorithm(settings.algo).check_spaces, **bounds)
+        write_result(out, report.to_dict(), report.lines(), as_json=json)
+        return 0 if report.ok else EXIT_USER_ERROR
+
+
+@app.command
+def algorithms(*, json: Json = False) -> int:
+    """List the algorithms that a config may name."""
+    with result_stream() as out:
+        from rl_training.experiment.registry import list_algorithms
+
+        names = list_algorithms()
+        write_result(out, {"algorithms": names}, names, as_json=json)
+        return 0
+
+
+@app.command
+def sync(run_dir: RunDir, *, new_run: NewRun = False, json: Json = False) -> int:
+    """Send to MLflow what of a run is not there yet."""
+    with result_stream() as out:
+        from rl_training.tracking.shipping.sync import sync as send
+
+        report = send(run_dir, new_run=new_run)
+        lines = [f"MLflow run {report.run_id} has {report.sent} metric values of {run_dir}"]
+        write_result(out, asdict(report), [*lines, *([report.message] if report.message else [])], as_json=json)
+        return EXIT_FAILED if report.unsent or report.message else 0
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs one command, as the last thing that this process does: it heeds no signals once the result is known.
+
+    Args:
+        arguments: The words after `rl-training`.
+
+    Returns:
+        The exit code.
+    """
+    log_to_stderr()
+    try:
+        with interrupted_by_signals():
+            raise_limit()
+            require_places()
+            settle()
+            code = app(arguments, result_action="return_value", exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        return _fail(error, EXIT_USER_ERROR)
+    except UserError as error:
+        return _fail(error, EXIT_USER_ERROR)
+    except RLTrainingError as error:
+        if (cause := foreign_cause(error)) is not None:  # in an environment or callback: its author wants to see where
+            traceback.print_exception(cause)
+        return _fail(error, EXIT_FAILED)
+    except StoppedEarly as error:
+        return _fail(error, EXIT_STOPPED)
+    except OSError as error:
+        if advice := too_many(error):
+            return _fail(UserError(advice), EXIT_USER_ERROR)
+        raise
+    except KeyboardInterrupt as interruption:
+        return interruption.exit_code if isinstance(interruption, Terminated) else EXIT_INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def _fail(error: Exception, code: int) -> int:
+    print(f"error: {error}", file=sys.stderr)
+    return code
+
+
+def main() -> NoReturn:
+    """The console script."""
+    keep_standard_streams()
+    sys.exit(run(sys.argv[1:]))

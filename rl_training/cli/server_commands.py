@@ -1,0 +1,99 @@
+"""The commands that deal with servers: `deploy`, `doctor` and `worker` with one that lasts; `ui` with one's own."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter, validators
+
+from rl_training.cli.output import ResultLost, result_stream, write_result
+
+EXIT_USER_ERROR = 2
+
+File = Annotated[
+    Path | None,
+    Parameter(help="By default the prefect.yaml of the working directory, else the one that came with the package."),
+]
+Json = Annotated[bool, Parameter(name="--json", help="Print the result as one line of JSON.")]
+Fix = Annotated[bool, Parameter(help="End in MLflow the runs that nothing else will end.")]
+Pool = Annotated[str, Parameter(help="The work pool whose flow runs it takes.")]
+Name = Annotated[str | None, Parameter(help="The worker's name; by default one that no other has.")]
+Limit = Annotated[
+    int | None, Parameter(validator=validators.Number(gte=1), help="Flow runs at a time; by default all that are due.")
+]
+
+
+Shown = Annotated[
+    str | None,
+    Parameter(help="A run's directory, an MLflow run id or a registered version; a flow run's id with --prefect."),
+]
+Prefect = Annotated[bool, Parameter(help="Prefect's pages instead, on the flow runs of the command line.")]
+Port = Annotated[
+    int, Parameter(validator=validators.Number(gte=1024, lte=65535), help="Of 127.0.0.1; by default a free one.")
+]
+NoBrowser = Annotated[bool, Parameter(help="Print the link and open no browser.")]
+
+
+def ui(
+    source: Shown = None, *, prefect: Prefect = False, port: Port | None = None, no_browser: NoBrowser = False
+) -> int:
+    """Open MLflow's pages, at an address that nobody else knows; Ctrl-C ends them."""
+    with result_stream() as out, ExitStack() as stack:
+        from rl_training.serving.loopback import open_in_browser, shown_in_browser
+
+        def announce(link: str, *, private: bool) -> None:
+            try:
+                print(link, file=out, flush=True)
+            except OSError as error:
+                raise ResultLost(f"the link could not be written to stdout: {error.strerror}") from None
+            if private:
+                print("for you alone, until Ctrl-C", file=sys.stderr, flush=True)
+            if private and not no_browser:
+                stack.enter_context(shown_in_browser(link))
+            elif not no_browser:
+                open_in_browser(link)
+
+        with suppress(KeyboardInterrupt):
+            if prefect:
+                from rl_training.services.prefect_pages import show_prefect
+
+                show_prefect(source, port or 0, announce)
+            else:
+                from rl_training.serving.mlflow_pages import show_mlflow
+
+                show_mlflow(source, port or 0, announce)
+        return 0
+
+
+def deploy(*, file: File = None, json: Json = False) -> int:
+    """Prepare a Prefect server: work pool, watch for dead runs, deployments with their limits and schedules."""
+    with result_stream() as out:
+        from rl_training.services.deploy import deploy as bring
+
+        deployed = bring(file)
+        write_result(out, deployed.to_dict(), deployed.lines(), as_json=json)
+        return 0
+
+
+def doctor(*, fix: Fix = False, json: Json = False) -> int:
+    """Look at the Prefect server, its workers and MLflow, and say what to do about what is wrong."""
+    with result_stream() as out:
+        from rl_training.services.doctor import examine
+
+        diagnosis = examine(fix=fix)
+        write_result(out, diagnosis.to_dict(), diagnosis.lines(), as_json=json)
+        return 0 if diagnosis.healthy else EXIT_USER_ERROR
+
+
+def worker(*, pool: Pool = "rl-training", name: Name = None, limit: Limit = None) -> int:
+    """Run what a Prefect server has due; SIGTERM or Ctrl-C lets the flow runs under way save first."""
+    from rl_training.services.embedded_server import before_import
+
+    with before_import():
+        from rl_training.services.worker import run_worker
+
+        run_worker(pool, name=name, limit=limit)
+    return 0

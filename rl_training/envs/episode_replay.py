@@ -1,0 +1,153 @@
+"""Bringing an environment back to the middle of an episode by playing the episode again.
+
+What is saved is the seed or random state from before the episode's reset, the reset's options, and the actions since.
+Pickling instead is silently wrong for MuJoCo and fails for Box2D; replay is exact for both, and what is not
+deterministic is found out by comparing the end with the saved one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from rl_training.envs.random_state import as_text, random_state, write_random_state
+from rl_training.envs.space_leaves import leaves
+from rl_training.errors import EnvironmentFault
+
+
+class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
+    """Records the running episode so that it can be played again in another process.
+
+    Goes around everything that counts as part of the environment: time limit, frame stacks. Wrappers whose state
+    outlives an episode must stay outside, since a replay would feed them twice.
+
+    Args:
+        env: An environment whose rewards are floats, as `ContractGuard` hands them on.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.last_observation: Any = None
+        """What the newest `reset` or `step` returned."""
+        self.episode_return = 0.0
+        """Sum of the running episode's rewards."""
+        self.episode_length = 0
+        """Its steps."""
+        self._seed: int | None = None
+        self._random_state: dict[str, Any] | None = None
+        self._options = "null"
+        self._actions = _empty_actions(env.action_space, 64)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Resets the environment and begins a new record."""
+        if seed is not None:
+            self._seed = int(seed)
+        self._random_state = None if seed is not None else random_state(self.env)
+        self._options = json.dumps(options)
+        self.episode_return, self.episode_length = 0.0, 0
+        self.last_observation, info = self.env.reset(seed=seed, options=options)
+        return self.last_observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Records the action, before the environment can change it, and steps."""
+        if self.episode_length == len(self._actions):
+            self._actions = np.concatenate((self._actions, np.zeros_like(self._actions)))
+        self._actions[self.episode_length] = action
+        self.episode_length += 1
+        result = self.env.step(action)
+        self.last_observation = result[0]
+        self.episode_return += result[1]  # type: ignore[operator]
+        return result
+
+    def snapshot(self) -> dict[str, Any]:
+        """Returns what `restore` needs: numbers, strings and arrays."""
+        return {
+            "seed": self._seed,
+            "random_state_before_reset": as_text(self._random_state),
+            "options": self._options,
+            "actions": self._actions[: self.episode_length].copy(),
+            "life_steps": self._life_steps,
+            **self._place(),
+        }
+
+    def restore(self, snapshot: Mapping[str, Any]) -> bool:
+        """Plays the episode of a snapshot again and compares its end with the saved one.
+
+        Returns:
+            True where observation, return, length and random state are equal. False where they are not, so that the
+            environment is not deterministic: it is then at the start of a fresh episode, drawn from the saved random
+            state.
+
+        Raises:
+            EnvironmentFault: The fresh episode failed too.
+        """
+        try:
+            exact = self._play_again(snapshot)
+        except EnvironmentFault:
+            exact = False
+        if not exact:
+            if snapshot["random_state"] is not None:
+                write_random_state(self.env, snapshot["random_state"])
+            self.reset()
+        self._life_steps = int(snapshot["life_steps"])
+        return exact
+
+    def _play_again(self, snapshot: Mapping[str, Any]) -> bool:
+        options = json.loads(snapshot["options"])
+        before = snapshot["random_state_before_reset"]
+        if before is None:
+            self.reset(seed=snapshot["seed"], options=options)
+        else:
+            # Seeded first, for what an environment makes at its first seeding and keeps; then the state of that moment.
+            self.reset(seed=snapshot["seed"])
+            write_random_state(self.env, before)
+            self.reset(options=options)
+        self._seed = snapshot["seed"]
+        over = False
+        for action in _as_actions(self.action_space, np.asarray(snapshot["actions"])):
+            if over:
+                return False
+            _, _, terminated, truncated, _ = self.step(action)
+            over = terminated or truncated
+        return _equal(self._place(), snapshot)
+
+    def _place(self) -> dict[str, Any]:
+        observation = [np.asarray(leaf.pick(self.last_observation)) for leaf in leaves(self.observation_space)]
+        return {
+            "observation": observation,
+            "episode_return": self.episode_return,
+            "episode_length": self.episode_length,
+            "random_state": as_text(random_state(self.env)),
+        }
+
+    @property
+    def _life_steps(self) -> int:
+        return int(self.get_wrapper_attr("life_steps")) if self.has_wrapper_attr("life_steps") else 0
+
+    @_life_steps.setter
+    def _life_steps(self, steps: int) -> None:
+        if self.has_wrapper_attr("life_steps"):
+            self.set_wrapper_attr("life_steps", steps)
+
+
+def _empty_actions(space: gym.Space[Any], capacity: int) -> NDArray[Any]:
+    if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        return np.zeros((capacity, *(space.shape or ())), space.dtype)
+    return np.zeros(capacity, object)
+
+
+def _as_actions(space: gym.Space[Any], actions: NDArray[Any]) -> NDArray[Any]:
+    return actions.astype(space.dtype) if actions.dtype != object else actions
+
+
+def _equal(place: Mapping[str, Any], snapshot: Mapping[str, Any]) -> bool:
+    if any(place[key] != snapshot[key] for key in ("episode_return", "episode_length", "random_state")):
+        return False
+    pairs = zip(place["observation"], snapshot["observation"], strict=True)
+    return all(np.array_equal(np.asarray(here), np.asarray(saved)) for here, saved in pairs)

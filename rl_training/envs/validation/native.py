@@ -1,0 +1,57 @@
+"""Looking at a native vector environment, as training steps it, before training on it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.vector.utils import batch_space
+
+from rl_training.config.settings import TrainConfig
+from rl_training.envs.contract.call_watch import MAKING_SECONDS, CallBlocked, CallWatch
+from rl_training.envs.contract.step_contract import Breach, failure, space_change_breaches
+from rl_training.envs.training_envs import TrainingEnvs
+from rl_training.envs.validation.report import Findings
+from rl_training.errors import EnvironmentFault, EnvironmentRefused
+
+STEPS = 100
+"""Steps that are played with random actions, of all environments together."""
+
+
+def check_native(config: TrainConfig, single: gym.Env[Any, Any], found: Findings, watch: CallWatch) -> None:
+    """Makes the native vector environment of the settings, plays it, and reports what is wrong.
+
+    Args:
+        config: The settings.
+        single: The environment that evaluation plays, whose spaces must be the same.
+        found: Takes what is found.
+        watch: Watches the calls.
+    """
+    during = "making the native vector environment"
+    try:
+        envs = watch.call(during, TrainingEnvs, config, 1.0, seconds=MAKING_SECONDS)
+    except EnvironmentRefused as error:
+        found.add([Breach("fatal", "not-made", str(error).removeprefix(f"environment {config.env_id!r}: "))])
+        return
+    except CallBlocked as error:
+        found.add([failure(during, error)])
+        return
+    try:
+        for name in ("observation_space", "action_space"):
+            native = getattr(envs, f"single_{name}")
+            found.add(space_change_breaches(name, getattr(single, name), native), during="native vector environment")
+        during = "a reset of the native vector environment"
+        watch.call(during, envs.start)
+        during = "a step of the native vector environment"
+        space = batch_space(envs.single_action_space, envs.num_envs)
+        space.seed(config.seed)
+        for _ in range(STEPS):
+            actions = space.sample() - getattr(envs.single_action_space, "start", 0)
+            watch.call(during, envs.step, np.reshape(actions, (envs.num_envs, *envs.codec.shape)))
+    except EnvironmentFault as error:
+        found.add([Breach("fatal", "raised", str(error))])
+    except CallBlocked as error:
+        found.add([failure(during, error)])
+    finally:
+        envs.close()

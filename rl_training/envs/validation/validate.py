@@ -1,0 +1,254 @@
+"""Looking at an environment before training on it: everything that would fail or mislead later is said now.
+
+Gymnasium's own checker passes NaN observations, rewards of None, dtypes that are not kept and episodes that never end;
+this one plays whole episodes and reports all that it finds.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
+
+from rl_training.config.settings import NATIVE, TrainConfig
+from rl_training.envs.contract.call_watch import MAKING_SECONDS, CallBlocked, CallWatch
+from rl_training.envs.contract.contract_guard import secrets_of
+from rl_training.envs.contract.step_contract import (
+    Breach,
+    Severity,
+    failure,
+    reset_result_breaches,
+    space_change_breaches,
+    space_type_breaches,
+    step_result_breaches,
+)
+from rl_training.envs.env_lookup import module_of_plugin
+from rl_training.envs.factory import make_bare_env
+from rl_training.envs.normalize import ObservationNormalizer
+from rl_training.envs.spaces import ActionCodec, ObservationEncoder
+from rl_training.envs.validation.native import check_native
+from rl_training.envs.validation.random_play import Player
+from rl_training.envs.validation.report import Finding, Findings, ValidationReport, counted
+from rl_training.envs.validation.step_speed import Stopwatch, time_steps
+from rl_training.errors import FOREIGN_ERRORS, EnvironmentRefused
+from rl_training.seeding import env_seeds
+from rl_training.system.paths import working_folder_kept
+
+__all__ = ["CheckSpaces", "Finding", "ValidationReport", "require_valid", "validate_env"]
+
+CheckSpaces = Callable[[gym.Space[Any], gym.Space[Any]], Sequence[str]]
+"""`check_spaces(observation_space, action_space)`: what an algorithm can't train on, a sentence each."""
+
+
+def validate_env(
+    config: TrainConfig,
+    check_spaces: CheckSpaces | None = None,
+    *,
+    episodes: int | None = None,
+    max_steps: int | None = None,
+) -> ValidationReport:
+    """Plays the environment of the settings with random actions and reports everything it finds.
+
+    Args:
+        config: The settings; the environment is looked at with its time limit and wrappers.
+        check_spaces: What the algorithm can't train on (`AlgorithmSpec.check_spaces`).
+        episodes: Episodes to play; `validation.episodes` by default.
+        max_steps: Bound on the steps of each; `validation.max_steps` by default. An episode that is longer is a
+            warning where no time limit would end it.
+
+    Returns:
+        The report; it raises nothing for what is wrong with the environment (see `require_valid`).
+    """
+    found = Findings(secrets_of(config))
+    episodes = config.validation.episodes if episodes is None else episodes
+    max_steps = config.validation.max_steps if max_steps is None else max_steps
+    played, steps, speed, texts, playable = 0, 0, None, ("", ""), False
+    with working_folder_kept(), CallWatch(config.env_id) as watch:
+        with _made(config, found, watch) as first:
+            if first is not None:
+                found.add(_module_breaches(config.env_id))
+                texts = (str(first.observation_space), str(first.action_space))
+                playable = _check_spaces(first, config, check_spaces, found) and _check_signatures(
+                    first.unwrapped, found, watch
+                )
+                if playable and config.vectorization in NATIVE:
+                    check_native(config, first, found, watch)
+        if playable:
+            # Two that have lived no step yet, so that a difference between them is none of their ages.
+            with _made(config, found, watch) as env, _made(config, found, watch) as twin:
+                if env is not None and twin is not None:
+                    _check_twin_spaces(env, twin, found)
+                    player = Player(env, twin, env_seeds(config.seed, 1)[0], found, watch)
+                    played = _play(player, env, episodes, max_steps, found)
+                    steps, speed = player.steps, _speed(player, env, config, found, watch)
+    return ValidationReport(config.env_id, found.ordered(), speed, played, steps, *texts)
+
+
+def require_valid(report: ValidationReport) -> None:
+    """Goes on where a report has nothing fatal.
+
+    Raises:
+        EnvironmentRefused: It has; the message has every fatal finding, a line each.
+    """
+    if not report.ok:
+        lines = [f"environment {report.env_id} can't be trained on:", *(finding.line() for finding in report.fatal)]
+        raise EnvironmentRefused("\n".join(lines))
+
+
+@contextmanager
+def _made(config: TrainConfig, found: Findings, watch: CallWatch) -> Iterator[gym.Env[Any, Any] | None]:
+    """Makes an environment and closes it; None, with a finding, where it can't be made."""
+    try:
+        env = watch.call("making it", make_bare_env, config, seconds=MAKING_SECONDS)
+    except EnvironmentRefused as error:
+        found.add([Breach("fatal", "not-made", str(error).removeprefix(f"environment {config.env_id!r}: "))])
+        yield None
+        return
+    except CallBlocked as error:
+        found.add([failure("making it", error)])
+        yield None
+        return
+    try:
+        yield env
+    finally:
+        try:
+            watch.call("close", env.close)
+        except FOREIGN_ERRORS as error:
+            found.add([Breach("warning", "close", failure("close", error).message)])
+
+
+def _play(player: Player, env: gym.Env[Any, Any], episodes: int, max_steps: int, found: Findings) -> int:
+    whole = 0
+    for number in range(episodes):
+        ended = player.play_episode(number, max_steps)
+        if ended is None:
+            break
+        whole += ended
+        if not ended and not _has_time_limit(env):
+            message = (
+                f"episode {number + 1} did not end within {counted(max_steps, 'step')} and there is no time limit; "
+                f"where that is not meant, set max_episode_steps: without an end no episode return is ever recorded"
+            )
+            found.add([Breach("warning", "no-end", message)], step=player.steps)
+    return whole
+
+
+def _speed(
+    player: Player, env: gym.Env[Any, Any], config: TrainConfig, found: Findings, watch: CallWatch
+) -> float | None:
+    """Returns the environment's own steps a second, for which more is played where that was quick."""
+    speed = player.stopwatch.steps_per_second
+    if speed is not None or found.any_fatal:
+        return speed
+    stopwatch = Stopwatch()
+    try:
+        time_steps(env, watch, config.seed, stopwatch)
+    except FOREIGN_ERRORS as error:
+        breach = failure("a later episode, played for its speed,", error)
+        # A run may get beyond it, by going on from a checkpoint with fresh instances.
+        severity: Severity = "fatal" if breach.code == "blocked" else "warning"
+        found.add([replace(breach, severity=severity)], step=player.steps + stopwatch.steps)
+    return stopwatch.steps_per_second
+
+
+def _check_spaces(
+    env: gym.Env[Any, Any], config: TrainConfig, check_spaces: CheckSpaces | None, found: Findings
+) -> bool:
+    """Reports what is wrong with the spaces; returns whether the environment shall be played.
+
+    One that the algorithm refuses isn't, since no finding in playing could make it do.
+    """
+    observation_space, action_space = (getattr(env, name, None) for name in ("observation_space", "action_space"))
+    broken = [
+        *space_type_breaches("observation_space", observation_space),
+        *space_type_breaches("action_space", action_space),
+    ]
+    found.add(broken)
+    if broken:
+        return False
+    assert observation_space is not None
+    assert action_space is not None
+    sentences = check_spaces(observation_space, action_space) if check_spaces is not None else ()
+    for sentence in sentences:
+        found.add([Breach("fatal", "algorithm", f"{config.algo} can't train on it: {sentence}")])
+    if not sentences:
+        _check_array_forms(config, observation_space, action_space, found)
+    if isinstance(action_space, spaces.Box) and not _is_bounded(action_space):
+        message = f"action space {action_space} has no bounds; actions are sent as the policy draws them"
+        found.add([Breach("warning", "unbounded-action", message)])
+    return not sentences
+
+
+def _check_array_forms(
+    config: TrainConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any], found: Findings
+) -> None:
+    try:
+        encoder = ObservationEncoder(observation_space)
+        if config.normalization.observation:
+            ObservationNormalizer(encoder, config.normalization.clip)
+    except EnvironmentRefused as error:
+        found.add([Breach("fatal", "observation-space", str(error))])
+    try:
+        ActionCodec(action_space)
+    except EnvironmentRefused as error:
+        found.add([Breach("fatal", "action-space", str(error))])
+
+
+def _check_signatures(env: gym.Env[Any, Any], found: Findings, watch: CallWatch) -> bool:
+    """Calls the innermost environment once, since wrappers hide what it returns; returns whether it can be played."""
+    parameters = inspect.signature(env.reset).parameters.values()
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    missing = [name for name in ("seed", "options") if name not in {parameter.name for parameter in parameters}]
+    if missing and not takes_any:
+        message = (
+            f"reset takes no {' and no '.join(f'`{name}`' for name in missing)}; it must be "
+            f"reset(*, seed=None, options=None) and seed its randomness with super().reset(seed=seed)"
+        )
+        found.add([Breach("fatal", "reset-signature", message)])
+        return False
+    action_space = deepcopy(env.action_space)
+    action_space.seed(0)
+    during = "the first reset"
+    try:
+        found.add(reset_result_breaches(watch.call(during, lambda: env.reset(seed=0))), step=0)
+        during = "the first step"
+        found.add(step_result_breaches(watch.call(during, lambda: env.step(action_space.sample()))), step=1)
+    except FOREIGN_ERRORS as error:
+        found.add([failure(during, error)], step=0 if during == "the first reset" else 1)
+    return not {"reset-result", "step-result", "raised", "blocked"} & {finding.code for finding in found.ordered()}
+
+
+def _check_twin_spaces(env: gym.Env[Any, Any], twin: gym.Env[Any, Any], found: Findings) -> None:
+    found.add(space_change_breaches("observation_space", twin.observation_space, env.observation_space))
+    found.add(space_change_breaches("action_space", twin.action_space, env.action_space))
+
+
+def _module_breaches(env_id: str) -> list[Breach]:
+    module = module_of_plugin(env_id)
+    if module is None:
+        return []
+    message = (
+        f"the id names no module, so that another process (a worker, a resume, a flow) does not know it: write "
+        f"{module}:{env_id}, or put what registers it into a module and write MODULE:{env_id}"
+    )
+    return [Breach("warning", "no-module", message)]
+
+
+def _is_bounded(space: spaces.Box) -> bool:
+    return bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
+
+
+def _has_time_limit(env: gym.Env[Any, Any]) -> bool:
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, TimeLimit):
+            return True
+        env = env.env
+    return False

@@ -1,0 +1,74 @@
+"""The environments of one process: a run of a vector environment's indices, stepped one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from rl_training.envs.closing import close_quietly
+from rl_training.envs.episode_replay import EpisodeReplay
+from rl_training.envs.vector.step_rows import StepRows
+
+
+class EnvShare:
+    """Steps, resets and closes the environments of one process.
+
+    Args:
+        env_id: The id in the settings, for warnings.
+        secrets: What the environments are given and no warning may show.
+    """
+
+    rows: StepRows
+    """Where they leave what comes of a step or reset; set before the first."""
+
+    def __init__(self, env_id: str, secrets: Collection[str]) -> None:
+        self._env_id, self._secrets = env_id, secrets
+        self._envs: dict[int, EpisodeReplay] = {}
+
+    def make(self, indices: Iterable[int], make_env: Callable[[int], EpisodeReplay]) -> None:
+        """Makes the environments with these indices among all of the run; `close` closes those that were made."""
+        for index in indices:
+            self._envs[index] = make_env(index)
+
+    @property
+    def spaces(self) -> list[tuple[Any, Any]]:
+        """The (observation space, action space) of each."""
+        return [(env.observation_space, env.action_space) for env in self._envs.values()]
+
+    def step(self, actions: Any) -> None:
+        """Steps each with its own of `actions` [n, *A], which an environment may keep."""
+        put, rows = self.rows.put, self.rows
+        reward, terminated, truncated = rows.reward, rows.terminated, rows.truncated
+        for (i, env), action in zip(self._envs.items(), actions, strict=True):
+            observation, reward[i], terminated[i], truncated[i], _ = env.step(action)
+            put(i, observation)
+
+    def begin_episodes(self) -> None:
+        """Resets those of which `rows.ended` says so, with the empty options that a reset by mask leaves."""
+        for i, env in self._envs.items():
+            if self.rows.ended[i]:
+                self.rows.put(i, env.reset(options={})[0])
+
+    def reset(self, index: int, seed: int | None, options: dict[str, Any] | None) -> None:
+        """Resets one."""
+        self.rows.put(index, self._envs[index].reset(seed=seed, options=options)[0])
+
+    def restore(self, index: int, snapshot: Mapping[str, Any]) -> bool:
+        """Plays the episode of a snapshot again; see `EpisodeReplay.restore`."""
+        env = self._envs[index]
+        exact = env.restore(snapshot)
+        self.rows.put(index, env.last_observation)
+        return exact
+
+    def call(self, index: int, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Calls a method of one, or reads an attribute."""
+        found = self._envs[index].get_wrapper_attr(name)
+        return found(*args, **kwargs) if callable(found) else found
+
+    def set_attr(self, index: int, name: str, value: Any) -> None:
+        """Sets an attribute of one."""
+        self._envs[index].set_wrapper_attr(name, value)
+
+    def close(self) -> None:
+        """Closes every environment, those after one that fails on closing too."""
+        close_quietly(self._env_id, self._envs.values(), self._secrets)

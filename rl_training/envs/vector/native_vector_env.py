@@ -1,0 +1,229 @@
+"""Environments that step all of their N rows at once, in array operations of their own (`vector_entry_point`).
+
+The mode in which they begin next episodes decides whether each step is N transitions. With DISABLED, rows are reset by
+mask; with SAME_STEP, the true final observation is in the infos. With NEXT_STEP, the step after an episode's end is a
+reset in that row, whose action counts for nothing, and a transition in the others.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+
+from rl_training.envs.closing import close_quietly
+from rl_training.envs.contract.contract_guard import shown_cause
+from rl_training.envs.contract.step_contract import describe, raised, reset_result_breaches, step_result_breaches
+from rl_training.envs.plain_spaces import plain_space
+from rl_training.envs.random_state import as_text, random_state, write_random_state
+from rl_training.envs.vector.masked_vector_env import require_count
+from rl_training.errors import FOREIGN_ERRORS, EnvironmentFault, EnvironmentRefused
+from rl_training.security.secrets import hide
+
+logger = logging.getLogger(__name__)
+
+_KINDS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+class MaskedCartPole(CartPoleVectorEnv):
+    """Gymnasium's native CartPole with resets by mask.
+
+    Its own way is NEXT_STEP; rows that are reset by mask are not done when it looks for some to reset.
+    """
+
+    metadata = {**CartPoleVectorEnv.metadata, "autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Resets all rows, or those where `options["reset_mask"]` (bool [N]) is true."""
+        if options is None or "reset_mask" not in options:
+            return super().reset(seed=seed, options=options)
+        mask = options["reset_mask"]
+        assert self.state is not None
+        self.state[:, mask] = self.np_random.uniform(self.low, self.high, (4, np.count_nonzero(mask)))
+        self.steps[mask] = 0
+        self.prev_done[mask] = False
+        return self.state.T.astype(np.float32), {}
+
+
+def make_native(spec: EnvSpec, num_envs: int, **kwargs: Any) -> VectorEnv[Any, Any, Any]:
+    """Makes the native vector environment of an id, in a mode in which each step is N transitions if it has one.
+
+    Raises:
+        EnvironmentRefused: The id has none.
+    """
+    if spec.vector_entry_point is None:
+        raise EnvironmentRefused(
+            f"environment {spec.id!r}: no native vector environment (vector_entry_point) is registered for it; set "
+            f"vectorization to sync, async or split"
+        )
+    entry_point = spec.vector_entry_point
+    creator: Any = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+    if creator is CartPoleVectorEnv:
+        spec = copy(spec)
+        spec.vector_entry_point = MaskedCartPole  # type: ignore[assignment]
+    asked = {"autoreset_mode": AutoresetMode.SAME_STEP} if _takes(creator, "autoreset_mode") else {}
+    return gym.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **{**asked, **kwargs})
+
+
+class NativeVectorEnv:
+    """A native vector environment as `TrainingEnvs` steps it: N transitions a step, then resets by mask.
+
+    Args:
+        env_id: The id in the settings, for messages.
+        envs: The native vector environment, which this takes over and closes.
+        secrets: What it was given and no message may show.
+
+    Raises:
+        EnvironmentRefused: Its mode is NEXT_STEP, or unknown; its observations or actions are not one array.
+    """
+
+    def __init__(self, env_id: str, envs: VectorEnv[Any, Any, Any], secrets: Collection[str] = ()) -> None:
+        self._env_id, self._envs, self._secrets = env_id, envs, secrets
+        self.num_envs = envs.num_envs
+        self.single_observation_space = plain_space(envs.single_observation_space)
+        self.single_action_space = plain_space(envs.single_action_space)
+        self.life_steps = 0
+        """Steps since the run began: of each environment as many."""
+        mode = envs.metadata.get("autoreset_mode")
+        if mode not in (AutoresetMode.DISABLED, AutoresetMode.SAME_STEP):
+            raise EnvironmentRefused(
+                f"environment {env_id!r}: the autoreset mode of its native vector environment is "
+                f"{getattr(mode, 'name', mode)}, in which a step can be a reset in one row and a transition in others; "
+                f"supported are DISABLED (with options['reset_mask']) and SAME_STEP (with final_obs); "
+                f"set vectorization to sync, async or split"
+            )
+        if not isinstance(self.single_observation_space, _KINDS) or not isinstance(self.single_action_space, _KINDS):
+            raise EnvironmentRefused(
+                f"environment {env_id!r}: native vector environments are supported where observations and actions are "
+                f"one array each; got {self.single_observation_space} and {self.single_action_space}"
+            )
+        self._shape = (self.num_envs, *(self.single_observation_space.shape or ()))
+        self._seed = 0
+        self._same_step = mode is AutoresetMode.SAME_STEP
+        self._begun: NDArray[Any] = np.zeros(self._shape, self.single_observation_space.dtype)
+
+    def reset(
+        self, *, seed: Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        """Resets all environments, or those where `options["reset_mask"]` (bool [N]) is true.
+
+        Args:
+            seed: As for the other vector environments; there is one random state for all, which has the first.
+            options: Nothing or the mask.
+
+        Raises:
+            EnvironmentFault: The environment raised, exited, or broke its contract.
+        """
+        if options is not None and self._same_step:
+            return self._begun, {}
+        first = seed[0] if seed else None
+        self._seed = self._seed if first is None else first
+        try:
+            result = self._envs.reset(seed=first, options=options)
+        except FOREIGN_ERRORS as error:
+            raise self._fault(raised("reset", error)) from shown_cause(error, self._secrets)
+        for breach in reset_result_breaches(result):
+            raise self._fault(f"reset: {breach.message}")
+        return self._array("observation", result[0], self._shape, self.single_observation_space.dtype), {}
+
+    def step(
+        self, actions: NDArray[Any]
+    ) -> tuple[NDArray[Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Steps all environments once; observations are the true final ones where episodes ended.
+
+        Raises:
+            EnvironmentFault: The environment raised, exited, or broke its contract.
+        """
+        self.life_steps += 1
+        try:
+            result = self._envs.step(actions.astype(self._envs.single_action_space.dtype, copy=False))
+        except FOREIGN_ERRORS as error:
+            raise self._fault(raised("step", error)) from shown_cause(error, self._secrets)
+        for breach in step_result_breaches(result):
+            raise self._fault(f"step: {breach.message}")
+        observation = self._array("observation", result[0], self._shape, self.single_observation_space.dtype)
+        reward = self._array("reward", result[1], (self.num_envs,), np.float64)
+        terminated = self._array("terminated", result[2], (self.num_envs,), np.bool_)
+        truncated = self._array("truncated", result[3], (self.num_envs,), np.bool_)
+        if self._same_step:
+            self._begun = observation
+            observation = self._with_final(observation, terminated | truncated, result[4])
+        return observation, reward, terminated, truncated, {}
+
+    def snapshots(self) -> list[dict[str, Any]]:
+        """Returns what `restore` needs, of all environments together."""
+        return [
+            {
+                "num_envs": self.num_envs,
+                "life_steps": self.life_steps,
+                "seed": self._seed,
+                "random_state": as_text(random_state(self._envs)),
+            }
+        ]
+
+    def restore(self, snapshots: Sequence[Mapping[str, Any]]) -> tuple[NDArray[Any], list[int]]:
+        """Begins fresh episodes: from the saved random state, or where there is none in reach, from another seed.
+
+        Returns:
+            The observations, and the indices of all environments.
+
+        Raises:
+            CheckpointError: The snapshots are of another number of environments.
+        """
+        (snapshot,) = snapshots
+        require_count(snapshot["num_envs"], self.num_envs)
+        logger.warning(
+            "environment %s: its %d native environments have one random state for all, so that no episode can be "
+            "played again: each begins a fresh one",
+            self._env_id,
+            self.num_envs,
+        )
+        self.life_steps = int(snapshot["life_steps"])
+        if snapshot["random_state"] is not None:
+            write_random_state(self._envs, snapshot["random_state"])
+            observation, _ = self.reset()
+        else:
+            observation, _ = self.reset(seed=[(snapshot["seed"] + self.life_steps) % 2**31])
+        return observation, list(range(self.num_envs))
+
+    def close(self) -> None:
+        """Closes the environment."""
+        close_quietly(self._env_id, [self._envs], self._secrets)
+
+    def _with_final(self, observation: NDArray[Any], done: NDArray[np.bool_], infos: Mapping[str, Any]) -> NDArray[Any]:
+        rows = np.flatnonzero(done)
+        if len(rows) == 0:
+            return observation
+        if "final_obs" not in infos:
+            raise self._fault("step: episodes ended, and `final_obs` is not in the infos")
+        final = [infos["final_obs"][i] for i in rows]
+        observation = observation.copy()
+        observation[rows] = self._array("final_obs", final, (len(rows), *self._shape[1:]), observation.dtype)
+        return observation
+
+    def _array(self, name: str, values: Any, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """Returns a copy, since an environment may hand out the same array each time and change it in place."""
+        array = np.asarray(values)
+        if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
+            raise self._fault(f"{name} is {describe(array)}; expected shape {shape} and dtype {np.dtype(dtype)}")
+        return array.astype(dtype)
+
+    def _fault(self, what: str) -> EnvironmentFault:
+        where = f"environment {self._env_id} ({self.num_envs} native ones) at its step {self.life_steps}"
+        return EnvironmentFault(f"{where}: {hide(what, self._secrets)}")
+
+
+def _takes(creator: Any, name: str) -> bool:
+    return name in inspect.signature(creator).parameters

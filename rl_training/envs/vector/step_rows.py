@@ -1,0 +1,102 @@
+"""What environments take and give in a step, in memory that processes can share: a row for each environment.
+
+Shapes: `N` environments, `*O` one observation as its space declares it, `*A` one action of the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from mmap import mmap
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from rl_training.envs.space_leaves import leaves
+
+
+class StepRows:
+    """Arrays of N rows; each process writes those of its own environments.
+
+    Args:
+        observation_space: Of one environment; each of its parts has an array form.
+        action_space: The same of actions.
+        num_envs: N.
+        memory: Descriptor of an open file that holds the arrays for all processes that map it; -1 for memory of this
+            process alone.
+    """
+
+    def __init__(
+        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], num_envs: int, memory: int = -1
+    ) -> None:
+        self._space, self._leaves = observation_space, leaves(observation_space)
+        parts = [(f"observation_{k}", leaf.space) for k, leaf in enumerate(self._leaves)]
+        rows = [
+            (name, space.dtype, (num_envs, *(space.shape or ()))) for name, space in [*parts, ("action", action_space)]
+        ]
+        rows += [(name, np.dtype(kind), (num_envs,)) for name, kind in _FLAT]
+        arrays = _mapped(np.dtype(rows, align=True), memory)
+        self.action: NDArray[Any] = arrays["action"]
+        """[N, *A] what the next step is made with."""
+        self.ended: NDArray[np.bool_] = arrays["ended"]
+        """[N] where the next episode is to begin."""
+        self.reward: NDArray[np.float64] = arrays["reward"]
+        """[N]"""
+        self.terminated: NDArray[np.bool_] = arrays["terminated"]
+        """[N]"""
+        self.truncated: NDArray[np.bool_] = arrays["truncated"]
+        """[N]"""
+        self._columns = [arrays[name] for name, _ in parts]
+        self.put: Callable[[int, Any], None] = self._put_parts
+        """Writes the newest observation of an environment into its row."""
+        self.observations: Callable[[], Any] = self._all_parts
+        """Returns the newest observations [N, *O], in memory of their own: an array, or a dict or tuple of arrays."""
+        if self._leaves[0].space is observation_space:  # the usual case, in no time
+            self.put, self.observations = self._columns[0].__setitem__, self._columns[0].copy
+
+    def _put_parts(self, row: int, observation: Any) -> None:
+        for leaf, column in zip(self._leaves, self._columns, strict=True):
+            column[row] = leaf.pick(observation)
+
+    def _all_parts(self) -> Any:
+        return _assembled(self._space, iter(self._columns))
+
+
+_FLAT = (("ended", np.bool_), ("reward", np.float64), ("terminated", np.bool_), ("truncated", np.bool_))
+
+
+@contextmanager
+def shared_file() -> Iterator[int]:
+    """Opens a file without a name, for `StepRows`: what processes have mapped of it stays until the last of them ends.
+
+    Yields:
+        Its descriptor, open within the block.
+    """
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("rl_training")
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+    else:
+        with tempfile.TemporaryFile() as file:
+            yield file.fileno()
+
+
+def _mapped(layout: np.dtype[Any], memory: int) -> NDArray[Any]:
+    if memory >= 0:
+        os.ftruncate(memory, layout.itemsize)  # to the same size in each process
+    return np.ndarray((), layout, mmap(memory, layout.itemsize))
+
+
+def _assembled(space: gym.Space[Any], columns: Iterator[NDArray[Any]]) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _assembled(part, columns) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_assembled(part, columns) for part in space.spaces)
+    return next(columns).copy()

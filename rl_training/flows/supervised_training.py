@@ -1,0 +1,191 @@
+"""Training under a flow's eye: it runs in a helper thread, and the main thread waits, reports, and hears a cancel.
+
+Prefect delivers a cancel as an exception in the main thread, wherever that is. In a training loop it would land in the
+middle of an update; here it lands in a wait, which asks training to stop at its next consistent step and gives it time
+to save. The main thread also makes all calls to Prefect's API, so that the training thread never waits for a server.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import copy_context
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+from uuid import UUID
+
+from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.actions import ArtifactUpdate
+from prefect.events import emit_event
+from prefect.logging import get_run_logger
+
+from rl_training.flows.champion_events import link_run
+from rl_training.runs.stopping import StopFlag
+from rl_training.runtime.callbacks import Callback, TrainerState
+from rl_training.system.signal_handlers import put_back
+
+T = TypeVar("T")
+
+POLL_SECONDS = 0.5
+SAVE_SECONDS = 20.0
+"""What training gets to save once it is told to stop; Prefect kills 30 seconds after it has asked."""
+PROGRESS_SECONDS = 5.0
+"""Least time between two writes of the progress artifact, which nothing else throttles."""
+
+EVALUATION_FINISHED = "rl.evaluation.finished"
+"""The event of each periodic evaluation."""
+
+
+def supervise(work: Callable[[], T], *, stop: StopFlag, meanwhile: Callable[[], None] = lambda: None) -> T:
+    """Runs `work` in a helper thread and waits for it in this one.
+
+    Args:
+        work: Polls `stop`, and comes to its end soon after it is set.
+        stop: Set where this thread is interrupted: a cancel, a timeout, Ctrl-C.
+        meanwhile: Called in this thread about twice a second, and once when the work is done.
+
+    Returns:
+        What `work` returns.
+
+    Raises:
+        BaseException: What `work` raises, or what interrupted this thread, once the work has ended or has had its time.
+    """
+    done = threading.Event()
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            done.set()
+
+    threading.Thread(target=copy_context().run, args=(run,), name="training", daemon=True).start()
+    try:
+        # An event and not `Thread.join`: an exception that interrupts a join marks the thread as ended (Python 3.11).
+        while not done.wait(POLL_SECONDS):
+            put_back()
+            meanwhile()
+    except BaseException:
+        stop.request("signal")
+        _wait_undisturbed(done, SAVE_SECONDS)
+        raise
+    meanwhile()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def _wait_undisturbed(done: threading.Event, seconds: float) -> None:
+    """Waits, through further signals too: the second one must not spoil the save that the first one has asked for."""
+    deadline = time.monotonic() + seconds
+    while not done.is_set() and (left := deadline - time.monotonic()) > 0:
+        with suppress(BaseException):
+            done.wait(left)
+
+
+class FlowProgress(Callback):
+    """Keeps what the main thread shall report, and costs the training thread next to nothing."""
+
+    def __init__(self) -> None:
+        self.num_timesteps = 0
+        self.evaluations: SimpleQueue[dict[str, float]] = SimpleQueue()
+
+    def on_train_start(self, state: TrainerState) -> None:
+        """Notes where a resumed run begins."""
+        self.num_timesteps = state.num_timesteps
+
+    def on_update_end(self, state: TrainerState) -> None:
+        """Notes how far training is."""
+        self.num_timesteps = state.num_timesteps
+
+    def on_eval_end(self, state: TrainerState) -> None:
+        """Hands an evaluation over."""
+        self.evaluations.put({"num_timesteps": state.num_timesteps, **state.metrics})
+
+
+class FlowReporter:
+    """Writes what `FlowProgress` has noted to Prefect: a progress bar, a table of evaluations, an event for each.
+
+    Before them comes a link to the run's page in MLflow, where it has one. A server that is away costs these records
+    and nothing else: training goes on, and the log says so once.
+    """
+
+    def __init__(self, progress: FlowProgress, *, total_timesteps: int, run_uid: str, page: str | None = None) -> None:
+        self._progress = progress
+        self._page = page
+        self._total = total_timesteps
+        self._resource = {"prefect.resource.id": f"rl-training.run.{run_uid}", "prefect.resource.role": "run"}
+        self._rows: list[dict[str, Any]] = []
+        self._bar: UUID | None = None
+        self._table: UUID | None = None
+        self._shown = -1
+        self._next_bar = 0.0
+        self._failed = False
+
+    def __call__(self) -> None:
+        """Reports what is new since the last call."""
+        page, self._page = self._page, None
+        try:
+            link_run(page)
+            self._report_progress()
+            self._report_evaluations()
+        except Exception as error:
+            if not self._failed:
+                get_run_logger().warning("progress can't be reported to Prefect, training goes on: %s", error)
+            self._failed = True
+
+    def _report_progress(self) -> None:
+        steps, now = self._progress.num_timesteps, time.monotonic()
+        if steps == self._shown or (now < self._next_bar and steps < self._total):
+            return
+        self._shown, self._next_bar = steps, now + PROGRESS_SECONDS
+        percent = min(100.0, 100.0 * steps / self._total)
+        description = f"{steps:,} of {self._total:,} environment steps"
+        if self._bar is None:
+            created = create_progress_artifact(percent, key="training-progress", description=description)
+            assert isinstance(created, UUID)  # and no coroutine: no event loop runs in this thread
+            self._bar = created
+        else:
+            update_progress_artifact(self._bar, percent, description=description)
+
+    def _report_evaluations(self) -> None:
+        fresh = []
+        while True:
+            try:
+                fresh.append(self._progress.evaluations.get_nowait())
+            except Empty:
+                break
+        if not fresh:
+            return
+        self._rows.extend(_row(evaluation) for evaluation in fresh)
+        if self._table is None:
+            created = create_table_artifact(self._rows, key="evaluations", description="Periodic evaluations")
+            assert isinstance(created, UUID)
+            self._table = created
+        else:
+            with get_client(sync_client=True) as client:
+                client.update_artifact(self._table, ArtifactUpdate(data=json.dumps(self._rows)))
+        for evaluation in fresh:
+            emit_event(EVALUATION_FINISHED, resource=self._resource, payload=evaluation)
+
+
+def _row(evaluation: dict[str, float]) -> dict[str, Any]:
+    return {
+        "steps": int(evaluation["num_timesteps"]),
+        "mean return": round(evaluation["eval/return_mean"], 2),
+        "95 % from": _rounded(evaluation.get("eval/ci_low")),
+        "95 % to": _rounded(evaluation.get("eval/ci_high")),
+        "episodes": int(evaluation["eval/episodes"]),
+    }
+
+
+def _rounded(value: float | None) -> float | None:
+    """A single episode has no interval."""
+    return None if value is None else round(value, 2)

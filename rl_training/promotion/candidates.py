@@ -1,0 +1,152 @@
+"""What is offered for promotion: from a run, a registered version or a directory, the checkpoint that stands for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rl_training.config.document import MapNode
+from rl_training.config.reading.checking import require_sections
+from rl_training.config.reading.overrides import Overrides, read_overrides
+from rl_training.config.reading.yaml_text import from_json
+from rl_training.config.settings import TrainConfig
+from rl_training.errors import UserError
+from rl_training.experiment.loading import config_of_checkpoint
+from rl_training.runs.metadata import METADATA, Metadata
+from rl_training.runtime.checkpoint import CHECKPOINTS, Checkpoint, best_path, find_checkpoint, open_checkpoint
+from rl_training.security.planted_links import refuse_links
+from rl_training.system.programs import program
+from rl_training.tracking import run_files
+from rl_training.tracking.checkpoint_sources import (
+    ModelSource,
+    RunSource,
+    checkpoint_of_run,
+    find_version,
+    fresh_directory,
+    parse_source,
+    policy_of_version,
+    reaching,
+)
+from rl_training.tracking.mlflow_run import RUN_UID, find_run
+from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, without_credentials
+from rl_training.tracking.shipping.sync import store_of_run
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+CHANGEABLE = ("promotion", "evaluation")
+"""What an offer may set otherwise than its run did: the rules, and how the episodes are played."""
+
+BEST = f"{CHECKPOINTS}/best.json"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A checkpoint that is offered for promotion."""
+
+    checkpoint: Checkpoint
+    config: TrainConfig
+    run_id: str
+    """The MLflow run that it comes from."""
+    tracking_uri: str
+    """The store that has that run."""
+
+
+def find_candidate(
+    source: str | Path,
+    overrides: Overrides = (),
+    *,
+    allow_modules: Collection[str] = (),
+    tracking_uri: str | None = None,
+) -> Candidate:
+    """Returns what `source` offers.
+
+    Args:
+        source: A run, as MLflow's id, `runs:/ID` or directory: its best checkpoint by periodic evaluation, the newest
+            where none was evaluated. A checkpoint, as `runs:/ID/checkpoints/step_...` or directory. A registered
+            version, as `models:/NAME/VERSION` or `models:/NAME@ALIAS`, which stays in its model unless
+            `promotion.model` is set.
+        overrides: Of `promotion.*` and `evaluation.*`.
+        allow_modules: Modules that a received candidate may name; see `rl_training.config.named_modules`.
+        tracking_uri: MLflow's store; by default that of the run in the directory, else `$MLFLOW_TRACKING_URI`, else the
+            embedded one.
+
+    Raises:
+        CheckpointError: There is no good checkpoint.
+        ConfigError: An override is not valid, or changes something else.
+        ModuleRefused: A received candidate names a module that nobody has allowed.
+        TrackingError: MLflow can't be reached.
+        UserError: It is no source, or MLflow does not know it.
+    """
+    if Path(source).exists():
+        return _from_directory(Path(source).absolute(), overrides, allow_modules, tracking_uri)
+    parsed, uri = parse_source(str(source)), resolve_tracking_uri(tracking_uri)
+    with reaching(uri, str(source)):
+        client = connect(uri)
+        if isinstance(parsed, ModelSource):
+            version = find_version(client, parsed)
+            checkpoint = policy_of_version(client, uri, version)
+            config = _settings(checkpoint, overrides, allow_modules, model=parsed.name)
+            if not version.run_id:
+                raise UserError(f"{source} names no run, which each version of ours does: it was registered otherwise")
+            return Candidate(checkpoint, config, version.run_id, uri)
+        named = parsed.path != CHECKPOINTS
+        checkpoint = checkpoint_of_run(client, parsed, "policy") if named else _best_of_run(client, parsed)
+        return Candidate(checkpoint, _settings(checkpoint, overrides, allow_modules), parsed.run_id, uri)
+
+
+def _from_directory(
+    path: Path, overrides: Overrides, allow_modules: Collection[str], tracking_uri: str | None
+) -> Candidate:
+    refuse_links(path)
+    best = best_path(path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path)
+    checkpoint = find_checkpoint(path, policy_only=True) if best is None else open_checkpoint(best[0], policy_only=True)
+    config = _settings(checkpoint, overrides, allow_modules)
+    uri = store_of_run(checkpoint.path.parent.parent, tracking_uri)
+    with reaching(uri, str(path)):
+        run_id = find_run(connect(uri), checkpoint.run_uid)
+    if run_id is None:
+        raise UserError(
+            f"MLflow at {without_credentials(uri)} has no run {checkpoint.run_uid}, of which {checkpoint.path} is; "
+            f"send it with `{program('rl-training')} sync RUN_DIR` first"
+        )
+    return Candidate(checkpoint, config, run_id, uri)
+
+
+def _best_of_run(client: MlflowClient, source: RunSource) -> Checkpoint:
+    """Returns a run's best checkpoint, from its directory where that has a better one than MLflow."""
+    run = client.get_run(source.run_id)
+    here = _recorded_here(Path(run.data.tags.get("run_dir", "")), run.data.tags.get(RUN_UID))
+    there = None
+    if any(entry.path == BEST for entry in client.list_artifacts(source.run_id, CHECKPOINTS)):
+        there = best_path(Path(client.download_artifacts(source.run_id, BEST, str(fresh_directory()))).parent)
+    if here is not None and (there is None or _rank(here) >= _rank(there)):
+        return open_checkpoint(here[0], policy_only=True)
+    path = CHECKPOINTS if there is None else f"{CHECKPOINTS}/{there[0].name}"
+    return checkpoint_of_run(client, source._replace(path=path), "policy")
+
+
+def _recorded_here(run_dir: Path, run_uid: str | None) -> tuple[Path, float] | None:
+    metadata = run_files.read_json(run_dir / METADATA, Metadata)
+    return best_path(run_dir / CHECKPOINTS) if metadata is not None and metadata["run_uid"] == run_uid else None
+
+
+def _rank(best: tuple[Path, float]) -> tuple[float, str]:
+    """Returns what orders records of a run's best checkpoint: its mean return, of equals the later one."""
+    path, return_mean = best
+    return return_mean, path.name
+
+
+def _settings(
+    checkpoint: Checkpoint, overrides: Overrides, allow_modules: Collection[str], *, model: str | None = None
+) -> TrainConfig:
+    """Returns the checkpoint's settings with overrides, and `model` as the registered model unless they name one."""
+    config = config_of_checkpoint(checkpoint, overrides, allow_modules=allow_modules)
+    over = read_overrides(overrides)
+    require_sections(over, CHANGEABLE, "a promotion")
+    rules = from_json(over.entries["promotion"]) if "promotion" in over.entries else None
+    if model is None or (isinstance(rules, MapNode) and "model" in rules.entries):
+        return config
+    return config.model_copy(update={"promotion": config.promotion.model_copy(update={"model": model})})

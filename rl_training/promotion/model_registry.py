@@ -1,0 +1,134 @@
+"""The registered model of a task: its name, its versions, and who is champion."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rl_training.config.settings import TrainConfig
+from rl_training.errors import CheckpointError
+from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name
+from rl_training.runtime.workflows import load_policy
+from rl_training.tracking.checkpoint_sources import CHECKPOINT_TAG
+from rl_training.tracking.mlflow_store import no_resend
+from rl_training.tracking.pyfunc import check_model, save_model
+from rl_training.tracking.shipping.logged_models import logged_model, name_version
+from rl_training.tracking.version_files import checked_copy
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+    from mlflow.tracking import MlflowClient
+
+CHAMPION, CHALLENGER = "champion", "challenger"
+
+CANDIDATE_KEY = "candidate_key"
+"""Tag of a version: what it was made of, so that offering the same again makes no second version."""
+
+
+def model_name(config: TrainConfig) -> str:
+    """Returns the name of the task's registered model: `promotion.model`, or the environment's id made legal."""
+    return config.promotion.model or re.sub(r"[^\w.\-]+", "-", config.env_id, flags=re.ASCII)[:200]
+
+
+def champion_of(client: MlflowClient, model: str) -> ModelVersion | None:
+    """Returns the version with the alias `champion`, or None where there is no such model or alias.
+
+    Raises:
+        MlflowException: The registry is in trouble, which is not the same as having no champion.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return client.get_model_version_by_alias(model, CHAMPION)
+    except MlflowException as error:
+        # MLflow's codes for a model, and for an alias, that is not there.
+        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+            return None
+        raise
+
+
+def get_or_register(
+    client: MlflowClient, uri: str, model: str, checkpoint: Checkpoint, config: TrainConfig, run_id: str
+) -> tuple[ModelVersion, Checkpoint]:
+    """Returns the version of this run and policy, made where there is none, and its own copy of the checkpoint.
+
+    A version is self-contained: an MLflow model of its own, not an artifact of the run. It is loaded and run by MLflow
+    before it is sent. What the store has of it afterwards is compared, and only its policy is loaded: nothing that the
+    store names is run.
+
+    Args:
+        client: MLflow's client.
+        uri: The tracking URI.
+        model: The registered model's name.
+        checkpoint: Verified.
+        config: Its settings.
+        run_id: The MLflow run that it comes from.
+
+    Raises:
+        CheckpointError: What was registered is not what was to be registered, or can't be run.
+    """
+    key = f"{run_id}:{checkpoint.policy_sha256}"
+    version = _find(client, model, key) or _register(client, model, checkpoint, config, run_id, key)
+    try:
+        copy = checked_copy(client, uri, version)
+        if copy.policy_sha256 != checkpoint.policy_sha256:
+            raise CheckpointError(f"it holds the policy {copy.policy_sha256}, expected {checkpoint.policy_sha256}")
+        load_policy(copy)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"version {version.version} of {model} can't be used: {error}; delete that version and its logged model in "
+            f"MLflow and try again"
+        ) from error
+    return version, copy
+
+
+def _register(
+    client: MlflowClient, model: str, checkpoint: Checkpoint, config: TrainConfig, run_id: str, key: str
+) -> ModelVersion:
+    from mlflow.exceptions import MlflowException
+
+    _make_model(client, model, config)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        save_model(checkpoint, path)
+        check_model(path, load_policy(checkpoint))
+        logged = logged_model(client, run_id, checkpoint, path)
+    tags = {
+        CANDIDATE_KEY: key,
+        CHECKPOINT_TAG: checkpoint_name(checkpoint.num_timesteps),
+        "run_uid": checkpoint.run_uid,
+        "policy_sha256": checkpoint.policy_sha256,
+        "num_timesteps": str(checkpoint.num_timesteps),
+        "algo": checkpoint.algorithm,
+        "env_id": config.env_id,
+    }
+    try:
+        with no_resend():
+            version = client.create_model_version(
+                model, source=logged.artifact_location, run_id=run_id, tags=tags, model_id=logged.model_id
+            )
+    except MlflowException:
+        found = _find(client, model, key)  # a lost reply
+        if found is None:
+            raise
+        version = found
+    name_version(client, logged, version)
+    return version
+
+
+def _make_model(client: MlflowClient, model: str, config: TrainConfig) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        with no_resend():
+            client.create_registered_model(model, tags={"env_id": config.env_id})
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+
+
+def _find(client: MlflowClient, model: str, key: str) -> ModelVersion | None:
+    found = client.search_model_versions(f"name = '{model}' and tags.{CANDIDATE_KEY} = '{key}'")
+    return min(found, key=lambda version: int(version.version), default=None)

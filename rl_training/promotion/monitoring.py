@@ -1,0 +1,281 @@
+"""Playing a policy again: fresh episodes, compared with those by which it was promoted, and kept with its model."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl_training.config.reading.checking import require_sections
+from rl_training.config.reading.overrides import Overrides, read_overrides
+from rl_training.config.settings import TrainConfig
+from rl_training.errors import NoChampion, UserError
+from rl_training.experiment.loading import config_from_mapping, config_of_checkpoint, recorded_settings
+from rl_training.promotion.champion_history import PROMOTED_BY, number_of
+from rl_training.promotion.decision import fresh_seeds, read_decision, record_path
+from rl_training.promotion.model_registry import CHAMPION, champion_of
+from rl_training.promotion.monitoring_run import (
+    MonitoringRun,
+    RecordedEvaluation,
+    find_monitoring_run,
+    open_monitoring_run,
+)
+from rl_training.promotion.performance_drop import DropVerdict, find_drop
+from rl_training.promotion.promotion_lock import promotion_lock
+from rl_training.runs.stopping import StopFlag
+from rl_training.runtime.checkpoint import Checkpoint
+from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy, evaluation_numbers
+from rl_training.runtime.workflows import load_policy
+from rl_training.tracking.checkpoint_sources import (
+    ModelSource,
+    download_checkpoint,
+    find_version,
+    fresh_directory,
+    parse_source,
+    policy_of_version,
+    reaching,
+)
+from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, without_credentials
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+    from mlflow.tracking import MlflowClient
+
+CHANGEABLE = ("promotion", "evaluation", "env_kwargs")
+"""What may be set otherwise than at the promotion: the rules, how episodes are played, and secrets that were hidden."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonitoringResult:
+    """What an evaluation came to."""
+
+    evaluation_id: str
+    evaluation: EvaluationResult
+    """The fresh episodes."""
+    drop: DropVerdict
+    env_id: str
+    policy_sha256: str
+    num_timesteps: int
+    """Environment steps that the policy was trained for."""
+    model: str | None = None
+    """Name of the registered model; None, as all below, where the source is no registered version."""
+    version: str | None = None
+    is_champion: bool = False
+    """Whether the version was champion when the evaluation was recorded."""
+    number: int | None = None
+    """Of the evaluation, counted from 1: the step of its metrics."""
+    run_id: str | None = None
+    """The model's monitoring run in MLflow."""
+    ui: str | None = None
+    """Where that run can be seen: an address, or the command that opens the UI."""
+    record: str | None = None
+    """The evaluation with every episode."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns it for JSON; of the episodes the numbers that sum them up."""
+        return {
+            "evaluation_id": self.evaluation_id,
+            "model": self.model,
+            "version": self.version,
+            "is_champion": self.is_champion,
+            "dropped": self.drop.dropped,
+            "reasons": list(self.drop.reasons),
+            "numbers": self.drop.numbers,
+            "evaluation": evaluation_numbers(self.evaluation.to_dict()),
+            "env_id": self.env_id,
+            "policy_sha256": self.policy_sha256,
+            "num_timesteps": self.num_timesteps,
+            "number": self.number,
+            "run_id": self.run_id,
+            "ui_command": self.ui,
+            "record": self.record,
+        }
+
+
+def monitor(
+    source: str | Path,
+    overrides: Overrides = (),
+    *,
+    episodes: int | None = None,
+    evaluation_id: str | None = None,
+    allow_modules: Collection[str] = (),
+    tracking_uri: str | None = None,
+    stop: StopFlag | None = None,
+) -> MonitoringResult:
+    """Plays fresh episodes with a policy; those of a registered version are compared with its promotion and logged.
+
+    The episode seeds belong to this evaluation: no other one, no training and no decision on the version has used them.
+
+    Args:
+        source: As a rule `models:/NAME@champion`; else another version, an MLflow run or a directory.
+        overrides: Settings of `promotion.*`, `evaluation.*` and `env_kwargs.*` that differ from those at the promotion.
+        episodes: How many, in place of `promotion.episodes`.
+        evaluation_id: Of a registered version's evaluation that is asked for again: one that is there is not played a
+            second time. By default a new one.
+        allow_modules: Modules that a received policy may name; see `rl_training.config.named_modules`.
+        tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded one.
+        stop: Polled between steps of the episodes.
+
+    Raises:
+        CheckpointError: The policy is damaged.
+        ConfigError: An override is not valid, or changes something else.
+        EnvironmentFault: An environment broke its contract.
+        ModuleRefused: A received policy names a module that nobody has allowed.
+        NoChampion: The source is a champion, and there is none.
+        TrackingError: MLflow can't be reached.
+        UserError: There is no such source.
+        StopTraining: `stop` was set.
+    """
+    require_sections(read_overrides(overrides), CHANGEABLE, "an evaluation")
+    evaluation_id = evaluation_id or uuid.uuid4().hex
+    parsed = None if Path(source).exists() else parse_source(str(source))
+    if not isinstance(parsed, ModelSource):
+        checkpoint = download_checkpoint(source, tracking_uri=tracking_uri, wanted="policy")
+        given = config_of_checkpoint(checkpoint, allow_modules=allow_modules)
+        config = _settings(given, None, overrides, episodes)
+        evaluation = _play(checkpoint, config, evaluation_id, None, stop)
+        drop = find_drop(evaluation, None, config.promotion)
+        return _result(checkpoint, given.env_id, evaluation_id, evaluation, drop)
+    uri = resolve_tracking_uri(tracking_uri)
+    with reaching(uri, str(source)):
+        client = connect(uri)
+        version = _version_of(client, uri, parsed)
+        return _monitor_version(client, uri, version, overrides, episodes, evaluation_id, allow_modules, stop)
+
+
+def require_registered(source: str | Path) -> None:
+    """Checks that a source is a registered version, which alone can be rolled back.
+
+    Raises:
+        UserError: It is something else.
+    """
+    if Path(source).exists() or not isinstance(parse_source(str(source)), ModelSource):
+        raise UserError(f"got {source}, and only a champion can be rolled back; expected models:/NAME@champion")
+
+
+def _version_of(client: MlflowClient, uri: str, source: ModelSource) -> ModelVersion:
+    if source.alias != CHAMPION:
+        return find_version(client, source)
+    champion = champion_of(client, source.name)
+    if champion is None:
+        where, name = without_credentials(uri), source.name
+        versions = [int(version.version) for version in client.search_model_versions(f"name = '{name}'")]
+        if not versions:
+            raise NoChampion(f"MLflow at {where} has no version of a registered model {name!r}")
+        offer = f"`rl-training promote models:/{name}/{max(versions)}` offers the newest"
+        raise NoChampion(f"none of the {len(versions)} versions of {name!r} in MLflow at {where} is champion; {offer}")
+    return champion
+
+
+def _monitor_version(
+    client: MlflowClient,
+    uri: str,
+    version: ModelVersion,
+    overrides: Overrides,
+    episodes: int | None,
+    evaluation_id: str,
+    allow_modules: Collection[str],
+    stop: StopFlag | None,
+) -> MonitoringResult:
+    checkpoint = policy_of_version(client, uri, version)
+    given = config_of_checkpoint(checkpoint, allow_modules=allow_modules)
+    run = find_monitoring_run(client, uri, version.name)
+    there = run.find(evaluation_id) if run is not None else None
+    if run is None or there is None:
+        decision = _promotion_of(client, version)
+        config = _settings(given, decision, overrides, episodes)
+        then = None if decision is None else EvaluationResult.from_dict(decision["candidate"]["evaluation"])
+        evaluation = _play(checkpoint, config, evaluation_id, then, stop)
+        record = {
+            "evaluation_id": evaluation_id,
+            "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "model": version.name,
+            "version": str(version.version),
+            "policy_sha256": checkpoint.policy_sha256,
+            "promoted_by": version.tags.get(PROMOTED_BY),
+            "rules": config.promotion.model_dump(mode="json"),
+            "drop": asdict(find_drop(evaluation, then, config.promotion)),
+            "evaluation": evaluation.to_dict(),
+        }
+        with promotion_lock(client, uri, version.name):
+            run = open_monitoring_run(client, uri, version.name, config.env_id)
+            is_champion = number_of(champion_of(client, version.name)) == number_of(version)
+            there = run.find(evaluation_id) or run.add({**record, "is_champion": is_champion})
+    evaluation = EvaluationResult.from_dict(there.record["evaluation"])
+    drop = DropVerdict.from_dict(there.record["drop"])
+    run.log(there, _metrics(there, evaluation, drop))
+    return _result(checkpoint, given.env_id, evaluation_id, evaluation, drop, run, there)
+
+
+def _promotion_of(client: MlflowClient, version: ModelVersion) -> dict[str, Any] | None:
+    """Returns the record of the decision by which a version became champion; None where there is none (any more)."""
+    decision_id = version.tags.get(PROMOTED_BY)
+    if decision_id is None or not version.run_id:
+        return None
+    path = record_path(decision_id)
+    if path not in {entry.path for entry in client.list_artifacts(version.run_id, str(Path(path).parent))}:
+        return None
+    return read_decision(Path(client.download_artifacts(version.run_id, path, str(fresh_directory()))))
+
+
+def _settings(
+    given: TrainConfig, decision: Mapping[str, Any] | None, overrides: Overrides, episodes: int | None
+) -> TrainConfig:
+    """The policy's settings with the rules by which it was promoted; a floor that a person went over does not count."""
+    settings = given.model_dump(mode="json")
+    if decision is not None:
+        settings["promotion"] = dict(decision["rules"])
+        if decision.get("forced") is not None:
+            settings["promotion"]["floor"] = None
+    if episodes is not None:
+        settings["promotion"]["episodes"] = episodes
+    return config_from_mapping(settings, overrides, source="settings")
+
+
+def _play(
+    checkpoint: Checkpoint,
+    config: TrainConfig,
+    evaluation_id: str,
+    then: EvaluationResult | None,
+    stop: StopFlag | None,
+) -> EvaluationResult:
+    used: set[int] = set() if then is None else set(then.seeds)
+    wanted = config.promotion.episodes
+    drawn = fresh_seeds(f"evaluation {evaluation_id}", wanted + len(used), [recorded_settings(checkpoint)])
+    seeds = [seed for seed in drawn if seed not in used][:wanted]
+    return evaluate_policy(load_policy(checkpoint), config, seeds, stop=stop)
+
+
+def _metrics(there: RecordedEvaluation, evaluation: EvaluationResult, drop: DropVerdict) -> dict[str, float]:
+    compared = ("upper", "promoted_lower", "floor")
+    numbers = {name: value for name, value in drop.numbers.items() if name in compared}
+    numbers |= {"dropped": float(drop.dropped), "version": float(there.record["version"])}
+    return evaluation.metrics("monitoring") | {f"monitoring/{name}": value for name, value in numbers.items()}
+
+
+def _result(
+    checkpoint: Checkpoint,
+    env_id: str,
+    evaluation_id: str,
+    evaluation: EvaluationResult,
+    drop: DropVerdict,
+    run: MonitoringRun | None = None,
+    there: RecordedEvaluation | None = None,
+) -> MonitoringResult:
+    known: dict[str, Any] = {}
+    if run is not None and there is not None:
+        known = {name: there.record[name] for name in ("model", "version", "is_champion")}
+        known |= {"number": there.number, "run_id": run.run_id, "ui": run.ui}
+        known["record"] = f"runs:/{run.run_id}/{there.path}"
+    return MonitoringResult(
+        evaluation_id=evaluation_id,
+        evaluation=evaluation,
+        drop=drop,
+        env_id=env_id,
+        policy_sha256=checkpoint.policy_sha256,
+        num_timesteps=checkpoint.num_timesteps,
+        **known,
+    )

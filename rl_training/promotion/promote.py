@@ -1,0 +1,257 @@
+"""Promotion: a run's checkpoint becomes a registered version, and champion if the gate finds the evidence.
+
+Candidate and champion play the same fresh episodes now, under a lock that flows and the command line share. Whatever is
+decided is written down before the alias `champion` moves, which is the last write; so a decision that was cut off in
+between is finished, not made anew, when the same is asked again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl_training.config.settings import TrainConfig
+from rl_training.errors import CheckpointError, TrackingError, UserError
+from rl_training.experiment.loading import recorded_settings
+from rl_training.promotion.champion_history import (
+    PROMOTED_BY,
+    ROLLED_BACK,
+    number_of,
+    replace_champion,
+    set_tags,
+    succession,
+)
+from rl_training.promotion.decision import (
+    PromotionResult,
+    decision_id,
+    fresh_seeds,
+    read_decision,
+    record_path,
+    result_of,
+)
+from rl_training.promotion.gate import decide
+from rl_training.promotion.model_registry import CHALLENGER, CHAMPION, champion_of, get_or_register, model_name
+from rl_training.promotion.promotion_lock import PromotionLock, promotion_lock
+from rl_training.runs.stopping import StopFlag
+from rl_training.runtime.checkpoint import Checkpoint
+from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
+from rl_training.runtime.workflows import load_policy, resolve_local_checkpoint
+from rl_training.security.secrets import redact_text
+from rl_training.system.programs import program
+from rl_training.tracking.checkpoint_sources import fresh_directory, policy_of_version, reaching
+from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+    from mlflow.tracking import MlflowClient
+
+logger = logging.getLogger(__name__)
+
+DECISION_TAG = "decision."
+"""Prefix of a version's tag for each decision on it; the value is the verdict."""
+
+FORCED_TAG = "gate.forced"
+
+TRIES = 3
+"""Decisions in a row, where the champion is each time another one when it is to be replaced."""
+
+
+def promote(
+    checkpoint: str | Path | Checkpoint,
+    config: TrainConfig,
+    *,
+    run_id: str,
+    tracking_uri: str | None = None,
+    force: str | None = None,
+    stop: StopFlag | None = None,
+) -> PromotionResult:
+    """Registers a checkpoint and makes it champion if the evidence passes the gate.
+
+    Asking the same again, about the same candidate, champion and rules, plays nothing: the decision stands.
+
+    Args:
+        checkpoint: The candidate: a checkpoint or its directory; a run's directory stands for its newest good one.
+        config: The settings: the environment to play in, and the gate's rules.
+        run_id: The MLflow run that the candidate comes from.
+        tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded one.
+        force: A reason to make it champion whatever the gate finds; the episodes are played and recorded all the same.
+        stop: Polled between steps of the episodes.
+
+    Raises:
+        CheckpointError: The candidate or the champion's copy is damaged.
+        TrackingError: The registry can't be reached, or another promotion did not end.
+        UserError: MLflow knows no such run, the champion plays another task, or the reason is empty.
+        StopTraining: `stop` was set.
+    """
+    force = None if force is None else checked_reason(force, "a forced promotion")
+    checkpoint, model = resolve_local_checkpoint(checkpoint), model_name(config)
+    uri = resolve_tracking_uri(tracking_uri)
+    with reaching(uri, f"promotion of {checkpoint.path.name} of run {run_id}"):
+        client = connect(uri)
+        with promotion_lock(client, uri, model) as lock:
+            return _Promotion(client, uri, model, checkpoint, config, run_id, force, stop).run(lock)
+
+
+def checked_reason(reason: str, what: str) -> str:
+    """Returns a person's reason as it is written down: on one line, secrets hidden.
+
+    Raises:
+        UserError: It is empty.
+    """
+    text = redact_text(" ".join(reason.split()))
+    if not text:
+        raise UserError(f"{what} needs a reason, which stays on record; got an empty one")
+    return text
+
+
+class _Promotion:
+    """One promotion, under its lock."""
+
+    def __init__(
+        self,
+        client: MlflowClient,
+        uri: str,
+        model: str,
+        checkpoint: Checkpoint,
+        config: TrainConfig,
+        run_id: str,
+        force: str | None,
+        stop: StopFlag | None,
+    ) -> None:
+        self.client, self.uri, self.model = client, uri, model
+        self.checkpoint, self.config, self.run_id = checkpoint, config, run_id
+        self.force, self.stop = force, stop
+
+    def run(self, lock: PromotionLock) -> PromotionResult:
+        """Decides, writes the decision down, and moves the aliases; again where the champion changed meanwhile."""
+        for _ in range(TRIES):
+            version, copy = get_or_register(
+                self.client, self.uri, self.model, self.checkpoint, self.config, self.run_id
+            )
+            champion = champion_of(self.client, self.model)
+            is_champion = number_of(version) == number_of(champion)
+            if is_champion and PROMOTED_BY in version.tags:
+                return self._result(version, self._read(version.tags[PROMOTED_BY]), CHAMPION)
+            question = self._decision_id(version, champion)
+            if DECISION_TAG + question in version.tags:
+                record = self._read(question)
+            else:
+                record = self._decide(version, copy, champion, question)
+                self._write(version, record)
+            if record["forced"] is None and record["verdict"]["kind"] != "PROMOTE":
+                return self._result(version, record, self._challenge(version, record, is_champion))
+            if self._make_champion(version, record, champion, lock):
+                return self._result(version, record, CHAMPION, moved=not is_champion)
+            logger.warning("the champion of %s changed while it was decided; deciding again", self.model)
+        raise TrackingError(f"the champion of {self.model} changed {TRIES} times while it was decided; try again")
+
+    def _decision_id(self, version: ModelVersion, champion: ModelVersion | None) -> str:
+        rules = self.config.promotion.model_dump(mode="json", exclude={"enabled", "model"})
+        return decision_id(
+            {
+                "model": self.model,
+                "candidate": [str(version.version), self.run_id, self.checkpoint.policy_sha256],
+                # A rollback is new evidence: what was decided before it does not bring a version back.
+                "rolled_back": version.tags.get(ROLLED_BACK),
+                "champion": None if champion is None else [str(champion.version), champion.tags.get("policy_sha256")],
+                "rules": {**rules, "max_episode_steps": self.config.evaluation.max_episode_steps},
+                "forced": self.force,
+            }
+        )
+
+    def _decide(
+        self, version: ModelVersion, copy: Checkpoint, champion: ModelVersion | None, question: str
+    ) -> dict[str, Any]:
+        """Plays both registered copies on fresh episodes and returns the record of the decision."""
+        config, rules = self.config, self.config.promotion
+        opponent = None if champion is None else self._copy_of(champion)
+        played_before = [config, *(recorded_settings(side) for side in (copy, opponent) if side is not None)]
+        seeds = fresh_seeds(question, rules.episodes, played_before)
+        policy = load_policy(copy)
+        candidate_result = evaluate_policy(policy, config, seeds, stop=self.stop)
+        champion_result = None
+        if champion is not None and opponent is not None:
+            other = load_policy(opponent)
+            if (other.observation_space, other.action_space) != (policy.observation_space, policy.action_space):
+                raise UserError(
+                    f"version {champion.version} of {self.model}, the champion, has other spaces than {config.env_id}: "
+                    f"it plays another task; set promotion.model to a name of this task's own"
+                )
+            champion_result = evaluate_policy(other, config, seeds, stop=self.stop)
+        return {
+            "decision_id": question,
+            "time": datetime.now(UTC).isoformat(timespec="seconds"),
+            "model": self.model,
+            "rules": rules.model_dump(mode="json"),
+            "verdict": asdict(decide(candidate_result, champion_result, rules)),
+            "forced": self.force,
+            "candidate": self._side(version, copy, candidate_result),
+            "champion": champion and opponent and champion_result and self._side(champion, opponent, champion_result),
+        }
+
+    def _copy_of(self, champion: ModelVersion) -> Checkpoint:
+        try:
+            return policy_of_version(self.client, self.uri, champion)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"version {champion.version} of {self.model}, the champion, can't be used: {error}; go back with "
+                f"`{program('rl-training')} rollback {shlex.quote(self.model)} --reason TEXT`, or delete that version "
+                f"in MLflow"
+            ) from error
+
+    def _side(self, version: ModelVersion, checkpoint: Checkpoint, result: EvaluationResult) -> dict[str, Any]:
+        return {
+            "version": str(version.version),
+            "run_id": version.run_id,
+            "policy_sha256": checkpoint.policy_sha256,
+            "config_hash": checkpoint.manifest.config_hash,
+            "num_timesteps": checkpoint.num_timesteps,
+            "versions": checkpoint.manifest.versions,
+            "evaluation": result.to_dict(),
+        }
+
+    def _write(self, version: ModelVersion, record: dict[str, Any]) -> None:
+        """Puts the decision on the run as an artifact and on the version as tags; the last tag says that it is done."""
+        question, verdict = record["decision_id"], record["verdict"]
+        self.client.log_text(self.run_id, json.dumps(record, indent=2, allow_nan=False), record_path(question))
+        if FORCED_TAG in version.tags:
+            self.client.delete_model_version_tag(self.model, version.version, FORCED_TAG)
+        tags = {
+            "gate.verdict": verdict["kind"],
+            "gate.reasons": "\n".join(verdict["reasons"]),
+            "gate.numbers": json.dumps(verdict["numbers"]),
+            "gate.record": f"runs:/{self.run_id}/{record_path(question)}",
+            "gate.decision_id": question,
+            **({} if record["forced"] is None else {FORCED_TAG: record["forced"]}),
+            DECISION_TAG + question: verdict["kind"],
+        }
+        set_tags(self.client, version, tags)
+
+    def _read(self, question: str) -> dict[str, Any]:
+        path = self.client.download_artifacts(self.run_id, record_path(question), str(fresh_directory()))
+        return read_decision(Path(path))
+
+    def _challenge(self, version: ModelVersion, record: dict[str, Any], is_champion: bool) -> str | None:
+        """Makes a candidate that was not refused the challenger; returns what it is now."""
+        if record["verdict"]["kind"] == "HOLD":
+            self.client.set_registered_model_alias(self.model, CHALLENGER, version.version)
+            return CHAMPION if is_champion else CHALLENGER
+        return CHAMPION if is_champion else None
+
+    def _make_champion(
+        self, version: ModelVersion, record: dict[str, Any], champion: ModelVersion | None, lock: PromotionLock
+    ) -> bool:
+        """Moves the aliases, the champion's last; returns False where another is champion than was decided against."""
+        set_tags(self.client, version, succession(champion, record["decision_id"]))
+        self.client.set_registered_model_alias(self.model, CHALLENGER, version.version)
+        return replace_champion(self.client, self.model, champion, str(version.version), lock)
+
+    def _result(
+        self, version: ModelVersion, record: dict[str, Any], alias: str | None, *, moved: bool = False
+    ) -> PromotionResult:
+        return result_of(record, self.run_id, str(version.version), alias, moved=moved)

@@ -1,0 +1,149 @@
+"""Rolling back: the previous champion of a registered model becomes champion again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from rl_training.errors import CheckpointError, TrackingError, UserError
+from rl_training.promotion.champion_history import (
+    PROMOTED_BY,
+    ROLLED_BACK,
+    number_of,
+    previous_champion_of,
+    replace_champion,
+    rolled_back,
+    set_tags,
+)
+from rl_training.promotion.model_registry import champion_of
+from rl_training.promotion.promote import checked_reason
+from rl_training.promotion.promotion_lock import PromotionLock, promotion_lock
+from rl_training.runtime.workflows import load_policy
+from rl_training.system.programs import program
+from rl_training.tracking.checkpoint_sources import reaching
+from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri
+from rl_training.tracking.version_files import checked_copy
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+    from mlflow.tracking import MlflowClient
+
+
+@dataclass(frozen=True, kw_only=True)
+class RollbackResult:
+    """What a rollback came to."""
+
+    model: str
+    """Name of the registered model."""
+    version: str
+    """Champion now: it was champion before."""
+    previous_version: str
+    """The version that was rolled back."""
+    reason: str
+    time: str
+    """UTC, ISO 8601."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns it for JSON."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """Returns it for people."""
+        return [
+            f"rolled back: version {self.version} of registered model {self.model} is champion again, in place of "
+            f"version {self.previous_version}",
+            f"  {self.reason}",
+        ]
+
+
+def roll_back(
+    model: str, *, reason: str, version: str | None = None, tracking_uri: str | None = None
+) -> RollbackResult:
+    """Makes the previous champion of a model champion again; what it plays is verified and loaded first.
+
+    The version that is rolled back keeps its tags, and gets one with the reason. It comes back only by a new decision.
+
+    Args:
+        model: The registered model's name.
+        reason: Stays on the version.
+        version: The champion that is meant. A rollback of it that was done before is not done twice; where another
+            version is champion by now, it is refused. By default whichever is champion.
+        tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded one.
+
+    Raises:
+        CheckpointError: The previous champion's copy is damaged.
+        TrackingError: The registry can't be reached, or a promotion did not end.
+        UserError: There is no such model, no champion, none before it, another one than `version`, or no reason.
+    """
+    reason = checked_reason(reason, "a rollback")
+    uri = resolve_tracking_uri(tracking_uri)
+    with reaching(uri, f"rollback of {model}"):
+        client = connect(uri)
+        client.get_registered_model(model)
+        with promotion_lock(client, uri, model) as lock:
+            champion = champion_of(client, model)
+            if version is not None and number_of(champion) != version:
+                return _done_before(client, model, version, champion)
+            if champion is None:
+                raise UserError(
+                    f"{model} has no champion to roll back; another version becomes champion with "
+                    f"`{program('rl-training')} promote {_version_of(model)}`"
+                )
+            return _roll_back(client, uri, champion, reason, lock)
+
+
+def _roll_back(
+    client: MlflowClient, uri: str, champion: ModelVersion, reason: str, lock: PromotionLock
+) -> RollbackResult:
+    model = champion.name
+    target = previous_champion_of(client, model, champion.version)
+    if target is None:
+        raise UserError(
+            f"version {champion.version} of {model} has no champion before it that is still there and was not rolled "
+            f"back; another version becomes champion with `{program('rl-training')} promote {_version_of(model)}`"
+        )
+    try:
+        load_policy(checked_copy(client, uri, target))
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"version {target.version} of {model}, the champion before, can't be used: {error}; delete that version in "
+            f"MLflow to roll back to the one before it"
+        ) from error
+    result = RollbackResult(
+        model=model,
+        version=str(target.version),
+        previous_version=str(champion.version),
+        reason=reason,
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    mark = {**result.to_dict(), "promoted_by": champion.tags.get(PROMOTED_BY)}
+    set_tags(client, champion, {ROLLED_BACK: json.dumps(mark)})
+    if not replace_champion(client, model, champion, result.version, lock):
+        raise TrackingError(f"the champion of {model} changed while it was rolled back; look at it and try again")
+    return result
+
+
+def _done_before(client: MlflowClient, model: str, version: str, champion: ModelVersion | None) -> RollbackResult:
+    """Returns the rollback that was asked for, where it is done already.
+
+    Raises:
+        UserError: Another one is champion by now.
+    """
+    mark = rolled_back(client.get_model_version(model, version))
+    if mark is not None and champion is not None and mark["version"] == str(champion.version):
+        return RollbackResult(
+            model=mark["model"],
+            version=mark["version"],
+            previous_version=mark["previous_version"],
+            reason=mark["reason"],
+            time=mark["time"],
+        )
+    now = "none is" if champion is None else f"version {champion.version} is"
+    raise UserError(f"version {version} is not the champion of {model} ({now}): nothing was rolled back")
+
+
+def _version_of(model: str) -> str:
+    return shlex.quote(f"models:/{model}/VERSION")

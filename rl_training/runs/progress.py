@@ -1,0 +1,49 @@
+"""How far a run has come: its counters, and what its newest episodes came to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from pydantic import FiniteFloat
+
+from rl_training.envs.training_envs import Episode
+from rl_training.restored_state import Count
+
+RECENT_EPISODES = 100
+"""`rollout/*` metrics are means over this many of the newest finished episodes."""
+
+Phase = Literal["collect", "update"]
+
+
+@dataclass
+class Progress:
+    """The counters of a run: saved whole in each checkpoint."""
+
+    num_timesteps: Count = 0
+    iteration: Count = 0
+    phase: Phase = "collect"
+    episodes: Count = 0
+    last_log: Count = 0
+    last_evaluation: Count = 0
+    best_return: FiniteFloat | None = None
+    recent_returns: list[FiniteFloat] = field(default_factory=list)
+    recent_lengths: list[Count] = field(default_factory=list)
+
+    def count(self, episodes: Sequence[Episode]) -> None:
+        """Takes in episodes that have just ended."""
+        self.episodes += len(episodes)
+        for episode in episodes:
+            self.recent_returns.append(episode.return_)
+            self.recent_lengths.append(episode.length)
+        del self.recent_returns[:-RECENT_EPISODES], self.recent_lengths[:-RECENT_EPISODES]
+
+    def rollout_metrics(self) -> dict[str, float]:
+        """Returns `rollout/*`; means are left out until an episode has ended."""
+        metrics = {"rollout/episodes": float(self.episodes)}
+        if self.recent_returns:
+            metrics["rollout/episode_return_mean"] = float(np.mean(self.recent_returns))
+            metrics["rollout/episode_length_mean"] = float(np.mean(self.recent_lengths))
+        return metrics

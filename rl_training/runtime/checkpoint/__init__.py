@@ -1,0 +1,54 @@
+"""Checkpoints: directories that are whole or not there, verified by hash, with nothing in them that can run.
+
+`write_checkpoint` writes one, `open_checkpoint` verifies one, `newest_good` finds the one to go on from, and `prune`
+removes the old ones. `ReplayStore` keeps a replay buffer in files that checkpoints share. `docs/checkpoints.md`
+describes the format.
+"""
+
+from rl_training.runtime.checkpoint.manifest import CONFIG, FORMAT_VERSION, Manifest
+from rl_training.runtime.checkpoint.plain_state import from_plain, policy_sha256, to_plain
+from rl_training.runtime.checkpoint.reading import (
+    CHECKPOINTS,
+    Checkpoint,
+    best_path,
+    checkpoint_name,
+    find_checkpoint,
+    has_later,
+    list_checkpoints,
+    load_policy_state,
+    load_trainer_state,
+    newest_good,
+    open_checkpoint,
+    read_best,
+)
+from rl_training.runtime.checkpoint.replay_shards import ReplayStore, ShardEntry, WriteShards, load_replay
+from rl_training.runtime.checkpoint.writing import prune, require_finite, write_best, write_checkpoint
+
+__all__ = [
+    "CHECKPOINTS",
+    "CONFIG",
+    "FORMAT_VERSION",
+    "Checkpoint",
+    "Manifest",
+    "ReplayStore",
+    "ShardEntry",
+    "WriteShards",
+    "best_path",
+    "checkpoint_name",
+    "find_checkpoint",
+    "from_plain",
+    "has_later",
+    "list_checkpoints",
+    "load_policy_state",
+    "load_replay",
+    "load_trainer_state",
+    "newest_good",
+    "open_checkpoint",
+    "policy_sha256",
+    "prune",
+    "read_best",
+    "require_finite",
+    "to_plain",
+    "write_best",
+    "write_checkpoint",
+]

@@ -1,0 +1,96 @@
+"""Checkpoints that come from elsewhere: what is known of a downloaded one, and how one gets into a run's directory."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from typing_extensions import TypedDict
+
+from rl_training.errors import CheckpointError
+from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name, open_checkpoint
+from rl_training.runtime.checkpoint.manifest import MANIFEST
+from rl_training.runtime.checkpoint.reading import write_errors
+from rl_training.security.plain_json import NotReadable, read_json
+from rl_training.system import staged_files as files
+from rl_training.system.durable_files import make_directory
+
+logger = logging.getLogger(__name__)
+
+DOWNLOAD = "download.json"
+
+
+@dataclass(frozen=True)
+class Download:
+    """Where a downloaded checkpoint stands in its run."""
+
+    newest: bool
+    """Whether no later one was known when it was downloaded."""
+    run_dir: Path
+    """The run's directory, which may be on another machine."""
+
+
+class DownloadForm(TypedDict):
+    """What `DOWNLOAD` says."""
+
+    newest: bool
+    run_dir: str
+
+
+def write_download(checkpoint: Checkpoint, download: Download) -> None:
+    """Writes it down beside a checkpoint that was just downloaded."""
+    content = {"newest": download.newest, "run_dir": str(download.run_dir)}
+    (checkpoint.path.parent / DOWNLOAD).write_text(json.dumps(content), encoding="utf-8")
+
+
+def read_download(checkpoint: Checkpoint) -> Download | None:
+    """Returns what was written down; None for a checkpoint in its own run's directory.
+
+    Raises:
+        CheckpointError: The file is damaged.
+    """
+    path = checkpoint.path.parent / DOWNLOAD
+    if not path.is_file():
+        return None
+    try:
+        content = read_json(path, DownloadForm)
+        return Download(newest=content["newest"], run_dir=Path(content["run_dir"]))
+    except (OSError, NotReadable) as error:
+        raise CheckpointError(f"{path} is damaged ({error}); download the checkpoint again") from error
+
+
+def bring_in(checkpoint: Checkpoint, root: Path) -> Checkpoint:
+    """Returns a checkpoint as one of the run that goes on from it: in its directory, under the name of its step.
+
+    So the run has, from its first moment here, what it can be resumed from. Files are linked where the file system can,
+    and else copied; a damaged checkpoint in the way is set aside.
+
+    Args:
+        checkpoint: Verified.
+        root: The run's `checkpoints` directory.
+
+    Raises:
+        CheckpointNotWritten: The directory can't be written.
+    """
+    target = root / checkpoint_name(checkpoint.num_timesteps)
+    if files.same_file(checkpoint.path, target):
+        return checkpoint
+    with write_errors(root, target):
+        make_directory(root)
+        files.sweep(root)
+        if target.exists():
+            try:
+                open_checkpoint(target)
+            except CheckpointError as error:
+                logger.warning("%s; set aside as %s", error, files.set_aside(target))
+        staged = files.stage(root, target.name)
+        try:
+            for name in (*checkpoint.manifest.files, MANIFEST):
+                files.link_foreign(checkpoint.path / name, staged / name)
+            files.publish(staged, target)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+    return Checkpoint(target, checkpoint.manifest)

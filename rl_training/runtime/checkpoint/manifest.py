@@ -1,0 +1,204 @@
+"""A checkpoint's manifest: what it is, and the size and hash of each of its files.
+
+It is written last and read first. Nothing in a checkpoint's directory is opened unless the manifest names it, by a
+plain file name, and no file is used before its size and hash are those that the manifest states.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Mapping
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, ValidationError
+from typing_extensions import TypedDict
+
+from rl_training.errors import CheckpointError
+from rl_training.restored_state import Count
+from rl_training.security.plain_json import NotReadable, open_plain_file, read_json
+from rl_training.system.staged_files import FileEntry, Sha256
+
+FORMAT: Literal["rl_training.checkpoint"] = "rl_training.checkpoint"
+FORMAT_VERSION: Literal[1] = 1
+"""The format that this version writes, and the newest that it reads."""
+
+MANIFEST = "manifest.json"
+CONFIG, POLICY, TRAINER = "config.yaml", "policy.pt", "trainer.pt"
+
+REPLAY = "replay"
+"""The key in a manifest's `extra` that lists a replay buffer's shards, and the folder that has each of them once: in
+the run's directory, and among its artifacts in MLflow."""
+
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
+_SHARD_NAME = re.compile(r"[0-9a-f]{64}\.pt")
+MOST_CONFIG_BYTES = 2**20
+_SETTLED_NS = 2 * 10**9
+
+FileState = tuple[int, int, int, int, int]
+"""What tells one state of a file from another: device, inode, size, and times of the last write and the last change."""
+
+
+class Best(TypedDict):
+    """What `best.json` says."""
+
+    checkpoint: str
+    num_timesteps: Count
+    return_mean: FiniteFloat
+
+
+class Manifest(BaseModel):
+    """What `manifest.json` says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    format: Literal["rl_training.checkpoint"] = FORMAT
+    format_version: Literal[1] = FORMAT_VERSION
+    algorithm: str
+    """Name of the registered algorithm."""
+    num_timesteps: NonNegativeInt
+    """The step: environment transitions so far. Order among checkpoints is by this number alone."""
+    run_uid: str
+    """The run that wrote it."""
+    created: str
+    """UTC, ISO 8601."""
+    versions: dict[str, str]
+    """Versions of Python and of the packages that the numbers depend on."""
+    config_hash: Sha256
+    """Hash of the settings that define the run."""
+    policy_sha256: Sha256
+    """Identity of the policy: over names, dtypes, shapes and bytes."""
+    files: dict[str, FileEntry]
+    """Every file but the manifest itself."""
+    extra: dict[str, Any] = {}
+    """What the writer adds, JSON."""
+
+    def to_json(self) -> str:
+        """Returns the text of `manifest.json`, which ends with a hash of all that is before it."""
+        body = self.model_dump(mode="json")
+        return json.dumps({**body, "manifest_sha256": _body_sha256(body)}, indent=2, allow_nan=False) + "\n"
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Reads and checks `manifest.json` alone; the other files are not opened.
+
+    Raises:
+        CheckpointError: It is missing, damaged, foreign, or of a newer format.
+    """
+    path = directory / MANIFEST
+    if not directory.is_dir():
+        what = "is a file, and a checkpoint is a directory" if directory.exists() else "does not exist"
+        raise CheckpointError(f"{directory} {what}")
+    try:
+        data = read_json(path, Any)
+    except FileNotFoundError:
+        raise CheckpointError(f"{directory} has no {MANIFEST}: it is no checkpoint, or its save never ended") from None
+    except (OSError, NotReadable) as error:
+        raise CheckpointError(f"{path} can't be read: {one_line(error)}") from error
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise CheckpointError(f"{path} is not a manifest of rl_training (its format is not {FORMAT!r})")
+    version = data.get("format_version")
+    if isinstance(version, int) and version > FORMAT_VERSION:
+        raise CheckpointError(
+            f"{path} is of the newer format {version}; this rl_training reads up to {FORMAT_VERSION}: update it"
+        )
+    stated = data.pop("manifest_sha256", None)
+    try:
+        manifest = Manifest.model_validate(data)
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise CheckpointError(f"{path} is damaged: {one_line(faults)}") from error
+    if stated != _body_sha256(data):
+        raise CheckpointError(f"{path} is damaged: its own hash does not match")
+    _check_names(path, manifest.files)
+    return manifest
+
+
+def is_shard(name: str) -> bool:
+    """Returns whether a checkpoint's file is a replay shard: named by its sha256, so the same in each that names it."""
+    return _SHARD_NAME.fullmatch(name) is not None
+
+
+def verify_files(directory: Path, files: Mapping[str, FileEntry]) -> dict[str, FileState]:
+    """Checks the size and hash of each file.
+
+    Returns:
+        The state in which each file was hashed: one that is still in it need not be hashed again. Left out are files of
+        the last two seconds, which a change within one tick of the file system's clock would leave in the same state.
+
+    Raises:
+        CheckpointError: A file is missing, is a link, or differs; the message names it.
+    """
+    states = {}
+    for name, entry in files.items():
+        path = directory / name
+        try:
+            with open_plain_file(path) as file:
+                state, now = file_state(file), time.time_ns()
+                check_open_file(path, file, entry)
+                if max(state[-2:]) < now - _SETTLED_NS:
+                    states[name] = state
+        except FileNotFoundError:
+            raise CheckpointError(f"{path} is missing") from None
+        except OSError as error:
+            raise CheckpointError(f"{path} can't be read: {one_line(error)}") from error
+    return states
+
+
+def file_state(file: BufferedReader) -> FileState:
+    """Returns the state that an open file is in."""
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def check_open_file(path: Path, file: BufferedReader, entry: FileEntry) -> None:
+    """Checks an open file against its entry and winds it back to its start.
+
+    Raises:
+        CheckpointError: Its size or hash differs.
+    """
+    size = os.fstat(file.fileno()).st_size
+    if size != entry.size:
+        raise CheckpointError(f"{path} is damaged: it has {size} bytes, the manifest says {entry.size}")
+    if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
+        raise CheckpointError(f"{path} is damaged: its sha256 is not the manifest's")
+    file.seek(0)
+
+
+def text_of(path: Path, file: BufferedReader) -> str:
+    """Returns the text of a file of settings.
+
+    Raises:
+        CheckpointError: It is too large, or no UTF-8.
+    """
+    data = file.read(MOST_CONFIG_BYTES + 1)
+    if len(data) > MOST_CONFIG_BYTES:
+        raise CheckpointError(f"{path} is refused: it has more than {MOST_CONFIG_BYTES:,} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path} is refused: {error}") from error
+
+
+def one_line(error: object) -> str:
+    """Returns an error's text on one line, of bounded length."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= 300 else text[:297] + "..."
+
+
+def _check_names(path: Path, files: Mapping[str, FileEntry]) -> None:
+    for name in files:
+        if not _PLAIN_NAME.fullmatch(name) or name == MANIFEST:
+            raise CheckpointError(f"{path} names the file {name!r}: file names of a checkpoint stay in its directory")
+    for name in (CONFIG, POLICY, TRAINER):
+        if name not in files:
+            raise CheckpointError(f"{path} does not list {name}, which every checkpoint has")
+
+
+def _body_sha256(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -1,0 +1,166 @@
+"""Reads the files that `torch.save` writes, by a reader of our own: anyone may have written them.
+
+Such a file is a zip archive without compression: `data.pkl`, which describes a plain state (`plain_pickle.py`), and a
+file of the numbers of each tensor. `torch.load(weights_only=True)` runs nothing either, but it allocates what a file
+claims: compressed files, tensors larger than their numbers, lists that hold themselves. Here every size is compared
+with the file's before anything is made.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from io import BufferedReader
+from typing import Any, NamedTuple
+
+import torch
+
+from rl_training.runtime.checkpoint.plain_pickle import BYTES, NotPlain, Storage, read_pickle
+
+MOST_FILES = 250_000
+"""In one archive."""
+ROOM = 40 * 2**20
+"""Bytes that a state may take beside twice its file's size."""
+SHARED = 16 * 2**20
+"""Bytes of tensors that lie in the same place as others."""
+
+_END, _END_64, _LOCATOR = struct.Struct("<4s4H2LH"), struct.Struct("<4sQ2H2L4Q"), struct.Struct("<4sLQL")
+_ENTRY, _LOCAL = struct.Struct("<4s6H3L5H2L"), struct.Struct("<4s5H3L2H")
+
+
+class _Member(NamedTuple):
+    """One file of an archive."""
+
+    header: int
+    """Where its own header is."""
+    size: int
+
+
+def read_tensor_file(file: BufferedReader) -> Any:
+    """Returns what `torch.save` was given: tensors, numbers, strings, and lists, tuples and dicts of them.
+
+    No object is in two places, and each tensor's numbers lie in their order.
+
+    Args:
+        file: Open for reading, at any place.
+
+    Raises:
+        NotPlain: It is no such file, or claims what it does not hold.
+        OSError: It can't be read.
+    """
+    size = os.fstat(file.fileno()).st_size
+    try:
+        archive = _Archive(file, size)
+        order = archive.read("byteorder") if archive.has("byteorder") else b"little"
+        if order != b"little":
+            raise NotPlain(f"its byte order is {order[:20]!r}")
+        return read_pickle(archive.read("data.pkl"), archive.numbers, 2 * size + ROOM)
+    except (IndexError, struct.error, UnicodeDecodeError) as error:
+        raise NotPlain(f"it is damaged ({type(error).__name__})") from error
+
+
+class _Archive:
+    def __init__(self, file: BufferedReader, size: int) -> None:
+        self._file, self._size = file, size
+        self._unread = size
+        """Bytes that may still be read of members: those that lie over each other are read in vain."""
+        self._in_tensors = size + SHARED
+        self._storages: dict[str, torch.Tensor] = {}
+        names = self._directory()
+        data = next((name for name in names if name.partition("/")[2] == "data.pkl"), None)
+        if data is None:
+            raise NotPlain("it is a zip archive without data.pkl")
+        folder = data.removesuffix("data.pkl")
+        self._members = {name.removeprefix(folder): member for name, member in names.items()}
+
+    def has(self, name: str) -> bool:
+        """Returns whether a file is there."""
+        return name in self._members
+
+    def read(self, name: str) -> bytes:
+        """Returns the bytes of a file."""
+        return self._file.read(self._go_to(name))
+
+    def numbers(self, storage: Storage, dtype: torch.dtype) -> torch.Tensor:
+        """Returns the numbers of a storage, which are read once."""
+        bytes_each = 1 if storage.kind == BYTES else dtype.itemsize
+        if storage.key not in self._storages:
+            raw = torch.empty(self._go_to(f"data/{storage.key}"), dtype=torch.uint8)
+            self._file.readinto(raw.numpy().data)
+            self._storages[storage.key] = raw
+        raw = self._storages[storage.key]
+        if len(raw) != storage.numbers * bytes_each or len(raw) % dtype.itemsize:
+            raise NotPlain(f"a tensor's {storage.numbers:,} numbers are in a file of {len(raw):,} bytes")
+        self._in_tensors -= len(raw)
+        if self._in_tensors < 0:
+            raise NotPlain("its tensors have more numbers than the file")
+        if dtype is torch.bool and len(raw) and int(raw.max()) > 1:
+            raise NotPlain("a truth value in it is neither 0 nor 1")
+        return raw.view(dtype)
+
+    def _go_to(self, name: str) -> int:
+        """Goes to the beginning of a file; returns its size, all of which is there."""
+        member = self._members.get(name)
+        if member is None:
+            raise NotPlain(f"it has no {name}")
+        header = _LOCAL.unpack(self._at(member.header, _LOCAL.size))
+        start = member.header + _LOCAL.size + header[9] + header[10]
+        self._unread -= member.size
+        if header[0] != b"PK\x03\x04" or start + member.size > self._size or self._unread < 0:
+            raise NotPlain(f"its {name} is not where its directory says")
+        self._file.seek(start)
+        return member.size
+
+    def _at(self, start: int, count: int) -> bytes:
+        if start < 0 or count < 0 or start + count > self._size:
+            raise NotPlain("it is no zip archive, or is cut short")
+        self._file.seek(start)
+        return self._file.read(count)
+
+    def _directory(self) -> dict[str, _Member]:
+        """Returns the archive's files by name."""
+        count, length, start = self._end()
+        if count > MOST_FILES:
+            raise NotPlain(f"it has {count:,} files; at most {MOST_FILES:,} are expected")
+        data, members, place = self._at(start, length), {}, 0
+        for _ in range(count):
+            entry = _ENTRY.unpack(data[place : place + _ENTRY.size])
+            name_end = place + _ENTRY.size + entry[10]
+            name = data[place + _ENTRY.size : name_end].decode()
+            extra, place = data[name_end : name_end + entry[11]], name_end + entry[11] + entry[12]
+            if entry[0] != b"PK\x01\x02" or entry[4] != 0 or entry[3] & 1 or name in members:
+                raise NotPlain(f"its file {name[:100]!r} is compressed, encrypted, there twice, or not there")
+            members[name] = _member(entry, extra)
+        return members
+
+    def _end(self) -> tuple[int, int, int]:
+        """Returns how many entries the directory has, its length, and where it starts."""
+        tail = self._at(self._size - _END.size, _END.size)
+        mark, *_, count, length, start, comment = _END.unpack(tail)
+        if mark != b"PK\x05\x06" or comment:
+            raise NotPlain("it is no zip archive, or is cut short")
+        place = self._size - _END.size - _LOCATOR.size
+        if place >= 0 and (locator := self._at(place, _LOCATOR.size)).startswith(b"PK\x06\x07"):
+            end = _END_64.unpack(self._at(_LOCATOR.unpack(locator)[2], _END_64.size))
+            if end[0] != b"PK\x06\x06":
+                raise NotPlain("its directory is not where its end says")
+            count, length, start = end[7:10]
+        return count, length, start
+
+
+def _member(entry: tuple[Any, ...], extra: bytes) -> _Member:
+    """Returns an entry's place and size, those beyond four bytes from its extra field."""
+    packed, size, header = entry[8], entry[9], entry[16]
+    large = [number for number in (size, packed, header) if number == 0xFFFFFFFF]
+    while large and len(extra) >= 4:
+        kind, length = struct.unpack("<2H", extra[:4])
+        if kind == 1 and length >= 8 * len(large):
+            values = list(struct.unpack(f"<{len(large)}Q", extra[4 : 4 + 8 * len(large)]))
+            size, packed, header = (
+                values.pop(0) if number == 0xFFFFFFFF else number for number in (size, packed, header)
+            )
+            break
+        extra = extra[4 + length :]
+    if packed != size:
+        raise NotPlain("a file in it is compressed")
+    return _Member(header, size)

@@ -1,0 +1,180 @@
+"""Writing checkpoints: staged beside their target, synced, hashed, renamed; the old ones go only afterwards."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rl_training.config.reading.yaml_text import config_hash, dump_config
+from rl_training.config.settings import TrainConfig
+from rl_training.errors import CheckpointError, NumericError
+from rl_training.runs.locks import require_ours
+from rl_training.runs.versions import versions
+from rl_training.runtime.checkpoint.manifest import CONFIG, MANIFEST, POLICY, REPLAY, TRAINER, Manifest
+from rl_training.runtime.checkpoint.plain_state import first_non_finite, policy_sha256, to_plain
+from rl_training.runtime.checkpoint.reading import (
+    BEST,
+    Checkpoint,
+    checkpoint_name,
+    list_checkpoints,
+    verified,
+    write_errors,
+)
+from rl_training.runtime.checkpoint.replay_shards import ShardEntry, describe, shared_with
+from rl_training.system import staged_files as files
+from rl_training.system.durable_files import make_directory
+from rl_training.system.staged_files import FileEntry
+
+logger = logging.getLogger(__name__)
+
+
+def write_checkpoint(
+    root: Path,
+    *,
+    config: TrainConfig,
+    run_uid: str,
+    algorithm: str,
+    num_timesteps: int,
+    policy: Mapping[str, Any],
+    trainer: Mapping[str, Any],
+    extra: Mapping[str, Any] | None = None,
+    shards: Sequence[ShardEntry] | None = None,
+) -> Checkpoint:
+    """Writes a checkpoint that is whole on disk when this returns, and that was never there half.
+
+    A good checkpoint that holds the very same is kept and returned. One of the same step with other states was taken in
+    the middle of the step's update, or before its evaluation; it goes once the new one is in place. A damaged one is
+    set aside.
+
+    Args:
+        root: The run's `checkpoints` directory; made where it is missing.
+        config: The settings; `config.yaml` holds them.
+        run_uid: The run's identity.
+        algorithm: Name of the registered algorithm.
+        num_timesteps: Environment transitions so far.
+        policy: All that evaluation and serving need: tensors, numpy arrays, numbers, strings, lists and mappings.
+        trainer: All else that training needs to go on; likewise.
+        extra: Kept in the manifest as JSON.
+        shards: What `WriteShards` returned, for an algorithm that has a replay buffer. The checkpoint shares these
+            files; they are neither written nor read again.
+
+    Raises:
+        NumericError: The policy has a NaN or infinity; nothing is written.
+        RunTakenOver: Another process has the run.
+        CheckpointNotWritten: The disk is full, read-only, or the like; what was there stays, and no stub is left.
+    """
+    policy, trainer = to_plain(policy, "policy"), to_plain(trainer, "trainer")
+    require_finite(policy, num_timesteps)
+    target = root / checkpoint_name(num_timesteps)
+    with write_errors(root, target):
+        make_directory(root)
+        files.sweep(root)
+        existing = _existing(target, shards or ())
+        staged = files.stage(root, target.name)
+        try:
+            entries = _write_files(staged, config, policy, trainer, shards or ())
+            if existing is not None and existing.manifest.files == entries:
+                return existing
+            manifest = Manifest(
+                algorithm=algorithm,
+                num_timesteps=num_timesteps,
+                run_uid=run_uid,
+                created=datetime.now(UTC).isoformat(timespec="seconds"),
+                versions=versions(),
+                config_hash=config_hash(config),
+                policy_sha256=policy_sha256(policy),
+                files=entries,
+                extra={**(extra or {}), **({} if shards is None else {REPLAY: describe(shards)})},
+            )
+            files.write_file(staged / MANIFEST, lambda file: file.write(manifest.to_json().encode()))
+            require_ours(root.parent)  # at the last moment, which is what makes taking a run over safe
+            files.publish(staged, target)
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+    return Checkpoint(target, manifest)
+
+
+def require_finite(policy: Mapping[str, Any], num_timesteps: int) -> None:
+    """Refuses a policy that must never be saved.
+
+    Args:
+        policy: In plain form.
+        num_timesteps: Its step.
+
+    Raises:
+        NumericError: It has a NaN or infinity; names the tensor.
+    """
+    if (where := first_non_finite(policy)) is not None:
+        raise NumericError(f"policy tensor {where} is NaN or infinite at step {num_timesteps}; it is not saved")
+
+
+def prune(root: Path, keep_last: int, keep: Collection[Path] = ()) -> list[Path]:
+    """Removes all but the newest checkpoints.
+
+    Args:
+        root: A run's `checkpoints` directory.
+        keep_last: How many of the newest stay.
+        keep: What stays besides.
+
+    Returns:
+        What was removed.
+
+    Raises:
+        CheckpointNotWritten: The directory can't be written.
+    """
+    found, _ = list_checkpoints(root)
+    doomed = [checkpoint.path for checkpoint in found[keep_last:] if checkpoint.path not in keep]
+    with write_errors(root, root):
+        for path in doomed:
+            files.remove(path)
+    return doomed
+
+
+def write_best(root: Path, checkpoint: Checkpoint, return_mean: float) -> None:
+    """Records the checkpoint with the best periodic evaluation so far.
+
+    Raises:
+        CheckpointNotWritten: The directory can't be written.
+    """
+    best = {
+        "checkpoint": checkpoint.path.name,
+        "return_mean": float(return_mean),
+        "num_timesteps": checkpoint.num_timesteps,
+    }
+    with write_errors(root, root / BEST):
+        files.replace_file(root / BEST, json.dumps(best, allow_nan=False) + "\n")
+
+
+def _write_files(
+    staged: Path,
+    config: TrainConfig,
+    policy: Mapping[str, Any],
+    trainer: Mapping[str, Any],
+    shards: Sequence[ShardEntry],
+) -> dict[str, FileEntry]:
+    entries = {
+        CONFIG: files.write_file(staged / CONFIG, lambda file: file.write(dump_config(config).encode())),
+        POLICY: files.write_file(staged / POLICY, lambda file: torch.save(policy, file)),
+        TRAINER: files.write_file(staged / TRAINER, lambda file: torch.save(trainer, file)),
+    }
+    for shard in shards:
+        files.link(shard.path, staged / shard.path.name)
+        entries[shard.path.name] = shard.file
+    return entries
+
+
+def _existing(target: Path, shards: Sequence[ShardEntry]) -> Checkpoint | None:
+    if not target.exists():
+        return None
+    try:
+        return verified(target, known=shared_with(target, shards))
+    except CheckpointError as error:
+        logger.warning("%s; set aside as %s", error, files.set_aside(target))
+        return None

@@ -1,0 +1,177 @@
+"""A `prefect.yaml`: where it is, and what is wrong with it; Prefect itself leaves out what it can't use."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rl_training.config.suggestions import nearest_word
+from rl_training.errors import ConfigError, UserError
+from rl_training.services.schedules import RunTimes, run_times
+
+FILE = "prefect.yaml"
+TAG = "rl-training"
+"""Of our deployments: their flow runs are the ones that are watched for heartbeats."""
+HEARTBEAT = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY"
+HEARTBEAT_SECONDS = 30
+"""Between two heartbeats of a flow run; Prefect's own least."""
+
+KEYS = frozenset({
+    "name", "version", "version_type", "tags", "description", "schedule", "schedules", "paused", "concurrency_limit",
+    "flow_name", "entrypoint", "parameters", "enforce_parameter_schema", "build", "push", "pull", "work_pool",
+    "triggers", "sla",
+})  # fmt: skip
+"""Of a deployment: those that Prefect takes; it overlooks all others."""
+LIMIT_KEYS = frozenset({"limit", "collision_strategy", "grace_period_seconds"})
+STRATEGIES = ("ENQUEUE", "CANCEL_NEW")
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """One deployment of the file."""
+
+    name: str
+    """With its flow's: `train-flow/default`."""
+    pool: str
+    limit: int | None
+    schedules: tuple[RunTimes, ...]
+    warnings: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """Returns it for people."""
+        indented = [line for schedule in self.schedules for line in schedule.lines()]
+        indented += [f"warning: {text}" for text in self.warnings]
+        return [self.name, *(f"    {line}" for line in indented)]
+
+
+def default_file() -> Path:
+    """Returns the `prefect.yaml` of the working directory, or else the one that came with the package."""
+    here, beside = Path(FILE), Path(__file__).resolve().parent.parent
+    inside = beside / "rl_training" / "deployments" / FILE  # of an installed package; in the repository at its root
+    return here.absolute() if here.is_file() else inside if inside.is_file() else beside / FILE
+
+
+def read_project(file: Path, now: datetime) -> list[Deployment]:
+    """Returns the deployments of a `prefect.yaml`.
+
+    Args:
+        file: It.
+        now: With its zone; schedules are shown from here on.
+
+    Raises:
+        UserError: A line for every fault.
+    """
+    try:
+        document = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UserError(f"{file}: can't be read: {' '.join(str(error).split())}") from None
+    entries = document.get("deployments") if isinstance(document, Mapping) else None
+    if not isinstance(entries, list) or not entries:
+        raise UserError(f"{file}: expected a list of deployments under the key deployments")
+    deployments, faults = [], []
+    for position, entry in enumerate(entries, start=1):
+        where = entry.get("name", position) if isinstance(entry, Mapping) else position
+        try:
+            deployments.append(_deployment(entry, now))
+        except UserError as error:
+            faults += [f"{file}: deployment {where}: {line}" for line in str(error).splitlines()]
+    names = [deployment.name for deployment in deployments]
+    faults += [f"{file}: two deployments are named {name}" for name in sorted(set(names)) if names.count(name) > 1]
+    if faults:
+        raise UserError("\n".join(faults))
+    return deployments
+
+
+def _deployment(entry: Any, now: datetime) -> Deployment:
+    if not isinstance(entry, Mapping):
+        raise UserError(f"expected a mapping, got {entry!r}")
+    if unknown := sorted(set(map(str, entry)) - KEYS):
+        close = nearest_word(unknown[0], sorted(KEYS))
+        raise UserError(f"unknown key {', '.join(unknown)}" + (f"; did you mean {close}?" if close else ""))
+    pool = entry["work_pool"].get("name") if isinstance(entry.get("work_pool"), Mapping) else None
+    for key, value in (("name", entry.get("name")), ("entrypoint", entry.get("entrypoint")), ("work_pool.name", pool)):
+        if not isinstance(value, str) or not value:
+            raise UserError(f"{key}: is required, as text")
+    flow = _flow(entry["entrypoint"])
+    _check_heartbeat(entry)
+    schedules, parameters = [], [entry.get("parameters") or {}]
+    for schedule in _schedules(entry):
+        schedules.append(run_times(schedule, now))
+        parameters.append({**parameters[0], **(schedule.get("parameters") or {})})
+    warnings = [text for given in parameters for text in _check_parameters(flow, given)]
+    limit = _limit(entry)
+    if limit is None:
+        warnings.append("it has no concurrency_limit: a second flow run fails while the first one trains")
+    name = f"{flow.name}/{entry['name']}"
+    return Deployment(name, str(pool), limit, tuple(schedules), tuple(dict.fromkeys(warnings)))
+
+
+def _flow(entrypoint: str) -> Any:
+    from prefect.flows import load_flow_from_entrypoint
+
+    try:
+        return load_flow_from_entrypoint(entrypoint)
+    except Exception as error:
+        raise UserError(f"entrypoint {entrypoint!r} is no flow here: {type(error).__name__}: {error}") from None
+
+
+def _check_heartbeat(entry: Mapping[str, Any]) -> None:
+    """Requires of what is watched that its heartbeats are as frequent as the watch takes them to be."""
+    environment = (entry["work_pool"].get("job_variables") or {}).get("env") or {}
+    seconds = str(environment.get(HEARTBEAT, ""))
+    if TAG in (entry.get("tags") or []) and seconds != str(HEARTBEAT_SECONDS):
+        raise UserError(
+            f"its runs are taken for dead without a heartbeat each {HEARTBEAT_SECONDS} s (tag {TAG}); set "
+            f'work_pool.job_variables.env.{HEARTBEAT} to "{HEARTBEAT_SECONDS}", got {seconds or "none"}'
+        )
+
+
+def _limit(entry: Mapping[str, Any]) -> int | None:
+    limit = entry.get("concurrency_limit")
+    if isinstance(limit, Mapping):
+        if unknown := sorted(set(limit) - LIMIT_KEYS):
+            raise UserError(f"concurrency_limit: unknown key {', '.join(unknown)}; Prefect takes {sorted(LIMIT_KEYS)}")
+        strategy = limit.get("collision_strategy", STRATEGIES[0])
+        if strategy not in STRATEGIES:
+            raise UserError(f"concurrency_limit.collision_strategy: got {strategy!r}, expected one of {STRATEGIES}")
+        limit = limit.get("limit")
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise UserError(f"concurrency_limit: got {limit!r}, expected a whole number above 0")
+    return limit
+
+
+def _schedules(entry: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    many, one = entry.get("schedules"), entry.get("schedule")
+    if not isinstance(many, list | None):
+        raise UserError(f"schedules: expected a list, got {many!r}")
+    for schedule in [*(many or []), *([one] if one is not None else [])]:
+        if not isinstance(schedule, Mapping):
+            raise UserError(f"schedules: expected mappings such as {{cron: '0 3 * * *'}}, got {schedule!r}")
+        yield schedule
+
+
+def _check_parameters(flow: Any, parameters: Any) -> Iterator[str]:
+    """Yields warnings."""
+    if not isinstance(parameters, Mapping):
+        raise UserError(f"parameters: expected a mapping, got {parameters!r}")
+    known = list(inspect.signature(flow.fn).parameters)
+    if unknown := sorted(set(map(str, parameters)) - set(known)):
+        raise UserError(f"parameters: {flow.name} takes no {', '.join(unknown)}; it takes {', '.join(known)}")
+    config = parameters.get("config")
+    if config is None:
+        return
+    if isinstance(config, str) and Path(config).is_absolute() and not Path(config).exists():
+        yield f"config {config} is not on this machine; a worker must be able to read it"
+        return
+    from rl_training.flows.train import read_settings
+
+    try:
+        read_settings(config, parameters.get("overrides"))
+    except ConfigError as error:
+        raise UserError("\n".join(f"parameters: {line}" for line in str(error).splitlines())) from None

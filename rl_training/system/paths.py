@@ -1,0 +1,159 @@
+"""Where runs and the embedded services keep their files: one absolute place, the same from every folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from errno import EACCES
+from pathlib import Path
+
+import platformdirs
+
+from rl_training.errors import UserError
+from rl_training.security import owner_only_files
+from rl_training.system.durable_files import make_directory
+
+HOME_VARIABLE = "RL_TRAINING_HOME"
+URI_VARIABLE = "MLFLOW_TRACKING_URI"
+SQLITE = "sqlite:///"
+
+_FOLDERS = (HOME_VARIABLE, "XDG_DATA_HOME", "PREFECT_HOME")
+"""Variables that name a folder which this process and its children share."""
+
+
+def settle() -> None:
+    """Makes the relative places that environment variables name absolute, for this process and its children.
+
+    Called at the start of a command and before an environment's code is imported, which may change the working folder.
+
+    Raises:
+        UserError: A place is relative, and the working folder has been removed.
+    """
+    for name in _FOLDERS:
+        if chosen := os.environ.get(name):
+            os.environ[name] = _absolute(chosen)
+    if (uri := os.environ.get(URI_VARIABLE, "")).startswith(SQLITE):
+        os.environ[URI_VARIABLE] = SQLITE + _absolute(uri.removeprefix(SQLITE))
+    if modules := os.environ.get("PYTHONPATH"):
+        os.environ["PYTHONPATH"] = os.pathsep.join(map(_absolute, modules.split(os.pathsep)))
+
+
+def require_places() -> None:
+    """Checks that there is a working folder, and a home folder, by which MLflow and Prefect find their settings.
+
+    Raises:
+        UserError: The working folder has been removed; `HOME` is relative, or it is not set and the system knows no
+            home of this user.
+    """
+    _absolute(".")
+    try:
+        found = Path.home()
+    except RuntimeError:
+        raise UserError(
+            f"user {os.getuid()} has no home folder: the system doesn't know this user and HOME is not set; set HOME "
+            f"to a folder that can be written"
+        ) from None
+    if not found.is_absolute():
+        raise UserError(f"HOME is the relative path {str(found)!r}; set it to an absolute one")
+
+
+def way_back() -> Callable[[], None]:
+    """Returns what changes back to the working folder of now, to be called after environments may have left it."""
+    before = "."
+    with suppress(OSError):  # it has been removed: there is none to return to
+        before = str(Path.cwd())
+
+    def go_back() -> None:
+        with suppress(OSError):
+            os.chdir(before)
+
+    return go_back
+
+
+@contextmanager
+def working_folder_kept() -> Iterator[None]:
+    """Returns to the working folder after the block."""
+    go_back = way_back()
+    try:
+        yield
+    finally:
+        go_back()
+
+
+def home() -> Path:
+    """Returns the home of rl_training: `$RL_TRAINING_HOME`, or the user's data folder.
+
+    It is made if need be, for its owner alone.
+
+    Raises:
+        UserError: It can't be made or written.
+    """
+    chosen = os.environ.get(HOME_VARIABLE)
+    try:
+        path = Path(chosen).expanduser() if chosen else platformdirs.user_data_path("rl_training", appauthor=False)
+        path = path.absolute()
+    except (RuntimeError, OSError) as error:  # no home folder, or no working folder
+        raise UserError(f"the home of rl_training can't be found: {error}; set {HOME_VARIABLE} to a folder") from None
+    made = _made(path)
+    if not chosen:  # a folder that the user has chosen may be shared on purpose
+        owner_only_files.tighten(made)
+    return made
+
+
+def runs_root() -> Path:
+    """Returns the folder of run directories."""
+    return _made(home() / "runs")
+
+
+def locks_root() -> Path:
+    """Returns the folder of lock files."""
+    return _private("locks")
+
+
+def downloads_root() -> Path:
+    """Returns the folder of what is downloaded."""
+    return _private("downloads")
+
+
+def prefect_root() -> Path:
+    """Returns the folder that is Prefect's home where no server was set up."""
+    return _private("prefect")
+
+
+def embedded_artifact_root() -> Path:
+    """Returns the folder in which the embedded MLflow store keeps artifacts."""
+    return _made(home() / "artifacts")
+
+
+def embedded_tracking_uri() -> str:
+    """Returns the address of the embedded MLflow store, a SQLite file."""
+    return f"{SQLITE}{home() / 'mlflow.db'}"
+
+
+def _absolute(place: str) -> str:
+    """Returns a path as an absolute one; `~` is left to whoever reads it."""
+    try:
+        return place if place.startswith("~") else str(Path(place).absolute())
+    except OSError as error:
+        raise UserError(f"the working folder can't be used ({error.strerror}); change to one that exists") from None
+
+
+def _private(name: str) -> Path:
+    """Returns a folder of the home that holds nothing for other users."""
+    path = _made(home() / name)
+    owner_only_files.tighten(path)
+    return path
+
+
+def _made(path: Path) -> Path:
+    try:
+        make_directory(path, owner_only_files.FOLDER_MODE)
+        if not os.access(path, os.W_OK | os.X_OK):
+            raise PermissionError(EACCES, os.strerror(EACCES))
+    except OSError as error:
+        raise UserError(
+            f"the home of rl_training can't be used: {path}: {error.strerror or error}; "
+            f"set {HOME_VARIABLE} to a folder that can be written"
+        ) from None
+    return path

@@ -1,0 +1,145 @@
+"""What is said of a run in MLflow: parameters, tags, the environment as a dataset; from its settings and metadata."""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import json
+import os
+import shlex
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+
+from rl_training.config.settings import TrainConfig
+from rl_training.errors import TrackingError
+from rl_training.runs.metadata import METADATA, Metadata
+from rl_training.runtime.run_utils import serialize_train_config
+from rl_training.security.secrets import redact
+from rl_training.tracking import run_files
+from rl_training.tracking.mlflow_names import flatten
+
+NOTE = "mlflow.note.content"
+"""MLflow's tag that holds the description on a run's page."""
+
+DEPLOYMENT = "prefect.deployment"
+"""Tag of a run that a deployment of a flow has begun: `FLOW/DEPLOYMENT`."""
+
+
+def describe_run(run_dir: Path, config: TrainConfig, tags: Mapping[str, str], from_step: int = 0) -> dict[str, Any]:
+    """Returns the content of `tracking.json`: all that the shipper must know, secrets left out.
+
+    Args:
+        run_dir: The run's directory, with its `metadata.json`.
+        config: The resolved settings.
+        tags: The caller's own tags; `DEPLOYMENT` among them, and not the command, is what began the run.
+        from_step: Where this process begins to train.
+
+    Raises:
+        TrackingError: `run_dir` is no run's directory.
+    """
+    metadata = run_files.read_json(run_dir / METADATA, Metadata)
+    if metadata is None:
+        raise TrackingError(f"{run_dir} is no run's directory: it has no metadata.json")
+    settings = serialize_train_config(config)
+    return {
+        "run_uid": metadata["run_uid"],
+        "experiment": config.experiment,
+        "run_name": settings["run_name"] or f"{config.env_id}-{config.algo}-seed{config.seed}",
+        "total_timesteps": config.total_timesteps,
+        "from_step": from_step,
+        "started": datetime.fromisoformat(metadata["started"]).timestamp(),
+        "process": {"host": socket.gethostname(), "pid": os.getpid(), "created": psutil.Process().create_time()},
+        "params": flatten(settings),
+        "tags": {**_tags(run_dir, config, metadata, tags.get(DEPLOYMENT)), **settings["tags"], **redact(tags)},
+        "dataset": _dataset(settings),
+        "forked_from": metadata["forked_from"],
+    }
+
+
+def trainer_is_alive(description: Mapping[str, Any]) -> bool:
+    """Whether the process that trains this run is there, on this machine."""
+    process = description["process"]
+    if process["host"] != socket.gethostname():
+        return False
+    try:
+        created = psutil.Process(process["pid"]).create_time()
+    except psutil.NoSuchProcess:
+        return False
+    return bool(abs(created - process["created"]) < 1.0)
+
+
+def _tags(run_dir: Path, config: TrainConfig, metadata: Mapping[str, Any], deployment: str | None) -> dict[str, str]:
+    tags = {
+        "run_uid": metadata["run_uid"],
+        "algo": config.algo,
+        "env_id": config.env_id,
+        "seed": str(config.seed),
+        "host": socket.gethostname(),
+        "run_dir": str(run_dir),
+        "mlflow.user": _user(),
+        "mlflow.source.type": "LOCAL",
+        "mlflow.source.name": _source(deployment, metadata["command"]),
+        NOTE: _note(run_dir, config, deployment or shlex.join(metadata["command"])),
+    }
+    tags |= {f"version.{name}": version for name, version in metadata["versions"].items()}
+    if (git := metadata["git"]) is not None:
+        commit = git["commit"]
+        tags |= {"git_commit": commit, "git_dirty": str(git["dirty"]).lower(), "mlflow.source.git.commit": commit}
+    return tags
+
+
+def _user() -> str:
+    """Returns the user's name, or the number of one that the system doesn't know, as containers often have."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
+
+
+def _source(deployment: str | None, command: Sequence[str]) -> str:
+    """Returns what began the run, without a slash, since MLflow shows what is behind the last: no options, no paths."""
+    if deployment is not None:
+        return deployment.replace("/", " ")
+    name, *words = command
+    return " ".join([Path(name).name, *takewhile(lambda word: word[:1] != "-" and "/" not in word, words)])
+
+
+def _note(run_dir: Path, config: TrainConfig, begun_by: str) -> str:
+    """Returns the description on the run's page, Markdown; each attempt at the run has the same first paragraph."""
+    return (
+        f"**{config.algo}** on **{config.env_id}**, seed {config.seed}, {config.total_timesteps:,} steps.\n\n"
+        f"Begun by `{begun_by}`, in the run directory `{run_dir}`.\n\n"
+        f"The settings are in `config.yaml` among the artifacts, and the checkpoints under `checkpoints/`. "
+        f"A stopped run goes on with `rl-training resume {run_dir}`."
+    )
+
+
+def illustrated(note: str, run_id: str, pictures: Iterable[str]) -> str:
+    """Returns a run's description with pictures behind its first paragraph.
+
+    Args:
+        note: The description, from `describe_run`.
+        run_id: The run's id in MLflow, whose pages find pictures by it.
+        pictures: Their names among the artifacts.
+    """
+    first, *rest = note.split("\n\n", 1)
+    shown = (f"![{name}](get-artifact?path={name}&run_uuid={run_id})" for name in pictures)
+    return "\n\n".join([first, *shown, *rest])
+
+
+def _dataset(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the environment as an MLflow dataset: runs on the same environment have the same digest."""
+    made_of = {key: settings[key] for key in ("env_id", "env_kwargs", "wrappers", "max_episode_steps")}
+    source = json.dumps(made_of, sort_keys=True)
+    return {
+        "name": settings["env_id"],
+        "digest": hashlib.sha256(source.encode()).hexdigest()[:8],
+        "source_type": "gymnasium",
+        "source": source,
+    }

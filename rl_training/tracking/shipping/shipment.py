@@ -1,0 +1,261 @@
+"""What of a run goes to MLflow, a piece at a time; every piece may be sent again without doubling anything.
+
+It reads the run directory's files alone, keeps its place in `shipped.json`, and goes on there after any end. The
+process that follows a run (`shipper.py`) and `sync`, run afterwards, both drive it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rl_training.errors import TrackingError
+from rl_training.runs.metadata import METADATA, read_metadata
+from rl_training.tracking import run_files
+from rl_training.tracking.attempts import attempt_of, begin_attempt, require_newest
+from rl_training.tracking.metric_log import DIFFERENCE
+from rl_training.tracking.mlflow_names import MAX_TAG, shorten
+from rl_training.tracking.mlflow_run import (
+    RunAddress,
+    describe,
+    experiment_of,
+    find_or_create,
+    latest_steps,
+    mark_inexact,
+    reopen,
+    set_note,
+    set_status,
+)
+from rl_training.tracking.mlflow_store import connect, without_credentials
+from rl_training.tracking.record_forms import Address, Description
+from rl_training.tracking.run_description import NOTE, illustrated
+from rl_training.tracking.shipping.figures import CURVE, HISTOGRAM, Figures
+from rl_training.tracking.shipping.line_follower import Follower, Point
+from rl_training.tracking.shipping.logged_models import RANKED_BY, known_evaluations, queued_models, send_model
+from rl_training.tracking.shipping.upload_progress import Cursor, count_unsent, load_cursor
+from rl_training.tracking.shipping.uploads import (
+    fingerprint,
+    pending_artifacts,
+    pending_checkpoints,
+    send_artifact,
+    send_checkpoint,
+)
+
+if TYPE_CHECKING:
+    from mlflow.tracking import MlflowClient
+
+BATCH = 1_000
+"""Points in one request, about: MLflow's own limit."""
+
+
+PICTURES = (CURVE, HISTOGRAM, run_files.EPISODE)
+"""Artifacts that the description on the run's page shows, in this order."""
+
+
+@dataclass(frozen=True)
+class ShipReport:
+    """What of a run is in MLflow."""
+
+    sent: int
+    """Metric values in MLflow."""
+    unsent: int
+    """Metric values that the file holds (thinned) and MLflow does not."""
+    message: str
+    """Empty where everything is there; else what happened and what to do."""
+    run_id: str | None = None
+
+
+class Shipment:
+    """A run on its way to MLflow.
+
+    Args:
+        run_dir: The run's directory, which tracking was started in.
+        tracking_uri: The store, resolved.
+
+    Raises:
+        TrackingError: The directory holds no tracked run.
+    """
+
+    def __init__(self, run_dir: Path, tracking_uri: str) -> None:
+        self.run_dir, self.uri = run_dir, tracking_uri
+        description = run_files.read_json(run_dir / run_files.TRACKING, Description)
+        if description is None:
+            if not (run_dir / METADATA).exists():
+                raise TrackingError(f"{run_dir} holds no run; expected a run's directory")
+            if (run_dir / run_files.TRACKING).exists():
+                raise TrackingError(f"{run_dir / run_files.TRACKING} is damaged; resuming the run writes it again")
+            raise TrackingError(f"{run_dir} was trained untracked; a run to be sent later is started with --offline")
+        self.description = description
+        self.attempt = attempt_of(description)
+        self.step = 0
+        """The newest step read."""
+        self._figures = Figures(run_dir, description["run_name"])
+        self._followers = {
+            name: Follower(run_dir / name, description["total_timesteps"])
+            for name in (run_files.METRICS, run_files.SYSTEM_METRICS)
+        }
+        self._batches: dict[str, list[Point]] = {}
+        self._there: dict[str, int] = {}
+        """Last step of each metric that MLflow had before: steps made again are not sent a second time."""
+        self._evaluations: dict[int, Point] = {}
+        """The periodic evaluations' mean returns, by step: of each, a checkpoint's model gets its own."""
+        self._differences: str | None = None
+        self._described = self._ended = False
+
+    def open(self, new_run: bool = False) -> RunAddress:
+        """Finds or makes the run in MLflow and notes where it is.
+
+        Raises:
+            RunDeleted: The run was deleted in MLflow and `new_run` is false.
+            TrackingError: The experiment was deleted, or the store can't be used.
+            MlflowException: The server can't be reached or refuses.
+        """
+        self.client: MlflowClient = connect(self.uri)
+        shown = without_credentials(self.uri)
+        known = run_files.read_json(self.run_dir / run_files.MLFLOW, Address)
+        known_id = known["run_id"] if known is not None and known["tracking_uri"] == shown else None
+        self.address = find_or_create(self.client, self.uri, self.description, known_id, new_run)
+        run_files.write_json(self.run_dir / run_files.MLFLOW, {**asdict(self.address), "tracking_uri": shown})
+        self.cursor: Cursor = load_cursor(self.run_dir, shown, self.address.run_id)
+        return self.address
+
+    def ship(self, status: Callable[[], Mapping[str, Any]] | None = None) -> bool:
+        """Sends the next piece: the description, a batch of points, the run's status, a checkpoint, a file, or a model.
+
+        Args:
+            status: Returns the content of `status.json`, once the run has ended.
+
+        Returns:
+            Whether there may be more.
+
+        Raises:
+            RunElsewhere: Another training process has gone on with the run since.
+            Exception: Whatever the way to the server gives; the piece is sent again by the next call.
+        """
+        if not self._described:
+            run = self.client.get_run(self.address.run_id)
+            begin_attempt(self.client, run, self.attempt, going_on=status is None)
+            if status is None:  # the run goes on, whatever an earlier end left on it
+                reopen(self.client, run)
+            describe(self.client, run, self.description, self._note())
+            # The run may have begun on another machine. And lines behind those on record as sent may have been
+            # sent too, lost in a power cut, and made again with other times.
+            self._there = latest_steps(self.client, run)
+            if not self.cursor.offsets:
+                self._evaluations = known_evaluations(self.client, run)
+            self._described = True
+            return True
+        full = [self._ship_points(name) for name in self._followers]
+        if any(full):
+            return True
+        if status is not None and not self._ended:
+            self._require_newest()
+            set_status(self.client, self.address.run_id, status())
+            self._ended = True
+        self._figures.draw(now=self._ended)
+        return self._ship_checkpoint() or self._ship_artifact() or self._ship_model()
+
+    def deleted(self) -> bool:
+        """Whether the run was deleted in MLflow."""
+        return experiment_of(self.client, self.address.run_id) is None
+
+    def left(self) -> str:
+        """Returns what is still to be sent, in words; empty where MLflow has everything, the run's end too."""
+        counts = {
+            "metric value": self.report().unsent,
+            "checkpoint": len(pending_checkpoints(self.run_dir, self.cursor.checkpoints)),
+            "file": sum(1 for _ in pending_artifacts(self.run_dir, self.cursor.artifacts)),
+            "model": sum(1 for _ in queued_models(self.run_dir)),
+        }
+        words = [f"{count:,} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count]
+        return ", ".join(words) if words or self._ended else "how the run ended"
+
+    def _require_newest(self) -> None:
+        require_newest(self.client, self.address.run_id, self.attempt)
+
+    def report(self, message: str = "") -> ShipReport:
+        """Returns what is in MLflow and what is not."""
+        offset = self.cursor.offsets.get(run_files.METRICS, 0)
+        unsent = count_unsent(self.run_dir, self.description["total_timesteps"], offset)
+        return ShipReport(self.cursor.points, unsent, message, self.address.run_id)
+
+    def _ship_points(self, name: str) -> bool:
+        """Sends the next batch of one metrics file; one that failed is sent again as it was."""
+        follower, cursor = self._followers[name], self.cursor
+        if name not in self._batches:
+            self._batches[name] = self._read(name)
+        points = self._batches[name]
+        if points:
+            from mlflow.entities import Metric
+
+            self._require_newest()
+            metrics = [Metric(point.key, point.value, point.timestamp, point.step) for point in points]
+            self.client.log_batch(cursor.run_id, metrics=metrics)
+        if self._differences is not None:
+            self.client.set_tag(cursor.run_id, "resume.differences", shorten(self._differences, MAX_TAG))
+            self._differences = None
+        del self._batches[name]
+        if cursor.offsets.get(name, 0) < follower.offset:
+            cursor.offsets[name], cursor.marks[name] = follower.offset, follower.mark
+            cursor.points += len(points)
+            cursor.save(self.run_dir, sync=False)
+        return len(points) >= BATCH
+
+    def _read(self, name: str) -> list[Point]:
+        """Reads on; what was sent before is read for the thinning and the curve alone."""
+        batch: list[Point] = []
+        sent = self.cursor.offsets.get(name, 0)
+        while len(batch) < BATCH and (lines := self._followers[name].read(BATCH - len(batch))):
+            for line in lines:
+                step = line.content["step"]
+                self.step = max(self.step, step)
+                self._figures.curve.add(step, {point.key: point.value for point in line.points})
+                self._evaluations |= {point.step: point for point in line.points if point.key == RANKED_BY}
+                if line.end <= sent:
+                    continue
+                new = [point for point in line.points if point.step > self._there.get(point.key, -1)]
+                self.cursor.points += len(line.points) - len(new)
+                batch += new
+                if line.content["event"] == DIFFERENCE:
+                    self._differences = json.dumps({"step": step, **line.content.get("differences", {})})
+        return batch
+
+    def _ship_checkpoint(self) -> bool:
+        for checkpoint in pending_checkpoints(self.run_dir, self.cursor.checkpoints):
+            self._require_newest()
+            mark = fingerprint(checkpoint)
+            if mark is not None and send_checkpoint(self.client, self.address.run_id, self.run_dir, checkpoint):
+                self.cursor.checkpoints.append(mark)
+                self.cursor.save(self.run_dir, sync=True)
+                return True
+        return False
+
+    def _ship_artifact(self) -> bool:
+        for name, mark in pending_artifacts(self.run_dir, self.cursor.artifacts):
+            self._require_newest()
+            send_artifact(self.client, self.address.run_id, self.run_dir, name)
+            if name == METADATA:
+                mark_inexact(self.client, self.address.run_id, read_metadata(self.run_dir))
+            if name in PICTURES and name not in self.cursor.artifacts:
+                set_note(self.client, self.address.run_id, self._note(name))
+            self.cursor.artifacts[name] = mark
+            self.cursor.save(self.run_dir, sync=True)
+            return True
+        return False
+
+    def _note(self, new: str = "") -> str:
+        """Returns the description on the run's page, with the pictures that are there."""
+        pictures = [name for name in PICTURES if name in self.cursor.artifacts or name == new]
+        return illustrated(self.description["tags"].get(NOTE, ""), self.address.run_id, pictures)
+
+    def _ship_model(self) -> bool:
+        for queued in queued_models(self.run_dir):
+            self._require_newest()
+            step = int(queued.name.removeprefix("step_"))
+            evaluation, dataset = self._evaluations.get(step), self.description["dataset"]
+            send_model(self.client, self.address.run_id, queued, evaluation, dataset)
+            return True
+        return False

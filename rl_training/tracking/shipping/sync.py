@@ -1,0 +1,82 @@
+"""Sending a run to MLflow afterwards: what the shipper could not, or a run that was trained offline."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from rl_training.errors import TrackingError
+from rl_training.security.planted_links import refuse_links
+from rl_training.tracking import run_files
+from rl_training.tracking.attempts import RunElsewhere
+from rl_training.tracking.ended_runs import end_status
+from rl_training.tracking.mlflow_store import explain, resolve_tracking_uri, without_credentials
+from rl_training.tracking.record_forms import Address
+from rl_training.tracking.run_description import trainer_is_alive
+from rl_training.tracking.shipping.shipment import Shipment, ShipReport
+
+TRIES = 4
+"""Of each piece, with 1, 2 and 4 seconds between them."""
+
+
+def sync(run_dir: str | Path, *, tracking_uri: str | None = None, new_run: bool = False) -> ShipReport:
+    """Sends what MLflow does not have of a run; where it has all, nothing changes.
+
+    Args:
+        run_dir: The run's directory.
+        tracking_uri: MLflow's store; by default where the run is, else `$MLFLOW_TRACKING_URI`, else the embedded one.
+        new_run: Whether to send everything to a new run where the old one was deleted in MLflow.
+
+    Returns:
+        What is in MLflow, and what is not.
+
+    Raises:
+        TrackingError: The directory holds no tracked run, another process is sending it, the run was deleted and
+            `new_run` is false, or MLflow can't be reached.
+    """
+    run_dir = Path(run_dir).absolute()
+    refuse_links(run_dir)
+    shipment = Shipment(run_dir, store_of_run(run_dir, tracking_uri))
+    try:
+        with FileLock(run_dir / run_files.LOCK, timeout=0):
+            return _send(shipment, new_run)
+    except Timeout:
+        raise TrackingError(f"another process is sending {run_dir} to MLflow; let it end, then try again") from None
+
+
+def _send(shipment: Shipment, new_run: bool) -> ShipReport:
+    try:
+        shipment.open(new_run)
+    except TrackingError:
+        raise
+    except Exception as error:
+        where = without_credentials(shipment.uri)
+        raise TrackingError(f"MLflow at {where} can't be used: {explain(error, shipment.uri)}") from None
+    run_dir = shipment.run_dir
+    going_on = not (run_dir / run_files.STATUS).exists() and trainer_is_alive(shipment.description)
+    tries = 0
+    while True:
+        try:
+            more = shipment.ship(None if going_on else lambda: end_status(run_dir))
+            tries = 0
+        except RunElsewhere as error:
+            return shipment.report(str(error))
+        except Exception as error:  # the server's trouble, of whatever kind
+            tries += 1
+            if tries == TRIES:
+                return shipment.report(f"MLflow is in trouble: {explain(error, shipment.uri)}")
+            time.sleep(2.0 ** (tries - 1))
+            continue
+        if not more:
+            return shipment.report()
+
+
+def store_of_run(run_dir: Path, tracking_uri: str | None) -> str:
+    """Returns the store of a run: the one given, else where the run is, else as `resolve_tracking_uri` does."""
+    known = run_files.read_json(run_dir / run_files.MLFLOW, Address)
+    chosen = resolve_tracking_uri(tracking_uri)
+    if tracking_uri is not None or known is None or without_credentials(chosen) == known["tracking_uri"]:
+        return chosen
+    return resolve_tracking_uri(known["tracking_uri"])
