@@ -20,7 +20,8 @@ import pytest
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs import factory
 from rl_training.envs.factory import make_env, make_vector_env, shares
-from rl_training.envs.vector.masked_vector_env import MaskedVectorEnv, worker_channel
+from rl_training.envs.vector import worker_channel
+from rl_training.envs.vector.masked_vector_env import MaskedVectorEnv
 from rl_training.envs.vector.worker_channel import Channel
 from rl_training.errors import EnvironmentFault
 from rl_training.experiment.default_manager import DefaultExperimentManager

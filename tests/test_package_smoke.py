@@ -18,11 +18,7 @@ def test_version_is_the_projects():
 
 
 def test_every_package_and_the_configs_are_shipped():
-    packages = {
-        ".".join(path.parent.relative_to(ROOT).parts)
-        for top in ("rl_training", "flows")
-        for path in (ROOT / top).rglob("__init__.py")
-    }
+    packages = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "rl_training").rglob("__init__.py")}
     assert set(PYPROJECT["tool"]["setuptools"]["packages"]) == packages | {
         "rl_training.configs",
         "rl_training.deployments",

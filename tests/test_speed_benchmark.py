@@ -88,7 +88,7 @@ def test_the_cpu_time_of_workers_is_that_of_the_processes_that_run():
 
 def test_a_stopwatch_counts_nested_calls_once(monkeypatch):
     clock = iter([0.0, 1.0, 10.0, 10.5])
-    monkeypatch.setattr("speed_ours.time.perf_counter", lambda: next(clock, 2.0))
+    monkeypatch.setattr("benchmarks.speed.ours.time.perf_counter", lambda: next(clock, 2.0))
 
     class Saver:
         def end(self) -> None: ...

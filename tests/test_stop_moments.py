@@ -150,7 +150,7 @@ def test_a_resume_of_a_downloaded_run_that_has_not_begun_leaves_no_directory(con
 
 
 IMPATIENT = """
-from rl_training.runtime import stopping
+from rl_training.runs import stopping
 stopping.DEAF_SECONDS = 1.0
 from rl_training.cli.app import main
 main()

@@ -22,7 +22,7 @@ from rl_training.tracking.shipping.shipment import Shipment
 SHIPPER = """
 import sys
 from pathlib import Path
-from rl_training.tracking import shipper
+from rl_training.tracking.shipping import shipper
 shipper.DRAIN_SECONDS = 0.5
 shipper.leave(shipper.main(Path(sys.argv[1]), sys.stdout))
 """

@@ -14,7 +14,8 @@ from case_envs import processes
 
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs.training_envs import TrainingEnvs
-from rl_training.envs.validation.validate import Finding, ValidationReport, step_speed, validate_env
+from rl_training.envs.validation import step_speed
+from rl_training.envs.validation.validate import Finding, ValidationReport, validate_env
 from rl_training.errors import EnvironmentFault
 from rl_training.experiment.registry import get_algorithm
 

@@ -62,7 +62,12 @@ def train(checkout: Path, config: Path, home: Path, *, stop: bool) -> dict[str, 
     command = [sys.executable, "-m", "rl_training"]
     flags = ["--no-track", "--json"]
     run_dir = home / "run"
-    own = {"env": environment(home), "cwd": checkout, "stdout": subprocess.PIPE, "text": True}
+    own = {
+        "env": {**environment(home), "PYTHONPATH": str(checkout)},
+        "cwd": checkout,
+        "stdout": subprocess.PIPE,
+        "text": True,
+    }
     process = subprocess.Popen(
         [*command, "train", "--config", str(config), "--set", f"run_dir={run_dir}", *flags], **own
     )

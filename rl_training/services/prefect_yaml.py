@@ -52,9 +52,9 @@ class Deployment:
 
 def default_file() -> Path:
     """Returns the `prefect.yaml` of the working directory, or else the one that came with the package."""
-    here, beside = Path(FILE), Path(__file__).resolve().parent.parent
-    inside = beside / "rl_training" / "deployments" / FILE  # of an installed package; in the repository at its root
-    return here.absolute() if here.is_file() else inside if inside.is_file() else beside / FILE
+    here, package = Path(FILE), Path(__file__).resolve().parents[1]
+    installed, repository = package / "deployments" / FILE, package.parent / FILE
+    return here.absolute() if here.is_file() else installed if installed.is_file() else repository
 
 
 def read_project(file: Path, now: datetime) -> list[Deployment]:
