@@ -15,8 +15,6 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact, cr
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
-from rl_training.api.markdown_report import monitoring_text, promotion_text, rollback_text
-
 if TYPE_CHECKING:
     from rl_training.api.promotion import PromotionResult
     from rl_training.promotion.monitoring import MonitoringResult
@@ -40,6 +38,7 @@ def publish_promotion(result: PromotionResult, *, link: bool) -> None:
         with _tolerated():
             _emit(CHAMPION_PROMOTED, promotion, result.decision_id)
     with _tolerated():
+        from rl_training.api.markdown_report import promotion_text
         from rl_training.tracking.mlflow_run import run_page
         from rl_training.tracking.mlflow_store import resolve_tracking_uri, version_page
 
@@ -59,6 +58,8 @@ def publish_monitoring(result: MonitoringResult) -> None:
         with _tolerated():
             _emit(CHAMPION_DROPPED, evaluation, result.evaluation_id)
     with _tolerated():
+        from rl_training.api.markdown_report import monitoring_text
+
         what = (
             f"Evaluation {result.number} of {result.model}, version {result.version}" if result.model else "Evaluation"
         )
@@ -70,6 +71,8 @@ def publish_monitoring(result: MonitoringResult) -> None:
 def publish_rollback(rollback: Mapping[str, Any]) -> None:
     """Shows a rollback."""
     with _tolerated():
+        from rl_training.api.markdown_report import rollback_text
+
         create_markdown_artifact(rollback_text(rollback), key="rollback-report", description=rollback["model"])
 
 

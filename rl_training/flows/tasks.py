@@ -18,7 +18,6 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.tasks import Task
 
-from rl_training.api.markdown_report import report_text
 from rl_training.config.reading.overrides import Overrides
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import (
@@ -226,6 +225,8 @@ def roll_back_champion(evaluation: Mapping[str, Any]) -> dict[str, Any]:
 @task(name="report", cache_policy=NO_CACHE, retries=1, retry_delay_seconds=1)
 def report(run: OpenRun, summary: Mapping[str, Any]) -> None:
     """Writes the report: a Markdown artifact of the flow run, and a file with the MLflow run."""
+    from rl_training.api.markdown_report import report_text
+
     text = report_text(summary)
     run.session.log_artifact("report.md", text)
     create_markdown_artifact(text, key="training-report", description=f"Run {summary['run_uid']}")
