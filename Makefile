@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test check services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-durability power-cuts bench-replay bench-speed bench-solved bench-scaling screenshots clean
+.PHONY: help setup train test slow-test check services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-durability power-cuts bench-replay bench-speed bench-solved bench-scaling screenshots clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -20,8 +20,9 @@ help:
 	@echo ""
 	@echo "  make setup            make .venv with everything (once; the others do it for you)"
 	@echo "  make train            run the train flow on CONFIG ($(CONFIG))"
-	@echo "  make test             run the tests"
+	@echo "  make test             run the tests, without the slow ones"
 	@echo "  make check            format, lint, types and import directions"
+	@echo "  make slow-test        run the slow tests: servers, flows, killed processes, long trainings"
 	@echo "  make services-test    run the tests that start real servers"
 	@echo "  make secrets          make the passwords that docker-compose.yml reads, once"
 	@echo "  make compose-up       build and start docker-compose.yml, with the commit on record in images and runs"
@@ -63,6 +64,9 @@ train: $(READY)
 # Three processes for two cores: many tests wait for other processes to start or to end.
 test: $(READY)
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal
+
+slow-test: $(READY)
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m slow
 
 check: $(READY)
 	@$(BIN)/ruff format --check .
@@ -120,7 +124,7 @@ bench-durability: $(READY)
 	@$(BIN)/python -m benchmarks.cost.durability $(EARLIER)
 
 power-cuts: $(READY)
-	@RL_TRAINING_POWER_CUTS=0 $(BIN)/python -m pytest -q tests/test_power_cuts.py
+	@RL_TRAINING_POWER_CUTS=0 $(BIN)/python -m pytest -q -m 'slow or not slow' tests/test_power_cuts.py
 
 bench-replay: $(READY)
 	@$(BIN)/python -m benchmarks.cost.replay_memory

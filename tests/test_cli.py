@@ -133,6 +133,7 @@ def test_home_that_can_not_be_written_is_one_line(words, place, config, tmp_path
     assert line.endswith("; set RL_TRAINING_HOME to a folder that can be written")
 
 
+@pytest.mark.slow
 def test_absent_mlflow_is_said_before_training_and_leaves_no_run(config, own_home, monkeypatch, capfd):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -301,7 +302,7 @@ def test_warning_is_shown_once_on_one_line_without_colours(capfd):
 # Ends that are no success.
 
 
-@pytest.mark.parametrize("vectorization", ["sync", "async"])
+@pytest.mark.parametrize("vectorization", ["sync", pytest.param("async", marks=pytest.mark.slow)])
 def test_run_that_breaks_is_exit_code_1(vectorization, config, own_home):
     code, out, err = command(
         "train",

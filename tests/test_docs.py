@@ -66,6 +66,7 @@ def test_make_targets_are_there():
     assert named <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
 
 
+@pytest.mark.slow
 def test_gpu_tests_end_with_a_line_where_no_gpu_is_seen():
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "tests/gpu"],
@@ -83,7 +84,8 @@ def test_ci_begins_with_the_readmes_test_command():
     steps = [
         line for line in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines() if line.startswith("make")
     ]
-    assert steps == ["make test", "make check", "make services-test", "make extras-test", "make compose-test"]
+    targets = ("test", "slow-test", "check", "services-test", "extras-test", "compose-test")
+    assert steps == [f"make {target}" for target in targets]
     assert "make test" in commands("make")
 
 

@@ -24,6 +24,8 @@ import pytest
 from websockets import ConnectionClosed, InvalidStatus, Subprotocol
 from websockets.sync.client import connect
 
+pytestmark = pytest.mark.slow
+
 PREFECT = Subprotocol("prefect")
 REPOSITORY = Path(__file__).resolve().parents[1]
 

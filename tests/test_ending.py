@@ -48,6 +48,7 @@ def status(client, run_id):
     return client.get_run(run_id).info.status
 
 
+@pytest.mark.slow
 def test_the_next_run_ends_one_that_was_killed_with_its_shipper(client):
     run_dir, _ = make_run()
     killed = subprocess.run([sys.executable, "-c", BOTH_KILLED, str(run_dir)])

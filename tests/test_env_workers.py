@@ -105,6 +105,7 @@ def test_workers_end_when_their_parent_is_gone(
     assert gone(workers, 5.0)
 
 
+@pytest.mark.slow
 def test_workers_end_with_their_parent_in_the_middle_of_a_step_that_hangs() -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT, "case_envs:HangsInStep-v0"], stdout=subprocess.PIPE)
     assert parent.stdout is not None

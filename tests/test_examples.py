@@ -44,6 +44,7 @@ def test_thermostat_keeps_the_contract():
     assert (report["episodes_played"], report["steps_played"]) == (20, 20 * 60)
 
 
+@pytest.mark.slow
 def test_thermostat_is_learnt():
     # Random actions come to -308 on average, heating whenever it is too cold to -85.
     summary = rl_training("train", "--config", "examples/thermostat.yaml", "--no-track")

@@ -208,6 +208,7 @@ def command(*words: object) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_from_the_command_line_and_in_mlflow(client: Any, tmp_path: Path) -> None:
     config = tmp_path / "small.json"
     config.write_text(json.dumps(settings().model_dump(mode="json", exclude={"run_dir"})))

@@ -94,6 +94,7 @@ def test_the_mlflow_run_is_finished_with_held_out_metrics_and_a_champion(
     }
 
 
+@pytest.mark.slow
 def test_resume_flow_trains_on_from_the_logged_checkpoint_and_meets_the_champion(
     trained: tuple[Any, dict[str, Any]], flow_client: Any
 ) -> None:
@@ -110,6 +111,7 @@ def test_resume_flow_trains_on_from_the_logged_checkpoint_and_meets_the_champion
     assert flow_client.get_model_version_by_alias("plain", "champion").run_id == first["run_id"]
 
 
+@pytest.mark.slow
 def test_resume_flow_fine_tunes_where_it_is_asked_to(trained: tuple[Any, dict[str, Any]], flow_client: Any) -> None:
     _, first = trained
     changed = {"env_id": "case_envs:SeedEcho-v0", "total_timesteps": 500, "promotion": {"enabled": False}}
@@ -152,6 +154,7 @@ def test_a_refused_environment_fails_the_flow_before_anything_is_trained_or_logg
     assert task_states(state.state_details.flow_run_id, expected=1) == [("validate", "Failed", 1)]
 
 
+@pytest.mark.slow
 def test_an_environment_that_breaks_is_retried_from_the_newest_checkpoint_in_the_same_run(flow_client: Any) -> None:
     """Each instance raises at its 700th step: from zero no attempt reaches 2,000, from checkpoints the third does."""
     config = {**TINY, "env_id": "case_envs:RaisesLate-v0", "num_envs": 1, "experiment": "retried"}
@@ -175,6 +178,7 @@ def test_an_environment_that_breaks_is_retried_from_the_newest_checkpoint_in_the
     assert sorted(steps) == [500, 1_000, 1_500, 2_000]
 
 
+@pytest.mark.slow
 def test_no_attempt_follows_one_that_made_no_progress(flow_client: Any) -> None:
     config = {**TINY, "env_id": "case_envs:RaisesLate-v0", "env_kwargs": {"at": 100}, "num_envs": 1}
     config["experiment"] = "no_progress"
@@ -188,6 +192,7 @@ def test_no_attempt_follows_one_that_made_no_progress(flow_client: Any) -> None:
     assert run.info.status == "FAILED"
 
 
+@pytest.mark.slow
 def test_a_flow_run_that_is_run_again_goes_on_in_its_run(flow_client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from rl_training.api import judging
 

@@ -20,7 +20,7 @@ from rl_training.flows.promote import promote_flow
 from rl_training.flows.resume import resume_flow
 from rl_training.system.paths import embedded_tracking_uri
 
-pytestmark = pytest.mark.usefixtures("flow_home")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("flow_home")]
 
 MODEL = {"promotion": {"model": "carts", "episodes": 20}}
 CHAMPION = "models:/carts@champion"

@@ -23,7 +23,7 @@ from rl_training.runs.locks import job_lock
 from rl_training.seeding import derived_seed
 from rl_training.services.flow_runner import FlowSummary
 
-pytestmark = pytest.mark.usefixtures("flow_home")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("flow_home")]
 
 NIGHTLY = {
     **TINY,

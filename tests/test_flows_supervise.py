@@ -136,6 +136,7 @@ def test_a_server_that_refuses_reports_is_said_once_and_stops_nothing(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "env"),
     [(signal.SIGINT, "Plain"), (signal.SIGTERM, "TakesSignals"), (signal.SIGHUP, "TakesSignals")],

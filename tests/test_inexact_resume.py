@@ -54,6 +54,7 @@ def in_manifest(result: TrainResult) -> Any:
     return newest.manifest.extra["inexact"]
 
 
+@pytest.mark.slow
 def test_fresh_episodes_are_on_record_wherever_one_may_look(client, tmp_path: Path) -> None:
     config = tmp_path / "noisy.json"
     config.write_text(json.dumps(NOISY))

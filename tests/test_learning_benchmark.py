@@ -98,6 +98,7 @@ def test_lists_of_numbers_are_written_on_one_line(tmp_path):
     assert '  "a": [[1, 2.5], [3, 4.0]],' in text.splitlines()
 
 
+@pytest.mark.slow
 def test_a_finished_seed_is_kept_and_a_missed_bar_is_an_exit_status(tmp_path):
     words = ["--config", "ppo/cartpole", "--seeds", "1", "--set", "total_timesteps=256"]
     folders = ["--results", str(tmp_path / "results"), "--work", str(tmp_path / "work")]

@@ -20,6 +20,8 @@ from rl_training.flows.resume import resume_flow
 from rl_training.runtime.checkpoint import open_checkpoint
 from rl_training.tracking.checkpoint_sources import download_checkpoint
 
+pytestmark = pytest.mark.slow
+
 TRAIN = """
 import sys
 from rl_training.api.training import run_training

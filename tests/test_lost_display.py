@@ -83,6 +83,7 @@ def test_lines_for_people_may_be_left_unread_and_not_be_lost_on_a_disk_if_no_rec
     )
 
 
+@pytest.mark.slow
 def test_a_terminal_that_is_gone_ends_no_run_that_ignores_its_hangup(config: Path) -> None:
     """Each write to the terminal fails then, in the middle of the progress bar."""
     ours, theirs = os.openpty()

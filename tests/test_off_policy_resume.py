@@ -68,12 +68,12 @@ def phase_and_updates(result: TrainResult) -> tuple[str, int]:
     [
         ("dqn", "sync", [1, 69, 105, 132, 150, 213, 258, 285]),
         ("sac", "sync", [1, 69, 105, 132, 150, 213, 258, 285]),
-        ("dqn", "async", [132, 258]),
+        pytest.param("dqn", "async", [132, 258], marks=pytest.mark.slow),
         ("dqn", "split", [132]),
-        ("sac", "async", [132, 258]),
-        ("dqn on images and numbers", "sync", [67, 118]),
+        pytest.param("sac", "async", [132, 258], marks=pytest.mark.slow),
+        pytest.param("dqn on images and numbers", "sync", [67, 118], marks=pytest.mark.slow),
         ("dqn on frames", "sync", [67, 118, 285]),
-        ("dqn on frames", "async", [67]),
+        pytest.param("dqn on frames", "async", [67], marks=pytest.mark.slow),
     ],
 )
 def test_a_run_stopped_anywhere_and_resumed_is_the_run_that_was_never_stopped(

@@ -23,6 +23,7 @@ run_dir: run
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("soft", "hard", "code"), [(32, 4096, 0), (32, 32, 2)])
 def test_training_with_a_low_limit(soft: int, hard: int, code: int, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(CONFIG)

@@ -119,6 +119,7 @@ def test_a_working_folder_that_was_removed_is_told_in_one_line(words: tuple[str,
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_relative_places_stay_where_they_were_though_the_environment_moves(tmp_path: Path) -> None:
     away = tmp_path / "away"
     away.mkdir()

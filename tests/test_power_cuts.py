@@ -165,6 +165,7 @@ def resume_from(cut: Cut, recorded: Recorded) -> int | None:
     return step
 
 
+@pytest.mark.slow
 def test_every_cut_resumes_to_the_very_end(recorded: Recorded) -> None:
     every = max(1, len(recorded.cuts) // SAMPLE) if SAMPLE else 1
     sample = recorded.cuts[every // 2 :: every]

@@ -78,7 +78,14 @@ def test_the_best_action_of_each_kind_is_learnt(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "updates"), [("vector", 60), ("discrete", 60), ("small image", 30), ("large image", 30), ("mixed", 60)]
+    ("kind", "updates"),
+    [
+        ("vector", 60),
+        ("discrete", 60),
+        ("small image", 30),
+        pytest.param("large image", 30, marks=pytest.mark.slow),
+        pytest.param("mixed", 60, marks=pytest.mark.slow),
+    ],
 )
 def test_each_kind_of_observation_is_learnt_from(kind: str, updates: int) -> None:
     # The scalar beside an image tells two contexts apart by little at first: the policy must not be sure before.

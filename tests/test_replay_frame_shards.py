@@ -159,6 +159,7 @@ print((peak() - before) / buffer.nbytes)
 """
 
 
+@pytest.mark.slow
 def test_saving_and_loading_take_less_than_a_third_of_the_buffer_besides(tmp_path: Path) -> None:
     """Peak memory of a process of its own with a buffer of 160 MB, of which the ninth for episodes is not touched."""
     for task in ("save", "load"):

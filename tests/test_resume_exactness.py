@@ -4,6 +4,8 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from benchmarks.provenance import RESULTS
 from benchmarks.resume.cases import ALGORITHMS, CASES, table
 from benchmarks.resume.exactness import NAME, measure, updated
@@ -11,6 +13,7 @@ from benchmarks.resume.exactness import NAME, measure, updated
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "resume.md"
 
 
+@pytest.mark.slow
 def test_a_resume_in_the_middle_of_an_episode_is_measured(tmp_path: Path) -> None:
     cases = [case for case in CASES if case.name in ("CartPole-v1-ppo-normalised", "CartPole-v1-dqn-n-step")]
     results = measure(cases, tmp_path)

@@ -49,6 +49,7 @@ def test_the_previous_champion_is_champion_again(client):
     )
 
 
+@pytest.mark.slow
 def test_what_was_rolled_back_comes_back_by_new_evidence_only(client):
     _, run_id = run_with_policy(BAD, seed=0)
     promote_candidate(run_id, RULES)
@@ -63,6 +64,7 @@ def test_what_was_rolled_back_comes_back_by_new_evidence_only(client):
     assert champion(client) == "1"
 
 
+@pytest.mark.slow
 def test_each_rollback_goes_one_further_and_skips_what_was_deleted(client):
     champions(client, BAD, WEAK, BAD, WEAK)
     assert str(previous_champion_of(client, MODEL, "4").version) == "3"
@@ -75,6 +77,7 @@ def test_each_rollback_goes_one_further_and_skips_what_was_deleted(client):
     assert champion(client) == "1"
 
 
+@pytest.mark.slow
 def test_rollbacks_do_not_go_to_and_fro(client):
     first, _ = champions(client, BAD, WEAK)
     assert promote_candidate(first, RULES, force="the old one").alias == "champion"
@@ -84,6 +87,7 @@ def test_rollbacks_do_not_go_to_and_fro(client):
         roll_back(MODEL, reason="a test")
 
 
+@pytest.mark.slow
 def test_a_rollback_of_one_version_is_done_once(client):
     champions(client, BAD, WEAK)
     first = roll_back(MODEL, reason="a drop", version="2")
@@ -110,6 +114,7 @@ def test_there_must_be_a_champion_a_model_and_a_reason(client):
         roll_back(MODEL, reason="a test")
 
 
+@pytest.mark.slow
 def test_a_previous_champion_that_is_damaged_is_not_made_champion(client):
     champions(client, BAD, WEAK)
     root = Path(client.get_model_version_download_uri(MODEL, "1").removeprefix("file://"))
@@ -122,6 +127,7 @@ def test_a_previous_champion_that_is_damaged_is_not_made_champion(client):
     assert champion(client) == "2"
 
 
+@pytest.mark.slow
 def test_a_rollback_that_was_cut_off_is_done_when_it_is_asked_again(client, monkeypatch):
     champions(client, BAD, WEAK)
     set_alias = MlflowClient.set_registered_model_alias
@@ -137,6 +143,7 @@ def test_a_rollback_that_was_cut_off_is_done_when_it_is_asked_again(client, monk
     assert roll_back(MODEL, reason="a test", version="2").version == "1"
 
 
+@pytest.mark.slow
 def test_a_champion_that_is_damaged_can_be_rolled_back(client):
     champions(client, BAD, WEAK)
     root = Path(client.get_model_version_download_uri(MODEL, "2").removeprefix("file://"))

@@ -126,6 +126,7 @@ class Points(Events):
     on_checkpoint_end = Callback.on_checkpoint_end
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("listener", [Points, Events])
 def test_how_fast_the_disk_is_changes_no_checkpoint_and_no_metric(at_fsync: Any, listener: type[Events]) -> None:
     """The ring of 24 transitions is overwritten while the checkpoints are written, one every 10."""

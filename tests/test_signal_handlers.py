@@ -40,8 +40,8 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("during", "vectorization", "number"),
     [
-        ("make", "async", signal.SIGTERM),
-        ("reset", "split", signal.SIGHUP),
+        pytest.param("make", "async", signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("reset", "split", signal.SIGHUP, marks=pytest.mark.slow),
         ("step", "sync", signal.SIGINT),
     ],
 )

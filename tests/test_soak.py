@@ -47,6 +47,7 @@ def struck_run(home: Path) -> StruckRun:
     return StruckRun(sys.executable, [*command, "--set", f"run_dir={run_dir}"], run_dir, home, environment(home))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_and_stopped_is_the_run_that_was_not(whole: Path, tmp_path: Path) -> None:
     run = struck_run(tmp_path)
     run.run_dir.mkdir()

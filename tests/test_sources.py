@@ -162,6 +162,7 @@ def test_a_missing_path_of_a_run_is_an_error(client, run):
         download_checkpoint(f"runs:/{run_id}/checkpoints/step_000000000999")
 
 
+@pytest.mark.slow
 def test_a_server_that_is_away_is_another_error_than_no_such_run(home):
     began = time.monotonic()
     with pytest.raises(TrackingError, match="can't be reached"):

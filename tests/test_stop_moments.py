@@ -157,6 +157,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_an_environment_that_hangs_does_not_keep_a_stopped_process(config):
     hang = config.parent / "hang"
     hangs = ["--set", "env_id=case_envs:HangsWhile-v0", "--set", f"env_kwargs.path={hang}"]

@@ -101,6 +101,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
+@pytest.mark.slow
 def test_a_run_whose_process_is_killed_is_marked_and_complete(client):
     run_dir, _ = make_run()
     killed = subprocess.run([sys.executable, "-c", KILLED_RUN, str(run_dir)], stdout=subprocess.PIPE, text=True)
@@ -135,6 +136,7 @@ def test_an_error_marks_the_run_failed_and_offline_runs_are_sent_later(home, cli
     assert (sent.sent, sent.unsent) == (1, 0)
 
 
+@pytest.mark.slow
 def test_several_runs_start_at_once_on_a_store_that_is_not_there(tmp_path, monkeypatch):
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "fresh"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -180,6 +182,7 @@ def server(store_template, tmp_path_factory):
     server.stop()
 
 
+@pytest.mark.slow
 def test_a_server_that_goes_away_loses_and_doubles_nothing(server, home):
     run_dir, config = make_run()
     client = connect(server.uri)
@@ -228,6 +231,7 @@ def test_a_server_that_goes_away_loses_and_doubles_nothing(server, home):
     assert Path(local).read_bytes() == b"weights"
 
 
+@pytest.mark.slow
 def test_promotion_and_download_through_a_server(server, home):
     client = connect(server.uri)
     results = []
@@ -247,6 +251,7 @@ def test_promotion_and_download_through_a_server(server, home):
     assert sorted(names) == ["CartPole-v1", "promotion-lock.CartPole-v1.2"]
 
 
+@pytest.mark.slow
 def test_the_pages_of_a_server_show_the_pictures_of_a_run(server, home):
     run_dir = tracked_run()
     evaluation = EvaluationResult((1, 2), (9.0, 10.0), (9, 10)).to_dict()
@@ -259,6 +264,7 @@ def test_the_pages_of_a_server_show_the_pictures_of_a_run(server, home):
         assert answer.read() == (run_dir / "artifacts" / "evaluation_histogram.png").read_bytes()
 
 
+@pytest.mark.slow
 def test_replay_shards_go_to_a_server_once_and_come_back(server, home):
     settings = dqn("CartPole-v1", total_timesteps=80, learning_starts=60, buffer_size=100, checkpoint={"every": 40})
     run_dir = DefaultExperimentManager().setup(settings).train().run_dir
@@ -280,6 +286,7 @@ def test_replay_shards_go_to_a_server_once_and_come_back(server, home):
     assert {path.name for path in found.path.iterdir()} == {"manifest.json", *found.manifest.files}
 
 
+@pytest.mark.slow
 def test_a_server_that_is_away_at_the_start_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
     run_dir, config = make_run()
@@ -298,6 +305,7 @@ def test_a_server_that_is_away_at_the_start_is_an_error(tmp_path, monkeypatch):
     assert sorted(path.name for path in run_dir.iterdir()) == ["config.yaml", "metadata.json"]
 
 
+@pytest.mark.slow
 def test_a_run_that_can_not_go_on_has_ended_as_it_had(tmp_path, monkeypatch):
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
     run_dir, config = make_run()
@@ -312,6 +320,7 @@ def test_a_run_that_can_not_go_on_has_ended_as_it_had(tmp_path, monkeypatch):
         assert path.is_dir() or "hunter2" not in path.read_text()
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_at_the_start_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
     monkeypatch.setattr("rl_training.tracking.session.SERVER_SECONDS", 2.0)

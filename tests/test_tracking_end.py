@@ -29,6 +29,7 @@ shipper.leave(shipper.main(Path(sys.argv[1]), sys.stdout))
 """The shipper, in less of a hurry with everything than with its end."""
 
 
+@pytest.mark.slow
 def test_after_a_signal_a_run_does_not_wait_for_a_shipper_that_hangs(home, monkeypatch):
     monkeypatch.setattr(stopping, "LEAVE_SECONDS", 1.0)
     run_dir, config = make_run()
@@ -59,6 +60,7 @@ def shipper_of(run_dir, uri):
     )
 
 
+@pytest.mark.slow
 def test_a_shipper_that_has_not_begun_ends_with_training_too(tmp_path, monkeypatch):
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
     run_dir = tracked_run()
@@ -74,6 +76,7 @@ def test_a_shipper_that_has_not_begun_ends_with_training_too(tmp_path, monkeypat
     assert json.loads(out) == {"error": "no answer within 0 s of the end of training", "server": True}
 
 
+@pytest.mark.slow
 def test_a_shipper_that_nobody_listens_to_says_in_its_log_what_came_of_the_run(home):
     run_dir = tracked_run()
     process = shipper_of(run_dir, f"sqlite:///{home}/mlflow.db")
@@ -87,6 +90,7 @@ def test_a_shipper_that_nobody_listens_to_says_in_its_log_what_came_of_the_run(h
     assert "{" not in log
 
 
+@pytest.mark.slow
 def test_a_run_that_was_deleted_is_told_alone(home, client):
     run_dir, config = make_run()
     with start_tracking(run_dir, config) as session:

@@ -35,6 +35,7 @@ def shippers_mlflow(tmp_path, monkeypatch):
     return put
 
 
+@pytest.mark.slow
 def test_imports_may_take_longer_than_a_process_may_stand_still(shippers_mlflow, monkeypatch):
     monkeypatch.setattr(start_watch, "START_SECONDS", 4.0)
     shippers_mlflow(SLOW)
@@ -43,6 +44,7 @@ def test_imports_may_take_longer_than_a_process_may_stand_still(shippers_mlflow,
         start_tracking(run_dir, config, tracking_uri=NOWHERE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "still", "why"),
     [

@@ -103,6 +103,7 @@ def test_a_training_that_failed_makes_room_for_the_next(tmp_path: Path) -> None:
     assert train_ppo(settings(tmp_path / "next")).num_timesteps == 192
 
 
+@pytest.mark.slow
 def test_evaluating_beside_a_training_changes_neither(tmp_path: Path) -> None:
     wide = {"threads": 2, "network": {"hidden": [1200, 1200]}, "evaluation": {"episodes": 8, "video": False}}
     small = {"num_envs": 2, "rollout_steps": 16, "batch_size": 32, "total_timesteps": 160, "epochs": 2}

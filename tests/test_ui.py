@@ -147,6 +147,7 @@ def test_the_secret_is_on_no_command_line_and_in_no_file(pages: Pages) -> None:
     assert oct(stat.S_IMODE((pages.home / "mlflow.db").stat().st_mode)) == "0o600"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stdout", [">/dev/full", "| true"])
 def test_a_link_that_nobody_can_read_is_a_one_line_error(stdout: str, pages: Pages) -> None:
     done = subprocess.run(

@@ -36,6 +36,7 @@ def child(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
     child.end()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_changed_files_of_all_formats_are_loaded_or_refused_in_one_line(child: Child) -> None:
     tally = Tally()
