@@ -260,7 +260,7 @@ def test_sacs_critics_and_entropy_weight_come_over_where_the_checkpoint_has_them
     assert torch.equal(new.parameters.vector, source.parameters.vector)
     assert torch.equal(new.state.critics.vector, source.state.critics.vector)
     assert torch.equal(new.state.targets.vector, source.state.critics.vector)
-    assert new.state.temperature.alpha == source.state.temperature.alpha != 1.0
+    assert new.temperature.alpha == source.temperature.alpha != 1.0
     assert (new.state.actor_optimizer.steps, new.state.critic_optimizer.steps) == (0, 0)
 
     policy_alone = make_sac(seed=2)
@@ -269,7 +269,7 @@ def test_sacs_critics_and_entropy_weight_come_over_where_the_checkpoint_has_them
     assert set(layers.fresh) == {f"critics.{name}" for name in state["critics"]}
     assert torch.equal(policy_alone.parameters.vector, source.parameters.vector)
     assert torch.equal(policy_alone.state.critics.vector, critics)
-    assert policy_alone.state.temperature.alpha == 1.0
+    assert policy_alone.temperature.alpha == 1.0
 
     wider = make_sac(VECTOR, spaces.Box(-1, 1, (3,)), seed=2)
     layers = wider.carry_over(source.policy_state(), state)

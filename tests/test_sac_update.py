@@ -54,7 +54,7 @@ class Reference:
             for state in (sac.policy_state(), sac.state.critics.state_dict())
         )
         self.targets = sac.state.targets.state_dict()
-        self.log_alpha = nn.Parameter(torch.tensor([sac.state.temperature.alpha]).log())
+        self.log_alpha = nn.Parameter(torch.tensor([sac.temperature.alpha]).log())
         self.adams = [
             torch.optim.Adam(p, lr=learning_rate)
             for p in (self.actor.values(), self.critics.values(), [self.log_alpha])
@@ -130,7 +130,7 @@ def test_updates_equal_plain_torch(backend: Backend, settings: dict[str, Any]) -
     ):
         for name, tensor in got.items():
             torch.testing.assert_close(tensor, wanted[name].detach(), rtol=0, atol=1e-5)
-    assert sac.state.temperature.alpha == pytest.approx(reference.log_alpha.exp().item(), rel=1e-5)
+    assert sac.temperature.alpha == pytest.approx(reference.log_alpha.exp().item(), rel=1e-5)
 
 
 def make_double(space: gym.Space, count: int) -> tuple[SAC, ReplayBatch, torch.Tensor]:
@@ -258,8 +258,8 @@ def test_the_log_deviation_is_cut_and_has_no_gradient_beyond(raw: float, used: f
 )
 def test_the_target_entropy_is_minus_the_dims(dims: int, settings: dict[str, Any], expected: float) -> None:
     sac = make_sac(action_space=gym.spaces.Box(-1, 1, (dims,)), **settings)
-    assert sac.state.temperature.target_entropy == expected
-    assert make_sac(action_space=gym.spaces.Box(-1, 1, (2, 3))).state.temperature.target_entropy == -6.0
+    assert sac.temperature.target_entropy == expected
+    assert make_sac(action_space=gym.spaces.Box(-1, 1, (2, 3))).temperature.target_entropy == -6.0
 
 
 @pytest.mark.parametrize(("target_entropy", "direction"), [(-10.0, -1), (10.0, 1)])
@@ -421,7 +421,7 @@ def test_values_of_episodes_of_ten_steps(ends: str, first: float, last: float) -
 
 
 def bits(sac: SAC) -> tuple[Any, ...]:
-    state, alpha = sac.state, sac.state.temperature
+    state, alpha = sac.state, sac.temperature
     adams = [adam for adam in (state.actor_optimizer, state.critic_optimizer, alpha.optimizer) if adam is not None]
     vectors = [sac.parameters.vector, state.critics.vector, state.targets.vector, alpha.log_alpha]
     vectors += [vector for adam in adams for vector in (adam.mean, adam.square)]
@@ -459,10 +459,10 @@ def test_a_new_object_goes_on_with_the_same_bits(settings: dict[str, Any]) -> No
 def test_log_alpha_and_its_optimiser_go_on() -> None:
     sac, again = make_sac(learning_rate=0.01), make_sac(learning_rate=0.01)
     live_on(sac, 0)
-    assert sac.state.temperature.alpha < 0.97
+    assert sac.temperature.alpha < 0.97
     again.load_state_dict(through_a_file(sac.state_dict()))
-    assert again.state.temperature.alpha == sac.state.temperature.alpha
-    optimizer = again.state.temperature.optimizer
+    assert again.temperature.alpha == sac.temperature.alpha
+    optimizer = again.temperature.optimizer
     assert optimizer is not None
     assert optimizer.steps == 5
     assert float(optimizer.mean) != 0.0

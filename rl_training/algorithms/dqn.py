@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.finite import require_finite
+from rl_training.algorithms.network_algorithm import OffPolicyAlgorithm
 from rl_training.algorithms.schedules import annealed
 from rl_training.algorithms.space_checks import encoding_faults, wrong_actions
 from rl_training.config.dqn import DQNConfig
@@ -27,7 +28,7 @@ from rl_training.networks.backend import Array
 from rl_training.networks.feature_extractors import Observations, to_arrays
 from rl_training.networks.flat import FlatParameters, Layers
 from rl_training.networks.q_network import QNetwork
-from rl_training.seeding import generator, generator_state, restore_generator
+from rl_training.seeding import generator
 
 HUBER_DELTA = 1.0
 """Errors beyond this count linearly, so that a target far off pulls no harder than one this far."""
@@ -47,8 +48,10 @@ class DQNState:
     """Draws what is learnt from."""
 
 
-class DQN:
+class DQN(OffPolicyAlgorithm):
     """Acts, and learns from replayed transitions; knows no environment, file or logger."""
+
+    state: DQNState
 
     def __init__(
         self, config: DQNConfig, encoder: ObservationEncoder, codec: ActionCodec, device: torch.device
@@ -74,11 +77,6 @@ class DQN:
             action_rng=generator(config.seed, "action"),
             replay_rng=generator(config.seed, "replay"),
         )
-
-    @property
-    def replay_rng(self) -> np.random.Generator:
-        """The stream that batches are drawn from."""
-        return self.state.replay_rng
 
     def act(self, observation: np.ndarray, num_timesteps: int) -> np.ndarray:
         """Chooses an action in each environment: epsilon-greedy, each by a draw of its own.
@@ -180,50 +178,11 @@ class DQN:
         """Copies the Q-network to the target network."""
         self.state.target.vector.copy_(self.parameters.vector)
 
-    def policy_state(self) -> dict[str, Tensor]:
-        """Returns copies of the Q-network's weights by name."""
-        return self.parameters.state_dict()
-
-    def load_policy_state(self, state: Mapping[str, Tensor]) -> None:
-        """Takes weights over.
-
-        Raises:
-            CheckpointError: They are those of another network.
-        """
-        self.parameters.load_state_dict(state)
-
     def carry_over(self, weights: Mapping[str, Tensor], training: Mapping[str, Any] | None) -> Layers:
-        """Takes over the layers that fit of another agent's `policy_state`, to begin training with.
-
-        The target network starts as a copy, as always.
-
-        Raises:
-            CheckpointError: None fits.
-        """
-        layers = self.parameters.load_layers_that_fit(weights)
+        """Copies the layers that fit, as `NetworkAlgorithm.carry_over`; the target network starts as a copy."""
+        layers = super().carry_over(weights, training)
         self.update_target()
         return layers
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns all of training but the weights: target network, optimiser and random streams."""
-        state = self.state
-        return {
-            "target": state.target.state_dict(),
-            "optimizer": state.optimizer.state_dict(),
-            "action_rng": generator_state(state.action_rng),
-            "replay_rng": generator_state(state.replay_rng),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was taken.
-
-        Raises:
-            CheckpointError: The target network is another one.
-        """
-        self.state.target.load_state_dict(state["target"])
-        self.state.optimizer.load_state_dict(state["optimizer"])
-        self.state.action_rng = restore_generator(state["action_rng"])
-        self.state.replay_rng = restore_generator(state["replay_rng"])
 
 
 def epsilon_at(config: DQNConfig, num_timesteps: int) -> float:

@@ -13,8 +13,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import torch
-from torch import Tensor
 
+from rl_training.algorithms.network_algorithm import NetworkAlgorithm
 from rl_training.algorithms.ppo_losses import clipped_surrogate_loss, clipped_value_loss, normalized
 from rl_training.algorithms.schedules import annealed
 from rl_training.algorithms.space_checks import encoding_faults
@@ -27,9 +27,8 @@ from rl_training.networks.adam import FlatAdam
 from rl_training.networks.backend import Array
 from rl_training.networks.distributions import make_distribution
 from rl_training.networks.feature_extractors import Observations, to_arrays
-from rl_training.networks.flat import FlatParameters, Layers
-from rl_training.restored_state import Count, same_form, typed
-from rl_training.seeding import generator, generator_state, restore_generator
+from rl_training.networks.flat import FlatParameters
+from rl_training.seeding import generator
 
 KL_TOLERANCE = 1.5
 """An update stops when a minibatch's approximate KL passes this many times `target_kl`."""
@@ -62,21 +61,15 @@ class UpdateCursor:
     transitions: int = 0
     """Transitions in the sums."""
 
-    @classmethod
-    def restored(cls, plain: Mapping[str, Any]) -> UpdateCursor:
-        """Returns the cursor of a checkpoint.
+    def require_permutation(self) -> None:
+        """Checks a restored cursor.
 
         Raises:
-            CheckpointError: It points to transitions that can't be there.
+            CheckpointError: The order is no permutation, or the position lies beyond its end.
         """
-        order = same_form("cursor/order", plain["order"], torch.zeros(len(plain["order"]), dtype=torch.int64)).numpy()
-        epoch, position, transitions = (
-            typed(f"cursor/{name}", plain[name], Count) for name in ("epoch", "position", "transitions")
-        )
-        sums = {name: typed(f"cursor/sums/{name}", plain["sums"][name], float) for name in asdict(Measurements())}
-        if position > len(order) or not np.array_equal(np.sort(order), np.arange(len(order))):
-            raise CheckpointError(f"cursor: {position} of an order that is no permutation of {len(order)} transitions")
-        return cls(epoch, position, order, sums, transitions)
+        total = len(self.order)
+        if self.position > total or not np.array_equal(np.sort(self.order), np.arange(total)):
+            raise CheckpointError(f"cursor: {self.position} of an order that is no permutation of {total} transitions")
 
     def add(self, measured: Measurements, transitions: int) -> None:
         """Adds a minibatch to the sums."""
@@ -99,8 +92,10 @@ class PPOState:
     """The update under way, where one is."""
 
 
-class PPO:
+class PPO(NetworkAlgorithm):
     """Acts, and learns from rollouts; knows no environment, file or logger."""
+
+    state: PPOState
 
     def __init__(
         self, config: PPOConfig, encoder: ObservationEncoder, codec: ActionCodec, device: torch.device
@@ -256,46 +251,19 @@ class PPO:
                 what = f"gradient of {self.parameters.non_finite_gradient() or 'all parameters together'}"
             raise NumericError(f"{what} is not finite ({name} {value}); a lower learning_rate may help")
 
-    def policy_state(self) -> dict[str, Tensor]:
-        """Returns copies of the weights by name."""
-        return self.parameters.state_dict()
-
-    def load_policy_state(self, state: Mapping[str, Tensor]) -> None:
-        """Takes weights over.
-
-        Raises:
-            CheckpointError: They are those of another network.
-        """
-        self.parameters.load_state_dict(state)
-
-    def carry_over(self, weights: Mapping[str, Tensor], training: Mapping[str, Any] | None) -> Layers:
-        """Takes over the layers that fit of another agent's `policy_state`, to begin training with.
-
-        Raises:
-            CheckpointError: None fits.
-        """
-        return self.parameters.load_layers_that_fit(weights)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns all of training but the weights: optimiser, random streams, and the update under way."""
-        state = self.state
-        plain: dict[str, Any] = {
-            "optimizer": state.optimizer.state_dict(),
-            "action_rng": generator_state(state.action_rng),
-            "permutation_rng": generator_state(state.permutation_rng),
-        }
-        if state.cursor is not None:
-            plain["cursor"] = asdict(state.cursor) | {"order": torch.from_numpy(state.cursor.order.copy())}
-        return plain
-
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was taken."""
-        self.state.optimizer.load_state_dict(state["optimizer"])
-        self.state.action_rng = restore_generator(state["action_rng"])
-        self.state.permutation_rng = restore_generator(state["permutation_rng"])
-        self.state.cursor = None
+        """Restores what `state_dict` returned, an unfinished update included.
+
+        Raises:
+            CheckpointError: The state belongs to another network, or a value is not valid.
+        """
+        cursor = None
         if "cursor" in state:
-            self.state.cursor = UpdateCursor.restored(state["cursor"])
+            cursor = UpdateCursor(order=np.zeros(len(state["cursor"]["order"]), np.int64))
+        self.state.cursor = cursor
+        super().load_state_dict(state)
+        if cursor is not None:
+            cursor.require_permutation()
 
 
 def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> list[str]:

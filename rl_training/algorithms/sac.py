@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 
 from rl_training.algorithms.finite import require_finite
+from rl_training.algorithms.network_algorithm import OffPolicyAlgorithm
 from rl_training.algorithms.schedules import annealed
 from rl_training.algorithms.space_checks import encoding_faults, wrong_actions
-from rl_training.algorithms.temperature import Temperature, make_temperature
+from rl_training.algorithms.temperature import make_temperature
 from rl_training.config.sac import SACConfig
 from rl_training.data.replay_buffer import ReplayBatch
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
@@ -30,8 +31,7 @@ from rl_training.networks.feature_extractors import Observations, to_arrays
 from rl_training.networks.flat import FlatParameters, Layers
 from rl_training.networks.initialization import POLICY_GAIN, VALUE_GAIN
 from rl_training.networks.observed_mlp import ObservedMLP
-from rl_training.restored_state import finite, same_form
-from rl_training.seeding import generator, generator_state, restore_generator
+from rl_training.seeding import generator
 
 
 @dataclass
@@ -46,8 +46,10 @@ class SACState:
     """Adam of the policy; its steps count the updates."""
     critic_optimizer: FlatAdam
     """Adam of both critics."""
-    temperature: Temperature
-    """Alpha, with an Adam of its own where it is learned."""
+    log_alpha: Tensor
+    """The logarithm of the entropy's weight, [1]; see `Temperature`."""
+    alpha_optimizer: FlatAdam | None
+    """Adam of log alpha; None if alpha is fixed."""
     action_rng: np.random.Generator
     """Draws actions in the environments."""
     replay_rng: np.random.Generator
@@ -58,11 +60,13 @@ class SACState:
     """What each environment repeats in the warm-up, float32 [N, A]."""
 
 
-class SAC:
+class SAC(OffPolicyAlgorithm):
     """Acts, and learns from replayed transitions; knows no environment, file or logger.
 
     Actions lie in [-1, 1] everywhere here: in the buffer, the critics, the entropy.
     """
+
+    state: SACState
 
     def __init__(
         self, config: SACConfig, encoder: ObservationEncoder, codec: ActionCodec, device: torch.device
@@ -86,22 +90,19 @@ class SAC:
         self._backpropagate_critics = self.backend.captured(self._critic_gradient)
         self._backpropagate_actor = self.backend.captured(self._actor_gradient)
         critics = FlatParameters(self.critics, device)
+        self.temperature = make_temperature(config, codec.size)
         self.state = SACState(
             critics=critics,
             targets=FlatParameters(self.target_critics, device),
             actor_optimizer=FlatAdam(self.parameters.vector),
             critic_optimizer=FlatAdam(critics.vector),
-            temperature=make_temperature(config, codec.size),
+            log_alpha=self.temperature.log_alpha,
+            alpha_optimizer=self.temperature.optimizer,
             action_rng=generator(config.seed, "action"),
             replay_rng=generator(config.seed, "replay"),
             noise_rng=generator(config.seed, "update_noise"),
             warmup_actions=np.zeros((config.num_envs, codec.size), np.float32),
         )
-
-    @property
-    def replay_rng(self) -> np.random.Generator:
-        """The stream that batches are drawn from."""
-        return self.state.replay_rng
 
     def act(self, observation: np.ndarray, num_timesteps: int) -> np.ndarray:
         """Draws an action in each environment; before `learning_starts`, uniformly from all of [-1, 1].
@@ -154,7 +155,7 @@ class SAC:
         Raises:
             NumericError: A loss, gradient or weight is NaN or infinite.
         """
-        config, state, temperature = self.config, self.state, self.state.temperature
+        config, state, temperature = self.config, self.state, self.temperature
         learning_rate = annealed(config.learning_rate, config.learning_rate_schedule, progress)
         alpha = temperature.alpha
         metrics = {"entropy_coef": alpha, "learning_rate": learning_rate}
@@ -248,18 +249,6 @@ class SAC:
     def _networks(self) -> dict[str, FlatParameters]:
         return {"policy": self.parameters, "critics": self.state.critics, "target critics": self.state.targets}
 
-    def policy_state(self) -> dict[str, Tensor]:
-        """Returns copies of the policy's weights by name."""
-        return self.parameters.state_dict()
-
-    def load_policy_state(self, state: Mapping[str, Tensor]) -> None:
-        """Takes the policy's weights over.
-
-        Raises:
-            CheckpointError: They are those of another network.
-        """
-        self.parameters.load_state_dict(state)
-
     def carry_over(self, weights: Mapping[str, Tensor], training: Mapping[str, Any] | None) -> Layers:
         """Takes over what fits of another agent's networks, and its entropy weight, to begin training with.
 
@@ -270,7 +259,7 @@ class SAC:
         Raises:
             CheckpointError: No layer of the policy fits.
         """
-        own, temperature = self.state, self.state.temperature
+        own, temperature = self.state, self.temperature
         layers = self.parameters.load_layers_that_fit(weights)
         critics, log_alpha = Layers((), tuple(own.critics.state_dict())), Layers((), ())
         if training is not None:
@@ -280,42 +269,6 @@ class SAC:
             temperature.log_alpha.copy_(training["log_alpha"])
             log_alpha = Layers(("log_alpha",), ())
         return layers.beside(critics, "critics.").beside(log_alpha, "")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns all of training but the policy's weights: critics, targets, temperature, optimisers, streams."""
-        state, temperature = self.state, self.state.temperature
-        return {
-            "critics": state.critics.state_dict(),
-            "targets": state.targets.state_dict(),
-            "actor_optimizer": state.actor_optimizer.state_dict(),
-            "critic_optimizer": state.critic_optimizer.state_dict(),
-            "log_alpha": temperature.log_alpha.cpu().clone(),
-            "alpha_optimizer": temperature.optimizer.state_dict() if temperature.optimizer is not None else None,
-            "action_rng": generator_state(state.action_rng),
-            "replay_rng": generator_state(state.replay_rng),
-            "noise_rng": generator_state(state.noise_rng),
-            "warmup_actions": torch.from_numpy(state.warmup_actions.copy()),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was taken.
-
-        Raises:
-            CheckpointError: The critics are other ones.
-        """
-        own, temperature = self.state, self.state.temperature
-        own.critics.load_state_dict(state["critics"])
-        own.targets.load_state_dict(state["targets"])
-        own.actor_optimizer.load_state_dict(state["actor_optimizer"])
-        own.critic_optimizer.load_state_dict(state["critic_optimizer"])
-        temperature.log_alpha.copy_(same_form("log_alpha", state["log_alpha"], temperature.log_alpha.cpu()))
-        if temperature.optimizer is not None:
-            temperature.optimizer.load_state_dict(state["alpha_optimizer"])
-        own.action_rng = restore_generator(state["action_rng"])
-        own.replay_rng = restore_generator(state["replay_rng"])
-        own.noise_rng = restore_generator(state["noise_rng"])
-        warmup = same_form("warmup_actions", state["warmup_actions"], torch.from_numpy(own.warmup_actions))
-        own.warmup_actions = finite("warmup_actions", warmup).numpy()
 
 
 def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> list[str]:
