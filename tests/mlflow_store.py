@@ -5,6 +5,7 @@ import shutil
 import gymnasium as gym
 import torch
 
+from rl_training import run_layout
 from rl_training.envs.space_json import space_to_json
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.runtime.checkpoint import Checkpoint, write_best, write_checkpoint
@@ -27,7 +28,7 @@ def make_run(**settings):
 def tracked_run(own_tags=None, **settings):
     """Makes a run's directory as tracking starts in it; returns it."""
     run_dir, config = make_run(**settings)
-    run_files.write_json(run_dir / run_files.TRACKING, describe_run(run_dir, config, own_tags or {}))
+    run_files.write_json(run_dir / run_layout.TRACKING, describe_run(run_dir, config, own_tags or {}))
     return run_dir
 
 
@@ -35,10 +36,10 @@ def of_another_machine(run_dir, config):
     """Makes a directory in which a run goes on from step 200, as after a download to another machine; returns it."""
     elsewhere, _ = make_run(**config)
     shutil.copy(run_dir / "metadata.json", elsewhere)
-    description = run_files.read_json(run_dir / run_files.TRACKING)
+    description = run_files.read_json(run_dir / run_layout.TRACKING)
     description["process"] |= {"host": "another-machine", "created": description["process"]["created"] + 1}
     description["from_step"] = 200
-    run_files.write_json(elsewhere / run_files.TRACKING, description)
+    run_files.write_json(elsewhere / run_layout.TRACKING, description)
     return elsewhere
 
 
@@ -53,7 +54,7 @@ def ship_all(run_dir, status=None, uri=None, **options) -> Shipment:
 
 def points_of_file(run_dir, total_timesteps=100_000) -> set[tuple[str, int, float, int]]:
     """Returns (name, step, value, milliseconds) of every point of a run's metrics file that MLflow shall hold."""
-    lines = Follower(run_dir / run_files.METRICS, total_timesteps).read(most=10**9)
+    lines = Follower(run_dir / run_layout.METRICS, total_timesteps).read(most=10**9)
     return {(p.key, p.step, p.value, p.timestamp) for line in lines for p in line.points}
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from mlflow_store import of_another_machine, ship_all, stored_points, tracked_run
 
+from rl_training import run_layout
 from rl_training.errors import NoProgress, RunTakenOver
 from rl_training.runs.locks import RunLock, give_away
 from rl_training.tracking import run_files
@@ -95,7 +96,7 @@ def test_what_was_thought_dead_sends_nothing_once_the_run_went_on_elsewhere(clie
         shipment.ship()
     with pytest.raises(RunElsewhere):
         shipment.ship(lambda: {"status": "FAILED", "time": 1.0})
-    run_files.write_json(run_dir / run_files.STATUS, {"status": "FAILED", "time": 1.0})
+    run_files.write_json(run_dir / run_layout.STATUS, {"status": "FAILED", "time": 1.0})
     report = sync(run_dir)
     assert report.unsent == 10
     assert "has gone on from step 200 in process" in report.message
@@ -111,4 +112,4 @@ def test_nothing_is_logged_to_a_run_that_was_taken_over(tmp_path):
         with pytest.raises(RunTakenOver):
             metrics.log(2, {"a": 1.0}, "update")
     metrics.close()
-    assert len((tmp_path / run_files.METRICS).read_text().splitlines()) == 1
+    assert len((tmp_path / run_layout.METRICS).read_text().splitlines()) == 1

@@ -7,6 +7,7 @@ from email.utils import formatdate
 import pytest
 from mlflow_store import ship_all, tracked_run
 
+from rl_training import run_layout
 from rl_training.tracking import run_files
 from rl_training.tracking.mlflow_health import check_mlflow, clock_finding
 
@@ -24,9 +25,9 @@ def run(client):
 
 
 def lose_process(run_dir):
-    description = run_files.read_json(run_dir / run_files.TRACKING)
+    description = run_files.read_json(run_dir / run_layout.TRACKING)
     description["process"]["created"] = 1.0  # another process has its number now
-    run_files.write_json(run_dir / run_files.TRACKING, description)
+    run_files.write_json(run_dir / run_layout.TRACKING, description)
 
 
 def test_a_store_that_works_is_said_to_and_its_round_trip_leaves_one_run(client, run):

@@ -22,6 +22,7 @@ from mlflow_store import (
     write_policy,
 )
 
+from rl_training import run_layout
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.promotion.model_registry import get_or_register
 from rl_training.runtime.checkpoint import open_checkpoint
@@ -115,7 +116,7 @@ def test_a_model_loads_and_acts(client, run_dir):
 def test_sending_again_makes_no_second_model(client, run_dir):
     address = ship_all(run_dir).address
     points = stored_points(client, address.run_id)
-    (run_dir / run_files.SHIPPED).unlink()  # as after a kill before it was written
+    (run_dir / run_layout.SHIPPED).unlink()  # as after a kill before it was written
     assert ship_all(run_dir).address == address
     assert models(client, address) == RANKED
     assert outputs(client, address) == [100, 200, 300]

@@ -13,13 +13,13 @@ import pytest
 from mlflow_store import ship_all, stored_points
 from power_cuts import Cut, Disk, restore_database
 
+from rl_training import run_layout
 from rl_training.errors import CheckpointError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.runtime.checkpoint import list_checkpoints, newest_good, open_checkpoint
 from rl_training.runtime.trainer import Trainer, TrainResult
-from rl_training.tracking import run_files
 from rl_training.tracking.ended_runs import end_status
 from rl_training.tracking.mlflow_store import URI_VARIABLE, connect, resolve_tracking_uri
 from rl_training.tracking.session import start_tracking
@@ -73,7 +73,7 @@ Points = dict[tuple[str, int], float]
 def points(run_dir: Path, *, to: int = 10**9) -> Points:
     """Returns the points of the record up to a step, without times; none may be there twice."""
     found: Points = {}
-    for raw in (run_dir / run_files.METRICS).read_bytes().splitlines(keepends=True):
+    for raw in (run_dir / run_layout.METRICS).read_bytes().splitlines(keepends=True):
         if not raw.endswith(b"\n") or b"\0" in raw:
             break
         line = json.loads(raw)

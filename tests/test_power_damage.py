@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from mlflow_store import ship_all, stored_points, tracked_run
 
+from rl_training import run_layout
 from rl_training.errors import TrackingError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.runtime.trainer import Trainer, TrainResult
-from rl_training.tracking import run_files
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.session import start_tracking
 from rl_training.tracking.shipping.sync import sync
@@ -85,8 +85,8 @@ def test_points_are_sent_once_where_the_record_ends_before_what_was_sent_of_it(c
     run_dir = tracked_run()
     log(run_dir, range(0, 1000, 100), 123456.789012345)
     run_id = ship_all(run_dir).address.run_id
-    lines = (run_dir / run_files.METRICS).read_bytes().splitlines(keepends=True)
-    (run_dir / run_files.METRICS).write_bytes(b"".join(lines[:4]))
+    lines = (run_dir / run_layout.METRICS).read_bytes().splitlines(keepends=True)
+    (run_dir / run_layout.METRICS).write_bytes(b"".join(lines[:4]))
     log(run_dir, range(400, 1200, 100), 1.0)  # in fewer bytes than before
     shipment = ship_all(run_dir)
     assert sent(client, run_id) == {step: step / 7 for step in range(0, 1200, 100)}
@@ -101,19 +101,19 @@ def test_points_are_sent_once_where_lines_behind_what_is_on_record_as_sent_are_m
     run_dir = tracked_run()
     log(run_dir, range(0, 400, 100), 1.0)
     run_id = ship_all(run_dir).address.run_id
-    earlier = (run_dir / run_files.SHIPPED).read_bytes()
-    kept = (run_dir / run_files.METRICS).read_bytes()
+    earlier = (run_dir / run_layout.SHIPPED).read_bytes()
+    kept = (run_dir / run_layout.METRICS).read_bytes()
     log(run_dir, range(400, 1000, 100), 1.0)
     ship_all(run_dir)
-    (run_dir / run_files.SHIPPED).write_bytes(earlier)
-    (run_dir / run_files.METRICS).write_bytes(kept)
+    (run_dir / run_layout.SHIPPED).write_bytes(earlier)
+    (run_dir / run_layout.METRICS).write_bytes(kept)
     log(run_dir, range(400, 1200, 100), 2.0)  # made again, at another time
     shipment = ship_all(run_dir)
     assert sent(client, run_id) == {step: step / 7 for step in range(0, 1200, 100)}
     assert (shipment.report().sent, shipment.report().unsent) == (24, 0)
 
 
-@pytest.mark.parametrize("damaged", [(run_files.SHIPPED,), (run_files.MLFLOW,), (run_files.SHIPPED, run_files.MLFLOW)])
+@pytest.mark.parametrize("damaged", [("shipped.json",), ("mlflow.json",), ("shipped.json", "mlflow.json")])
 @pytest.mark.parametrize("content", [b"", b"\0\0\0\0", b"[1]"])
 def test_what_is_in_mlflow_is_looked_up_there_where_its_record_is_damaged(
     damaged: tuple[str, ...], content: bytes, client: Any
@@ -135,7 +135,7 @@ def test_what_is_in_mlflow_is_looked_up_there_where_its_record_is_damaged(
 )
 def test_a_record_is_cut_off_where_its_damage_begins(tail: bytes, tmp_path: Path) -> None:
     log(tmp_path, range(0, 300, 100), 1.0)
-    path = tmp_path / run_files.METRICS
+    path = tmp_path / run_layout.METRICS
     whole = path.read_bytes()
     path.write_bytes(whole + tail)
     log(tmp_path, range(200, 500, 100), 1.0)

@@ -11,6 +11,7 @@ import pytest
 from mlflow.tracking import MlflowClient
 from mlflow_store import ship_all
 
+from rl_training import run_layout
 from rl_training.cli.app import app
 from rl_training.errors import CheckpointError
 from rl_training.experiment.default_manager import DefaultExperimentManager
@@ -60,7 +61,7 @@ def train(until: int) -> tuple[Path, Events]:
 
 
 def track(run_dir: Path) -> None:
-    run_files.write_json(run_dir / run_files.TRACKING, describe_run(run_dir, CONFIG, {}))
+    run_files.write_json(run_dir / run_layout.TRACKING, describe_run(run_dir, CONFIG, {}))
 
 
 def checkpoints_of(run_dir: Path) -> dict[int, Checkpoint]:
@@ -121,7 +122,7 @@ def test_checkpoints_that_share_shards_upload_each_of_them_once(client, sent):
         assert order[-1] == f"{folder}/manifest.json" or step == 40
 
     sent.clear()
-    (run_dir / run_files.SHIPPED).unlink()  # as after a kill between sending and writing the cursor
+    (run_dir / run_layout.SHIPPED).unlink()  # as after a kill between sending and writing the cursor
     ship_all(run_dir)
     assert sent.count("checkpoints/step_000000000080/manifest.json") == 1
     assert [name for name in sent if name.startswith("replay/")] == []
@@ -176,7 +177,7 @@ def test_an_upload_that_is_cut_off_anywhere_leaves_no_half_checkpoint(client, mo
             break
         except ConnectionError:
             cuts += 1
-        run_id = run_files.read_json(run_dir / run_files.MLFLOW)["run_id"]
+        run_id = run_files.read_json(run_dir / run_layout.MLFLOW)["run_id"]
         run_dir.rename(aside)  # on another machine
         with pytest.raises(CheckpointError, match=f"run {run_id} has no good checkpoint in MLflow"):
             download_checkpoint(run_id)
@@ -247,7 +248,7 @@ def test_fine_tuning_fetches_all_but_the_replay_buffer(client, caplog):
 def test_sync_sends_the_shards_of_a_run_that_was_trained_offline(client, sent):
     run_dir, _ = train(80)
     shards = shards_of(checkpoints_of(run_dir)[80])
-    run_files.write_json(run_dir / run_files.STATUS, {"status": "FINISHED", "stop_reason": "completed", "time": 2e9})
+    run_files.write_json(run_dir / run_layout.STATUS, {"status": "FINISHED", "stop_reason": "completed", "time": 2e9})
     run_id = sync(run_dir).run_id
     assert listing(client, run_id, "replay") == shards
     client.delete_run(run_id)

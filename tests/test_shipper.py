@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from mlflow_store import make_run, ship_all, stored_points, tracked_run
 
+from rl_training import run_layout
 from rl_training.errors import TrackingError
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.runtime.run_utils import create_training_run
@@ -32,7 +33,7 @@ def write_points(run_dir, steps, metric="train/policy_loss", event="update"):
 
 
 def points_of_file(run_dir, total_timesteps):
-    lines = Follower(run_dir / run_files.METRICS, total_timesteps).read(most=10**9)
+    lines = Follower(run_dir / run_layout.METRICS, total_timesteps).read(most=10**9)
     return {(p.key, p.step, p.value, p.timestamp) for line in lines for p in line.points}
 
 
@@ -51,7 +52,7 @@ def test_mlflow_holds_the_thinned_file_and_sending_again_changes_nothing(client)
     assert stored_points(client, run_id) == expected
     assert (shipment.report().sent, shipment.report().unsent) == (2_010, 0)
 
-    (run_dir / run_files.SHIPPED).unlink()  # as after a kill between sending and writing the cursor
+    (run_dir / run_layout.SHIPPED).unlink()  # as after a kill between sending and writing the cursor
     again = ship_all(run_dir)
     assert again.address.run_id == run_id
     assert stored_points(client, run_id) == expected
@@ -63,7 +64,7 @@ def test_sending_goes_on_where_it_ended(client):
     write_points(run_dir, range(0, 500))
     first = ship_all(run_dir)
     write_points(run_dir, range(500, 900))
-    with (run_dir / run_files.METRICS).open("a") as file:
+    with (run_dir / run_layout.METRICS).open("a") as file:
         file.write('{"event": "update", "step": 900, "ti')  # not yet whole
     assert first.report().unsent == 400
     second = ship_all(run_dir)
@@ -97,9 +98,9 @@ def test_a_run_that_goes_on_in_another_directory_sends_no_point_twice(client):
     write_points(first, range(0, 300, 10))
     run_id = ship_all(first).address.run_id
     second = tracked_run(total_timesteps=1_000)  # resumed elsewhere from a checkpoint at 200: the same run_uid
-    description = run_files.read_json(second / run_files.TRACKING)
-    description["run_uid"] = run_files.read_json(first / run_files.TRACKING)["run_uid"]
-    run_files.write_json(second / run_files.TRACKING, description)
+    description = run_files.read_json(second / run_layout.TRACKING)
+    description["run_uid"] = run_files.read_json(first / run_layout.TRACKING)["run_uid"]
+    run_files.write_json(second / run_layout.TRACKING, description)
     write_points(second, range(200, 500, 10))
     assert ship_all(second).address.run_id == run_id
     assert sorted(step for _, step, _, _ in stored_points(client, run_id)) == list(range(0, 500, 10))
@@ -141,10 +142,10 @@ def test_run_is_described(client, home):
 def test_a_changed_parameter_does_not_stop_anything(client):
     run_dir = tracked_run()
     run_id = ship_all(run_dir).address.run_id
-    description = run_files.read_json(run_dir / run_files.TRACKING)
+    description = run_files.read_json(run_dir / run_layout.TRACKING)
     description["params"]["run_dir"] = "/elsewhere"
     description["params"]["added"] = "1"
-    run_files.write_json(run_dir / run_files.TRACKING, description)
+    run_files.write_json(run_dir / run_layout.TRACKING, description)
     ship_all(run_dir)
     run = client.get_run(run_id)
     assert (run.data.params["run_dir"], run.data.params["added"]) == ("null", "1")
@@ -185,7 +186,7 @@ def test_the_manifest_goes_last(client):
     (checkpoint / "zz.pt").mkdir()  # can't be linked nor copied: sending fails before the manifest's turn
     with pytest.raises(OSError, match=r"zz\.pt"):
         ship_all(run_dir)
-    run_id = run_files.read_json(run_dir / run_files.MLFLOW)["run_id"]
+    run_id = run_files.read_json(run_dir / run_layout.MLFLOW)["run_id"]
     assert artifacts(client, run_id) == []
 
 
@@ -252,12 +253,12 @@ def test_a_lost_reply_makes_no_second_run(client, monkeypatch):
     monkeypatch.setattr(MlflowClient, "create_run", lose_reply)
     run_dir = tracked_run()
     address = Shipment(run_dir, embedded_tracking_uri()).open()
-    uid = run_files.read_json(run_dir / run_files.TRACKING)["run_uid"]
+    uid = run_files.read_json(run_dir / run_layout.TRACKING)["run_uid"]
     runs = client.search_runs([address.experiment_id], f"tags.run_uid = '{uid}'")
     assert [run.info.run_id for run in runs] == [address.run_id]
     # Were a second one made after all, by a request that was late, the older one stays.
     create_run(client, address.experiment_id, tags={"run_uid": uid})
-    (run_dir / run_files.MLFLOW).unlink()
+    (run_dir / run_layout.MLFLOW).unlink()
     assert Shipment(run_dir, embedded_tracking_uri()).open().run_id == address.run_id
     assert len(client.search_runs([address.experiment_id], f"tags.run_uid = '{uid}'")) == 1
 
@@ -267,7 +268,7 @@ def test_a_deleted_run_is_said_and_sent_anew_on_request(client):
     write_points(run_dir, range(0, 100))
     old = ship_all(run_dir, lambda: STATUS).address.run_id
     client.delete_run(old)
-    run_files.write_json(run_dir / run_files.STATUS, STATUS)
+    run_files.write_json(run_dir / run_layout.STATUS, STATUS)
     with pytest.raises(RunDeleted, match=f"run {old} was deleted in MLflow.*`rl-training sync {run_dir} --new-run`"):
         sync(run_dir)
     report = sync(run_dir, new_run=True)
@@ -282,12 +283,12 @@ def test_sync_of_a_killed_run_marks_it_and_of_a_living_one_does_not(client):
     run_dir = tracked_run()
     run_id = sync(run_dir).run_id  # this process is alive, and so is the run
     assert client.get_run(run_id).info.status == "RUNNING"
-    description = run_files.read_json(run_dir / run_files.TRACKING)
+    description = run_files.read_json(run_dir / run_layout.TRACKING)
     description["process"]["created"] += 1000.0  # another process had this id
-    run_files.write_json(run_dir / run_files.TRACKING, description)
+    run_files.write_json(run_dir / run_layout.TRACKING, description)
     sync(run_dir)
     assert client.get_run(run_id).info.status == "KILLED"
-    assert run_files.read_json(run_dir / run_files.STATUS)["stop_reason"] == "killed"
+    assert run_files.read_json(run_dir / run_layout.STATUS)["stop_reason"] == "killed"
 
 
 def test_sync_refuses_what_is_no_tracked_run(home, tmp_path):
@@ -320,7 +321,7 @@ def test_a_fork_and_its_origin_name_each_other(client):
     difference = "total_timesteps: 100000 -> 200000 (may grow)"
     forked_from = {"run_uid": origin_uid, "num_timesteps": 100_000, "policy_sha256": "0", "differences": [difference]}
     run = create_training_run(config, forked_from=forked_from)
-    run_files.write_json(run.run_dir / run_files.TRACKING, describe_run(run.run_dir, config, {}))
+    run_files.write_json(run.run_dir / run_layout.TRACKING, describe_run(run.run_dir, config, {}))
     fork = ship_all(run.run_dir).address
     tags = client.get_run(fork.run_id).data.tags
     assert tags["forked_from.run_id"] == origin.run_id
@@ -335,5 +336,5 @@ def test_a_cursor_names_no_file_but_the_runs_metrics(home, tmp_path):
     run_dir = tracked_run()
     saved = {"tracking_uri": "sqlite:///x.db", "run_id": "0" * 32, "points": 1, "checkpoints": [], "artifacts": {}}
     for name in (str(outside), f"../{outside.name}", "x" * 300):
-        run_files.write_json(run_dir / run_files.SHIPPED, {**saved, "offsets": {name: 7}})
+        run_files.write_json(run_dir / run_layout.SHIPPED, {**saved, "offsets": {name: 7}})
         assert load_cursor(run_dir, "sqlite:///x.db", "0" * 32) == Cursor("sqlite:///x.db", "0" * 32)

@@ -29,6 +29,7 @@ from mlflow_store import (
     tracked_run,
 )
 
+from rl_training import run_layout
 from rl_training.errors import TrackingError, UserError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_of_checkpoint
@@ -79,7 +80,7 @@ def test_a_training_run_is_in_mlflow_whole(client, home):
     kept = {path.name for path in (run_dir / "checkpoints").glob("step_*")}
     sent = {Path(entry.path).name for entry in client.list_artifacts(session.run_id, "checkpoints")}
     assert kept <= sent
-    known = run_files.read_json(run_dir / run_files.MLFLOW)
+    known = run_files.read_json(run_dir / run_layout.MLFLOW)
     assert (known["run_id"], known["tracking_uri"]) == (session.run_id, f"sqlite:///{home}/mlflow.db")
     assert session.ui == f"RL_TRAINING_HOME={home} rl-training ui {session.run_id}"
     assert session.finish("FAILED") == report  # the first word counts
@@ -107,15 +108,15 @@ def test_a_run_whose_process_is_killed_is_marked_and_complete(client):
     killed = subprocess.run([sys.executable, "-c", KILLED_RUN, str(run_dir)], stdout=subprocess.PIPE, text=True)
     died = time.monotonic()
     assert killed.returncode == -signal.SIGKILL
-    run_id = run_files.read_json(run_dir / run_files.MLFLOW)["run_id"]
+    run_id = run_files.read_json(run_dir / run_layout.MLFLOW)["run_id"]
     pid = int(killed.stdout)
     wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, 20)
     assert time.monotonic() - died < 16
     run = client.get_run(run_id)
     assert (run.info.status, run.data.tags["stop_reason"]) == ("KILLED", "killed")
     assert stored_points(client, run_id) == points_of_file(run_dir)
-    assert run_files.read_json(run_dir / run_files.STATUS)["status"] == "KILLED"
-    log = (run_dir / run_files.LOG).read_text()
+    assert run_files.read_json(run_dir / run_layout.STATUS)["status"] == "KILLED"
+    log = (run_dir / run_layout.SHIPPER_LOG).read_text()
     assert log.endswith("training is gone; MLflow has 200 metric values, and lacks 0\n")
 
 
@@ -129,7 +130,7 @@ def test_an_error_marks_the_run_failed_and_offline_runs_are_sent_later(home, cli
     report = session.finish("FINISHED")
     assert (report.run_id, report.sent, report.unsent) == (None, 0, 1)
     assert f"rl-training sync {run_dir}" in report.message
-    assert not (run_dir / run_files.MLFLOW).exists()
+    assert not (run_dir / run_layout.MLFLOW).exists()
     sent = sync(run_dir)
     run = client.get_run(sent.run_id)
     assert (run.info.status, run.data.tags["error"]) == ("FAILED", "ZeroDivisionError: division by zero")
@@ -158,7 +159,7 @@ def test_load_of_the_machine_is_recorded_where_asked_for(client, monkeypatch):
     assert interval() == 0.0
     monkeypatch.setenv("RL_TRAINING_SYSTEM_METRICS", "0.01")
     run_dir = tracked_run()
-    system = SystemMetrics(run_dir / run_files.SYSTEM_METRICS, os.getpid(), interval())
+    system = SystemMetrics(run_dir / run_layout.SYSTEM_METRICS, os.getpid(), interval())
     system.record(7)  # not yet due
     time.sleep(0.05)
     system.record(8)
@@ -255,7 +256,7 @@ def test_promotion_and_download_through_a_server(server, home):
 def test_the_pages_of_a_server_show_the_pictures_of_a_run(server, home):
     run_dir = tracked_run()
     evaluation = EvaluationResult((1, 2), (9.0, 10.0), (9, 10)).to_dict()
-    run_files.write_json(run_dir / run_files.ARTIFACTS / run_files.HELD_OUT, evaluation)
+    run_files.write_json(run_dir / run_layout.ARTIFACTS / run_layout.HELD_OUT, evaluation)
     run_id = ship_all(run_dir, uri=server.uri).address.run_id
     note = connect(server.uri).get_run(run_id).data.tags["mlflow.note.content"]
     (address,) = re.findall(r"!\[evaluation_histogram.png\]\((.*?)\)", note)
@@ -268,7 +269,7 @@ def test_the_pages_of_a_server_show_the_pictures_of_a_run(server, home):
 def test_replay_shards_go_to_a_server_once_and_come_back(server, home):
     settings = dqn("CartPole-v1", total_timesteps=80, learning_starts=60, buffer_size=100, checkpoint={"every": 40})
     run_dir = DefaultExperimentManager().setup(settings).train().run_dir
-    run_files.write_json(run_dir / run_files.TRACKING, describe_run(run_dir, settings, {}))
+    run_files.write_json(run_dir / run_layout.TRACKING, describe_run(run_dir, settings, {}))
     run_id = ship_all(run_dir, uri=server.uri).address.run_id
     on_server = {path: path.stat().st_mtime_ns for path in server.folder.glob(f"served/*/{run_id}/**/*.pt")}
     assert sorted((path.parent.name, len(path.stem) == 64) for path in on_server) == [
@@ -276,7 +277,7 @@ def test_replay_shards_go_to_a_server_once_and_come_back(server, home):
         ("replay", True),
         *[(f"step_{step:012d}", False) for step in (40, 80) for _ in ("policy", "trainer")],
     ]
-    (run_dir / run_files.SHIPPED).unlink()
+    (run_dir / run_layout.SHIPPED).unlink()
     ship_all(run_dir, uri=server.uri)
     sent_again = {path.parent.name for path, written in on_server.items() if path.stat().st_mtime_ns != written}
     assert sent_again == {f"step_{step:012d}" for step in (40, 80)}
@@ -311,11 +312,11 @@ def test_a_run_that_can_not_go_on_has_ended_as_it_had(tmp_path, monkeypatch):
     run_dir, config = make_run()
     (run_dir / "checkpoints").mkdir()
     status = {"status": "FINISHED", "stop_reason": "completed", "error": None, "time": 1.0}
-    run_files.write_json(run_dir / run_files.STATUS, status)
+    run_files.write_json(run_dir / run_layout.STATUS, status)
     uri = f"http://somebody:hunter2@127.0.0.1:{free_port()}"
     with pytest.raises(TrackingError, match="connection refused"):
         start_tracking(run_dir, config, tracking_uri=uri)
-    assert run_files.read_json(run_dir / run_files.STATUS) == status
+    assert run_files.read_json(run_dir / run_layout.STATUS) == status
     for path in run_dir.iterdir():
         assert path.is_dir() or "hunter2" not in path.read_text()
 
@@ -360,7 +361,7 @@ def test_what_is_written_of_a_run_holds_no_secret(home):
         tags={"robot": address, "my_password": "CASE-SECRET", "team": "blue"},
         run_name=f"at {address}",
     )
-    written = (run_dir / run_files.TRACKING).read_text()
+    written = (run_dir / run_layout.TRACKING).read_text()
     assert "CASE-SECRET" not in written
     described = json.loads(written)
     shown = "http://u:***@h/x"

@@ -12,6 +12,7 @@ import time
 import pytest
 from mlflow_store import make_run, ship_all, tracked_run
 
+from rl_training import run_layout
 from rl_training.errors import TrackingError
 from rl_training.runs import stopping
 from rl_training.runs.stopping import StopFlag
@@ -128,4 +129,4 @@ def test_a_run_that_fails_says_what_was_not_sent(tmp_path, monkeypatch, caplog):
     with caplog.at_level(logging.WARNING), pytest.raises(ZeroDivisionError), session:
         _ = 1 / 0
     assert caplog.messages == [f"offline: `rl-training sync {run_dir}` sends the run to MLflow"]
-    assert run_files.read_json(run_dir / run_files.STATUS)["status"] == "FAILED"
+    assert run_files.read_json(run_dir / run_layout.STATUS)["status"] == "FAILED"

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
+from rl_training import run_layout
 from rl_training.cli.app import run
 from rl_training.errors import UserError
 from rl_training.serving.loopback import loopback_listener, shown_in_browser
@@ -203,7 +204,7 @@ def test_pages_are_found_by_run_directory_and_version(home: Path, tmp_path: Path
     run_id = client.create_run("0").info.run_id
     client.create_registered_model("a b")
     client.create_model_version("a b", f"runs:/{run_id}/model")
-    run_files.write_json(tmp_path / run_files.MLFLOW, {"run_id": run_id})
+    run_files.write_json(tmp_path / run_layout.MLFLOW, {"run_id": run_id})
     assert find_page(str(tmp_path), uri) == RUN_PAGE.format(0, run_id)
     assert find_page("models:/a b/1", uri) == "#/models/a%20b/versions/1"
     assert find_page(None, uri) == ""
@@ -224,7 +225,7 @@ def test_a_directory_that_leads_to_no_run_is_refused(
     folder = tmp_path / "run"
     folder.mkdir()
     if content is not None:
-        (folder / run_files.MLFLOW).write_text(content)
+        (folder / run_layout.MLFLOW).write_text(content)
     assert run(["ui", str(folder)]) == 2
     error = capfd.readouterr().err
     assert message in error

@@ -35,9 +35,9 @@ from benchmarks.provenance import provenance, write_json
 from benchmarks.speed.meter import peak_memory
 from rl_training.config.dqn import DQNConfig
 from rl_training.data.replay_buffer import ReplayBuffer
+from rl_training.run_layout import REPLAY
 from rl_training.runs.progress import Progress
 from rl_training.runtime.checkpoint import Checkpoint, ReplayStore, checkpoint_name, load_replay
-from rl_training.runtime.checkpoint.manifest import REPLAY
 from rl_training.runtime.checkpoint_saver import Contents, Saver
 from rl_training.runtime.run_utils import TrainingRun
 

@@ -25,7 +25,7 @@ import numpy as np
 import psutil
 
 from benchmarks.provenance import ROOT
-from rl_training.system.staged_files import STAGING
+from rl_training.run_layout import STAGING
 
 Place = Literal["start-up", "before the first checkpoint", "training", "end"]
 

@@ -12,8 +12,8 @@ from signal import Signals
 from typing import Any
 
 from benchmarks.resume.strikes import CLOSED_PIPE, KILL, KINDS, Process, Strike, newest_step
+from rl_training.run_layout import STAGING
 from rl_training.runtime.checkpoint import list_checkpoints
-from rl_training.system.staged_files import STAGING
 
 STOPPED, USER_ERROR = 75, 2
 EXIT_SECONDS, CHECKPOINT_SECONDS = 25.0, 10.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from rl_training import run_layout
 from rl_training.config.settings import TrainConfig
 from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runtime.checkpoint import Checkpoint
@@ -34,10 +35,10 @@ def judge(
     """
     evaluation = evaluate_checkpoint(checkpoint, config=config, stop=stop)
     log.log(checkpoint.num_timesteps, evaluation.metrics("heldout"), "heldout")
-    artifacts = run_dir / run_files.ARTIFACTS
-    run_files.write_json(artifacts / run_files.HELD_OUT, evaluation.to_dict())
+    artifacts = run_dir / run_layout.ARTIFACTS
+    run_files.write_json(artifacts / run_layout.HELD_OUT, evaluation.to_dict())
     if config.evaluation.video:
-        _film(checkpoint, config, evaluation.seeds[0], artifacts / run_files.EPISODE, stop)
+        _film(checkpoint, config, evaluation.seeds[0], artifacts / run_layout.EPISODE, stop)
     return evaluation
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from textwrap import indent
 from typing import Any, NoReturn
 
+from rl_training import run_layout
 from rl_training.api.judging import judge
 from rl_training.api.summary import summary_lines
 from rl_training.config.reading.yaml_text import compact_config
@@ -186,7 +187,7 @@ def _run(trainer: Trainer, *, track: bool, offline: bool) -> RunSummary:
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(trainer.stop, partial(leave_at_checkpoint, trainer)))
         stack.enter_context(trainer.lock)  # until the run's record is complete, beyond the end of training
-        in_mlflow = (trainer.run.run_dir / run_files.TRACKING).exists()  # or to be there: its record has to go on
+        in_mlflow = (trainer.run.run_dir / run_layout.TRACKING).exists()  # or to be there: its record has to go on
         session = begin_tracking(trainer, offline=offline or not track) if track or in_mlflow else None
         if session is not None:
             stack.enter_context(session)
@@ -225,7 +226,7 @@ def leave_at_checkpoint(trainer: Trainer) -> NoReturn:
     where = "there is no checkpoint yet" if checkpoint is None else f"the run goes on from {checkpoint.path}"
     why = f"training has not come to its next step within {DEAF_SECONDS:.0f} s of the signal"
     logger.error("%s; %s", why, where)
-    if (trainer.run.run_dir / run_files.TRACKING).exists():
+    if (trainer.run.run_dir / run_layout.TRACKING).exists():
         run_files.write_status(trainer.run.run_dir, "KILLED", "signal", why)
     os._exit(EXIT_TERMINATED if checkpoint is None else EXIT_STOPPED)
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TextIO
 
 from rl_training.cli.output import ResultLost, Summary, write_result
+from rl_training.run_layout import find_run_directory
 from rl_training.runs.stopping import EXIT_STOPPED
-from rl_training.security.import_guard import keep_out, run_directory
+from rl_training.security.import_guard import keep_out
 from rl_training.system.signal_handlers import SIGNALS
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ def source_stays(source: str) -> Iterator[None]:
 def keeping_out(source: str) -> Iterator[None]:
     """Has nothing imported from inside a received directory, by the libraries either that the command imports."""
     if source and Path(source).is_dir():
-        keep_out(run_directory(Path(source)))
+        keep_out(find_run_directory(Path(source)))
     yield
 
 

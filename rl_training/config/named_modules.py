@@ -20,8 +20,9 @@ from rl_training.config.document import MapNode, Node
 from rl_training.config.reading.yaml_text import from_json
 from rl_training.config.settings import NamesModule, Settings, TrainConfig
 from rl_training.errors import ModuleRefused, UserError
+from rl_training.run_layout import find_run_directory
 from rl_training.security import owner_only_files
-from rl_training.security.import_guard import keep_out, require_outside, run_directory
+from rl_training.security.import_guard import keep_out, require_outside
 from rl_training.system.paths import home
 
 logger = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ def require_word(
         ModuleRefused: A module has nobody's word, or would be imported from inside the run's directory or a download.
         UserError: One of the allowed names is no module's name.
     """
-    named, writers, run_dir = modules_named(config), _writers(config, typed), run_directory(directory)
+    named, writers, run_dir = modules_named(config), _writers(config, typed), find_run_directory(directory)
     keep_out(run_dir)
     if (named or writers) and not _is_of_this_home(directory):
         allowed = _allowed(allow_modules)

@@ -19,6 +19,7 @@ from rl_training.config.shipped_configs import find_config
 from rl_training.config.suggestions import nearest_word
 from rl_training.errors import ConfigError
 from rl_training.experiment.registry import get_algorithm, list_algorithms
+from rl_training.run_layout import CONFIG
 
 if TYPE_CHECKING:
     from rl_training.runtime.checkpoint import Checkpoint
@@ -73,7 +74,7 @@ def config_of_checkpoint(
         ConfigError: A line for every fault of the overrides.
         ModuleRefused: It names a module that nobody has allowed.
     """
-    source, over = str(checkpoint.path / "config.yaml"), read_overrides(overrides)
+    source, over = str(checkpoint.path / CONFIG), read_overrides(overrides)
     config = config_from_text(checkpoint.config_text(), over, source=source)
     require_word(config, checkpoint.path, source=source, typed=over, allow_modules=allow_modules)
     return config
@@ -81,7 +82,7 @@ def config_of_checkpoint(
 
 def recorded_settings(checkpoint: Checkpoint) -> TrainConfig:
     """Returns the settings that a checkpoint was written with, for reading alone: they name no modules."""
-    return without_modules(config_from_text(checkpoint.config_text(), source=str(checkpoint.path / "config.yaml")))
+    return without_modules(config_from_text(checkpoint.config_text(), source=str(checkpoint.path / CONFIG)))
 
 
 def config_to_resume(
@@ -106,13 +107,13 @@ def config_to_resume(
         ModuleRefused: It names a module that nobody has allowed.
     """
     config = _config_to_resume(checkpoint, overrides, fine_tune)
-    source, typed = str(checkpoint.path / "config.yaml"), read_overrides(overrides)
+    source, typed = str(checkpoint.path / CONFIG), read_overrides(overrides)
     require_word(config, checkpoint.path, source=source, typed=typed, allow_modules=allow_modules)
     return config
 
 
 def _config_to_resume(checkpoint: Checkpoint, overrides: Overrides, fine_tune: bool) -> TrainConfig:
-    document = read_text(checkpoint.config_text(), str(checkpoint.path / "config.yaml"))
+    document = read_text(checkpoint.config_text(), str(checkpoint.path / CONFIG))
     over = words_as_mapping(read_overrides(overrides), "tags")
     before = _config(document, ())
     algo, env_id = over.entries.get("algo"), over.entries.get("env_id")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from prefect.runtime import flow_run
 
+from rl_training import run_layout
 from rl_training.errors import CheckpointError
 from rl_training.system import paths
 from rl_training.tracking import run_files
@@ -82,7 +83,7 @@ def earlier_checkpoint(config: TrainConfig) -> Checkpoint | None:
     checkpoint = None
     if run_dir is not None and _is_of_this_flow_run(run_dir):
         take_over(run_dir)
-        checkpoint, _ = newest_good(run_dir / "checkpoints")
+        checkpoint, _ = newest_good(run_dir / run_layout.CHECKPOINTS)
     if checkpoint is None and run is not None:
         try:
             checkpoint = download_checkpoint(run.info.run_id)
@@ -104,7 +105,7 @@ def as_before(config: TrainConfig, checkpoint: Checkpoint) -> TrainConfig:
 
 
 def _is_of_this_flow_run(run_dir: Path) -> bool:
-    description = run_files.read_json(run_dir / run_files.TRACKING, Description)
+    description = run_files.read_json(run_dir / run_layout.TRACKING, Description)
     return description is not None and bool(description["tags"].get(FLOW_RUN_TAG) == str(flow_run.id))
 
 

@@ -14,8 +14,9 @@ from rl_training.config.reading.yaml_text import from_json
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import UserError
 from rl_training.experiment.loading import config_of_checkpoint
-from rl_training.runs.metadata import METADATA, Metadata
-from rl_training.runtime.checkpoint import CHECKPOINTS, Checkpoint, best_path, find_checkpoint, open_checkpoint
+from rl_training.run_layout import BEST, CHECKPOINTS, METADATA
+from rl_training.runs.metadata import Metadata
+from rl_training.runtime.checkpoint import Checkpoint, best_path, find_checkpoint, open_checkpoint
 from rl_training.security.planted_links import refuse_links
 from rl_training.system.programs import program
 from rl_training.tracking import run_files
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
 CHANGEABLE = ("promotion", "evaluation")
 """What an offer may set otherwise than its run did: the rules, and how the episodes are played."""
-
-BEST = f"{CHECKPOINTS}/best.json"
 
 
 @dataclass(frozen=True)
@@ -119,9 +118,9 @@ def _best_of_run(client: MlflowClient, source: RunSource) -> Checkpoint:
     """Returns a run's best checkpoint, from its directory where that has a better one than MLflow."""
     run = client.get_run(source.run_id)
     here = _recorded_here(Path(run.data.tags.get("run_dir", "")), run.data.tags.get(RUN_UID))
-    there = None
-    if any(entry.path == BEST for entry in client.list_artifacts(source.run_id, CHECKPOINTS)):
-        there = best_path(Path(client.download_artifacts(source.run_id, BEST, str(fresh_directory()))).parent)
+    there, best = None, f"{CHECKPOINTS}/{BEST}"
+    if any(entry.path == best for entry in client.list_artifacts(source.run_id, CHECKPOINTS)):
+        there = best_path(Path(client.download_artifacts(source.run_id, best, str(fresh_directory()))).parent)
     if here is not None and (there is None or _rank(here) >= _rank(there)):
         return open_checkpoint(here[0], policy_only=True)
     path = CHECKPOINTS if there is None else f"{CHECKPOINTS}/{there[0].name}"

@@ -21,14 +21,9 @@ from typing import Self
 from filelock import FileLock, Timeout
 
 from rl_training.errors import AlreadyTraining, RunTakenOver, UserError
+from rl_training.run_layout import CHECKPOINTS, RUN_LOCK, SHIPPER_LOCK, STAGING
 from rl_training.security.planted_links import refuse_links
 from rl_training.system.paths import locks_root
-from rl_training.system.staged_files import STAGING
-
-RUN_LOCK = "training.lock"
-"""In a run's directory: held while the run trains."""
-SHIPPER_LOCK = "shipper.lock"
-"""In a run's directory: held by the process that brings it to MLflow."""
 
 _ours: dict[Path, str] = {}
 """What this process has written as the holder of each run that it has trained."""
@@ -137,7 +132,7 @@ def take_over(run_dir: Path) -> None:
     _ours[path] = _read(_holder(path))
     for name in (RUN_LOCK, SHIPPER_LOCK):
         (run_dir / name).unlink(missing_ok=True)
-    for staged in run_dir.glob(f"checkpoints/{STAGING}*"):
+    for staged in run_dir.glob(f"{CHECKPOINTS}/{STAGING}*"):
         shutil.rmtree(staged, ignore_errors=True)
 
 

@@ -9,9 +9,8 @@ from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
 from rl_training.errors import UserError
+from rl_training.run_layout import METADATA
 from rl_training.security.plain_json import NotReadable, read_json
-
-METADATA = "metadata.json"
 
 
 class Git(TypedDict):

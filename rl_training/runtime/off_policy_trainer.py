@@ -22,10 +22,10 @@ from rl_training.data.replay_frames import FrameReplayBuffer
 from rl_training.data.replay_memory import check_memory
 from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.restored_state import Count, typed
+from rl_training.run_layout import REPLAY
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, ReplayStore, WriteShards
-from rl_training.runtime.checkpoint.manifest import REPLAY
 from rl_training.runtime.network_trainer import NetworkAlgorithm, NetworkTrainer
 from rl_training.runtime.run_utils import TrainingRun
 

@@ -25,11 +25,11 @@ import torch
 from rl_training.config.reading.yaml_text import config_hash, dump_config
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import ConfigError, UserError
+from rl_training.run_layout import CHECKPOINTS, CONFIG, METADATA
 from rl_training.runs.locks import remove_lock
-from rl_training.runs.metadata import METADATA, read_metadata
+from rl_training.runs.metadata import read_metadata
 from rl_training.runs.versions import versions
 from rl_training.runtime.checkpoint import (
-    CHECKPOINTS,
     Checkpoint,
     ShardEntry,
     best_path,
@@ -44,8 +44,6 @@ from rl_training.system.programs import program
 from rl_training.system.staged_files import replace_file, write_file
 
 logger = logging.getLogger(__name__)
-
-CONFIG = "config.yaml"
 
 COMMIT_VARIABLE = "RL_TRAINING_GIT_COMMIT"
 """What docker/Dockerfile says an image was built from: a commit, with `-dirty` if files differed from it."""

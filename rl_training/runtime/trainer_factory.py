@@ -16,12 +16,11 @@ from rl_training.config.resume_rules import Difference, check_differences, diffe
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.space_json import space_from_json, space_to_json
 from rl_training.errors import CheckpointError, UserError, one_line
+from rl_training.run_layout import CHECKPOINTS, CONFIG, METADATA
 from rl_training.runs.locks import RunLock
-from rl_training.runs.metadata import METADATA
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import (
-    CHECKPOINTS,
     Checkpoint,
     find_checkpoint,
     has_later,
@@ -31,7 +30,6 @@ from rl_training.runtime.checkpoint import (
 from rl_training.runtime.checkpoint.downloaded import bring_in, read_download
 from rl_training.runtime.fine_tuning import WeightsOf, carry_over, has_training_state
 from rl_training.runtime.run_utils import (
-    CONFIG,
     TrainingRun,
     create_training_run,
     discard_training_run,

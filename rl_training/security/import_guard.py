@@ -54,13 +54,6 @@ def keep_out(directory: str | Path) -> None:
         sys.meta_path.insert(0, _guard)
 
 
-def run_directory(path: Path) -> Path:
-    """Returns the run's directory of a checkpoint's, of the folder of checkpoints, or itself."""
-    path = Path(_paths(path)[0])
-    folder = path if path.name == "checkpoints" else path.parent
-    return folder.parent if folder.name == "checkpoints" else path
-
-
 def kept_out() -> list[str]:
     """Returns the directories that are kept out, for a child process."""
     return list(_kept_out)

@@ -10,16 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rl_training.errors import CheckpointError
-from rl_training.security.import_guard import run_directory
-
-FOLDERS = ("checkpoints", "replay", "artifacts", ".models", ".shipping")
-"""The folders of a run's directory, with all that is in them."""
-
-FILES = (
-    "config.yaml", "metadata.json", "metrics.jsonl", "system_metrics.jsonl", "tracking.json", "mlflow.json",
-    "shipped.json", "status.json", "training.lock", "training.holder", "shipper.lock", "shipper.holder", "shipper.log",
-)  # fmt: skip
-"""The files of a run's directory."""
+from rl_training.run_layout import FILES, FOLDERS, find_run_directory
 
 
 def refuse_links(path: Path) -> None:
@@ -31,7 +22,7 @@ def refuse_links(path: Path) -> None:
     Raises:
         CheckpointError: Something is; names it.
     """
-    run_dir = run_directory(path)
+    run_dir = find_run_directory(path)
     for entry in [run_dir / name for name in (*FOLDERS, *FILES)]:
         for found in _below(entry):
             raise CheckpointError(

@@ -15,10 +15,8 @@ from typing import IO, Annotated, Any, cast
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
+from rl_training.run_layout import STAGING
 from rl_training.system.durable_files import sync_directory, sync_file
-
-STAGING = ".tmp-"
-"""Prefix of what is being written or removed; the process id of who does it follows."""
 
 DAMAGED = "damaged-"
 """Prefix of a damaged checkpoint that was in the way of a new one of its step."""

@@ -13,9 +13,9 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from rl_training.errors import CheckpointError, TrackingError, UserError, one_line
+from rl_training.run_layout import CHECKPOINTS, CONFIG, REPLAY
 from rl_training.runs.locks import require_free
 from rl_training.runtime.checkpoint import (
-    CHECKPOINTS,
     Checkpoint,
     find_checkpoint,
     load_trainer_state,
@@ -23,7 +23,7 @@ from rl_training.runtime.checkpoint import (
     open_checkpoint,
 )
 from rl_training.runtime.checkpoint.downloaded import Download, write_download
-from rl_training.runtime.checkpoint.manifest import CONFIG, MANIFEST, POLICY, REPLAY, is_shard, read_manifest
+from rl_training.runtime.checkpoint.manifest import MANIFEST, POLICY, is_shard, read_manifest
 from rl_training.system.paths import downloads_root
 from rl_training.tracking.mlflow_run import RUN_UID
 from rl_training.tracking.mlflow_store import connect, explain, resolve_tracking_uri, without_credentials

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
+from rl_training import run_layout
 from rl_training.tracking import run_files
 from rl_training.tracking.mlflow_run import RUN_UID, set_status
 from rl_training.tracking.record_forms import Description, Status
@@ -29,7 +30,7 @@ SWEEP_SECONDS = 5.0
 
 def end_status(run_dir: Path) -> dict[str, Any]:
     """Returns how the run ended; a process that is gone without a word was killed, and that is written down."""
-    path = run_dir / run_files.STATUS
+    path = run_dir / run_layout.STATUS
     status: dict[str, Any] | None = run_files.read_json(path, Status)
     if status is None:
         error = "the training process is gone and left no status: it was killed"
@@ -88,7 +89,7 @@ def _abandoned(run: Run) -> Iterator[Path | None]:
         return
     with ExitStack() as stack:
         try:
-            stack.enter_context(FileLock(run_dir / run_files.LOCK, timeout=0))
+            stack.enter_context(FileLock(run_dir / run_layout.SHIPPER_LOCK, timeout=0))
         except Timeout:
             yield None
             return
@@ -97,7 +98,7 @@ def _abandoned(run: Run) -> Iterator[Path | None]:
 
 
 def _has_no_process(run_dir: Path, run: Run) -> bool:
-    description = run_files.read_json(run_dir / run_files.TRACKING, Description)
+    description = run_files.read_json(run_dir / run_layout.TRACKING, Description)
     if description is None or description["run_uid"] != run.data.tags.get(RUN_UID):
         return False
     return not trainer_is_alive(description)
@@ -105,5 +106,5 @@ def _has_no_process(run_dir: Path, run: Run) -> bool:
 
 def _last_sign(run_dir: Path) -> float:
     """Returns when the run last wrote something, which a run that is found later tells better than the clock does."""
-    written = (run_dir / name for name in (run_files.TRACKING, run_files.METRICS))
+    written = (run_dir / name for name in (run_layout.TRACKING, run_layout.METRICS))
     return round(max(path.stat().st_mtime for path in written if path.exists()), 3)

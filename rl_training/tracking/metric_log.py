@@ -16,6 +16,7 @@ from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 
+from rl_training import run_layout
 from rl_training.runs.locks import require_ours
 from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.security.plain_json import NotReadable, parse_json
@@ -41,10 +42,10 @@ class MetricLog(Callback):
     """
 
     def __init__(self, run_dir: Path) -> None:
-        self.path = run_dir / run_files.METRICS
+        self.path = run_dir / run_layout.METRICS
         self.differences: dict[tuple[str, int], tuple[float, float]] = {}
         """Points that came out differently when they were made again: what the file holds, and what came later."""
-        self._evaluations = run_dir / run_files.ARTIFACTS / "evaluations"
+        self._evaluations = run_dir / run_layout.ARTIFACTS / run_layout.EVALUATIONS
         self._file: FileIO | None = None
         self._unwritten = b""
         self._behind = False
@@ -64,7 +65,7 @@ class MetricLog(Callback):
         """Records a periodic evaluation, its episodes included."""
         self.log(state.num_timesteps, state.metrics, "eval")
         if state.evaluation is not None:
-            path = self._evaluations / f"step_{state.num_timesteps:012d}.json"
+            path = self._evaluations / f"{run_layout.checkpoint_name(state.num_timesteps)}.json"
             try:
                 evaluation = {"num_timesteps": state.num_timesteps, **state.evaluation.to_dict()}
                 run_files.write_json(path, evaluation, sync=False)

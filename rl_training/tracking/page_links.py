@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rl_training import run_layout
 from rl_training.errors import UserError
 from rl_training.tracking import run_files
 from rl_training.tracking.checkpoint_sources import RunSource, find_version, parse_source, reaching
@@ -33,9 +34,9 @@ def find_page(source: str | None, uri: str) -> str:
 
 def _run_of(run_dir: Path) -> str:
     try:
-        known = run_files.read_json(run_dir / run_files.MLFLOW)
+        known = run_files.read_json(run_dir / run_layout.MLFLOW)
         return str((known or {})["run_id"])
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(
-            f"{run_dir} is not the directory of a run that is in MLflow (its {run_files.MLFLOW} names none)"
+            f"{run_dir} is not the directory of a run that is in MLflow (its {run_layout.MLFLOW} names none)"
         ) from None

@@ -18,7 +18,8 @@ import psutil  # type: ignore[import-untyped]
 
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import TrackingError
-from rl_training.runs.metadata import METADATA, Metadata
+from rl_training.run_layout import METADATA
+from rl_training.runs.metadata import Metadata
 from rl_training.runtime.run_utils import serialize_train_config
 from rl_training.security.secrets import redact
 from rl_training.tracking import run_files
@@ -45,7 +46,7 @@ def describe_run(run_dir: Path, config: TrainConfig, tags: Mapping[str, str], fr
     """
     metadata = run_files.read_json(run_dir / METADATA, Metadata)
     if metadata is None:
-        raise TrackingError(f"{run_dir} is no run's directory: it has no metadata.json")
+        raise TrackingError(f"{run_dir} is no run's directory: it has no {METADATA}")
     settings = serialize_train_config(config)
     return {
         "run_uid": metadata["run_uid"],

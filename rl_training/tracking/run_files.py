@@ -1,4 +1,4 @@
-"""The files of a run directory that tracking reads and writes, and how they are written whole."""
+"""Reads and writes the JSON files of a run directory."""
 
 from __future__ import annotations
 
@@ -11,34 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.errors import TrackingError
-from rl_training.runs.locks import SHIPPER_LOCK
+from rl_training.run_layout import METRICS, STATUS
 from rl_training.security import plain_json
 from rl_training.security.plain_json import NotReadable
 from rl_training.system.durable_files import make_directory, sync_directory, sync_file
 
 logger = logging.getLogger(__name__)
-
-METRICS = "metrics.jsonl"
-"""Every metric of the run: the truth, of which MLflow holds a thinned copy."""
-SYSTEM_METRICS = "system_metrics.jsonl"
-"""Load of the machine, where asked for; same form as `METRICS`."""
-TRACKING = "tracking.json"
-"""What the shipper must know of the run: experiment, name, parameters, tags."""
-MLFLOW = "mlflow.json"
-"""Where the run is in MLflow."""
-SHIPPED = "shipped.json"
-"""How much of the run is in MLflow."""
-STATUS = "status.json"
-"""How the run ended; not there while it goes on."""
-ARTIFACTS = "artifacts"
-"""Every file in here goes to MLflow under the same name."""
-HELD_OUT = "evaluation.json"
-"""Among the artifacts: the held-out evaluation with all its episodes."""
-EPISODE = "evaluation_episode.gif"
-"""Among the artifacts: the first of those episodes, as a film."""
-CHECKPOINTS = "checkpoints"
-LOCK = SHIPPER_LOCK
-LOG = "shipper.log"
 
 
 def write_json(path: Path, value: Mapping[str, Any], *, sync: bool = True) -> None:

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import rl_training
+from rl_training import run_layout
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import RunTakenOver, TrackingError
 from rl_training.runs.locks import require_ours
@@ -138,7 +139,7 @@ class TrackingSession:
 
     def log_artifact(self, name: str, content: str | bytes) -> Path:
         """Writes a file that goes to MLflow as the artifact `name` (with folders, if it has slashes)."""
-        path = self.run_dir / run_files.ARTIFACTS / name
+        path = self.run_dir / run_layout.ARTIFACTS / name
         run_files.write_bytes(path, content.encode() if isinstance(content, str) else content)
         return path
 
@@ -193,7 +194,7 @@ class TrackingSession:
     def _spawn(self, tracking_uri: str) -> subprocess.Popen[str]:
         root = str(Path(rl_training.__file__).parents[1])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-        with (self.run_dir / run_files.LOG).open("a") as log:
+        with (self.run_dir / run_layout.SHIPPER_LOG).open("a") as log:
             command = subprocess.Popen(
                 [sys.executable, "-P", "-m", "rl_training.tracking.shipping.shipper", str(self.run_dir)],
                 stdin=subprocess.PIPE,
@@ -240,7 +241,7 @@ class TrackingSession:
         assert self._process is not None
         if self._process.poll() is None:
             return "no answer in time"
-        lines = (self.run_dir / run_files.LOG).read_text(errors="replace").split("\n")
+        lines = (self.run_dir / run_layout.SHIPPER_LOG).read_text(errors="replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "it left no word")
         return f"its process ended with exit code {self._process.returncode}: {last.strip()}"
 
@@ -271,8 +272,8 @@ class TrackingSession:
         return replace(report, message="; ".join(filter(None, [report.message, later])))
 
     def _unreported(self, message: str) -> ShipReport:
-        shipped = run_files.read_json(self.run_dir / run_files.SHIPPED, Shipped) or {}
-        offset = shipped.get("offsets", {}).get(run_files.METRICS, 0)
+        shipped = run_files.read_json(self.run_dir / run_layout.SHIPPED, Shipped) or {}
+        offset = shipped.get("offsets", {}).get(run_layout.METRICS, 0)
         unsent = count_unsent(self.run_dir, self._total_timesteps, offset)
         return ShipReport(shipped.get("points", 0), unsent, message, shipped.get("run_id"))
 
@@ -307,17 +308,17 @@ def start_tracking(
     """
     run_dir = run_dir.absolute()
     uri = None if offline else resolve_tracking_uri(tracking_uri)
-    cut_damaged(run_dir / run_files.METRICS)  # before the shipper reads it
+    cut_damaged(run_dir / run_layout.METRICS)  # before the shipper reads it
     description = describe_run(run_dir, config, tags or {}, from_step)
-    run_files.write_json(run_dir / run_files.TRACKING, description)
+    run_files.write_json(run_dir / run_layout.TRACKING, description)
     session = TrackingSession(run_dir, description, uri, stop)
     if wait:
         try:
             session.ready(stop)
         except TrackingError:
-            if not (run_dir / run_files.CHECKPOINTS).exists():  # never trained: nothing to send later
-                for name in (run_files.TRACKING, run_files.LOG, run_files.LOCK):
+            if not (run_dir / run_layout.CHECKPOINTS).exists():  # never trained: nothing to send later
+                for name in (run_layout.TRACKING, run_layout.SHIPPER_LOG, run_layout.SHIPPER_LOCK):
                     (run_dir / name).unlink(missing_ok=True)
             raise
-    (run_dir / run_files.STATUS).unlink(missing_ok=True)  # no earlier: a run that can't go on has ended as it had
+    (run_dir / run_layout.STATUS).unlink(missing_ok=True)  # no earlier: a run that can't go on has ended as it had
     return session

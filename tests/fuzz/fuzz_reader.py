@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 from fuzz_samples import ALGORITHMS, FORMATS, RUN_FILES, VERSION, checkpoint_of, name_of, sample, seal, trainer_of
 
+from rl_training import run_layout
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer
 from rl_training.errors import ConfigError, RLTrainingError
@@ -36,7 +37,6 @@ from rl_training.runtime.checkpoint.reading import best_path
 from rl_training.runtime.checkpoint.replay_shards import load_replay
 from rl_training.runtime.run_utils import open_training_run
 from rl_training.runtime.workflows import load_policy
-from rl_training.tracking import run_files
 from rl_training.tracking.attempts import attempts_in
 from rl_training.tracking.ended_runs import end_status
 from rl_training.tracking.shipping.line_follower import Follower
@@ -155,7 +155,7 @@ class Reader:
 
     @staticmethod
     def _metrics(run_dir: Path) -> Any:
-        lines = Follower(run_dir / run_files.METRICS, 48).read(10_000)
+        lines = Follower(run_dir / run_layout.METRICS, 48).read(10_000)
         return len(lines), count_unsent(run_dir, 48, 0)
 
     def _text(self, format: str, data: bytes) -> Any:

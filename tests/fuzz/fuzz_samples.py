@@ -13,6 +13,7 @@ import torch
 import yaml
 from fuzz_edits import Case, on_archive, on_bytes, on_values, to_json, to_tensors, to_yaml
 
+from rl_training import run_layout
 from rl_training.config.dqn import DQNConfig
 from rl_training.config.ppo import PPOConfig
 from rl_training.config.sac import SACConfig
@@ -74,12 +75,12 @@ def make_samples(root: Path) -> None:
         log = MetricLog(run.run_dir)
         TRAINERS[algo](config, run, [log]).train()
     run_dir = root / "ppo"
-    run_files.write_json(run_dir / run_files.TRACKING, describe_run(run_dir, settings("ppo", run_dir), {}))
+    run_files.write_json(run_dir / run_layout.TRACKING, describe_run(run_dir, settings("ppo", run_dir), {}))
     run_files.write_status(run_dir, "FINISHED", "completed", None)
     cursor = {"tracking_uri": "sqlite:///x.db", "run_id": "0" * 32, "offsets": {"metrics.jsonl": 0}, "points": 3}
-    run_files.write_json(run_dir / run_files.SHIPPED, {**cursor, "checkpoints": ["a"], "artifacts": {"b.png": "c"}})
+    run_files.write_json(run_dir / run_layout.SHIPPED, {**cursor, "checkpoints": ["a"], "artifacts": {"b.png": "c"}})
     address = {"run_id": "0" * 32, "experiment_id": "1", "ui": "where", "tracking_uri": "sqlite:///x.db"}
-    run_files.write_json(run_dir / run_files.MLFLOW, address)
+    run_files.write_json(run_dir / run_layout.MLFLOW, address)
     run_files.write_json(run_dir / "download.json", {"newest": True, "run_dir": str(run_dir)})
     shutil.copy(run_dir / "checkpoints" / "best.json", run_dir / "best.json")
 

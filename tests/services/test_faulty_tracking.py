@@ -16,8 +16,8 @@ from mlflow_server import Server, wait_for
 from mlflow_store import GOOD, make_run, points_of_file, stored_points, write_policy
 from shaky_proxy import ShakyProxy
 
+from rl_training import run_layout
 from rl_training.errors import TrackingError
-from rl_training.tracking import run_files
 from rl_training.tracking.mlflow_run import RunDeleted
 from rl_training.tracking.mlflow_store import connect
 from rl_training.tracking.session import TrackingSession, start_tracking
@@ -228,4 +228,4 @@ def test_a_disk_of_the_store_that_is_full_for_a_while(
     assert client.get_run(said["run_id"]).info.status == "FINISHED"
     assert stored_points(client, said["run_id"]) == points_of_file(Path(said["run_dir"]))
     assert len(points_of_file(Path(said["run_dir"]))) == 2_000
-    assert (Path(said["run_dir"]) / run_files.STATUS).exists()
+    assert (Path(said["run_dir"]) / run_layout.STATUS).exists()

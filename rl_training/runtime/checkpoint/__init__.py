@@ -5,13 +5,12 @@ removes the old ones. `ReplayStore` keeps a replay buffer in files that checkpoi
 describes the format.
 """
 
-from rl_training.runtime.checkpoint.manifest import CONFIG, FORMAT_VERSION, Manifest
+from rl_training.run_layout import CHECKPOINTS, CONFIG, checkpoint_name
+from rl_training.runtime.checkpoint.manifest import FORMAT_VERSION, Manifest
 from rl_training.runtime.checkpoint.plain_state import from_plain, policy_sha256, to_plain
 from rl_training.runtime.checkpoint.reading import (
-    CHECKPOINTS,
     Checkpoint,
     best_path,
-    checkpoint_name,
     find_checkpoint,
     has_later,
     list_checkpoints,

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing_extensions import TypedDict
 
 from rl_training.errors import CheckpointError
-from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name, open_checkpoint
+from rl_training.run_layout import checkpoint_name
+from rl_training.runtime.checkpoint import Checkpoint, open_checkpoint
 from rl_training.runtime.checkpoint.manifest import MANIFEST
 from rl_training.runtime.checkpoint.reading import write_errors
 from rl_training.security.plain_json import NotReadable, read_json

@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 
 from rl_training.errors import CheckpointError
 from rl_training.restored_state import Count
+from rl_training.run_layout import CONFIG
 from rl_training.security.plain_json import NotReadable, open_plain_file, read_json
 from rl_training.system.staged_files import FileEntry, Sha256
 
@@ -29,11 +30,7 @@ FORMAT_VERSION: Literal[1] = 1
 """The format that this version writes, and the newest that it reads."""
 
 MANIFEST = "manifest.json"
-CONFIG, POLICY, TRAINER = "config.yaml", "policy.pt", "trainer.pt"
-
-REPLAY = "replay"
-"""The key in a manifest's `extra` that lists a replay buffer's shards, and the folder that has each of them once: in
-the run's directory, and among its artifacts in MLflow."""
+POLICY, TRAINER = "policy.pt", "trainer.pt"
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _SHARD_NAME = re.compile(r"[0-9a-f]{64}\.pt")

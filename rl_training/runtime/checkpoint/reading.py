@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.errors import CheckpointError, CheckpointNotWritten
+from rl_training.run_layout import BEST, CHECKPOINTS, CONFIG, STAGING, STEP, checkpoint_name
 from rl_training.runtime.checkpoint.manifest import (
-    CONFIG,
     MANIFEST,
     POLICY,
     TRAINER,
@@ -34,12 +34,6 @@ from rl_training.security.planted_links import refuse_links
 from rl_training.system import staged_files as files
 
 logger = logging.getLogger(__name__)
-
-CHECKPOINTS = "checkpoints"
-"""The folder of a run's directory that holds its checkpoints."""
-
-BEST = "best.json"
-"""Beside the checkpoints: which of them has the best periodic evaluation."""
 
 
 @dataclass(frozen=True)
@@ -80,11 +74,6 @@ class Checkpoint:
         """
         with _verified_file(self, CONFIG) as file:
             return text_of(self.path / CONFIG, file)
-
-
-def checkpoint_name(num_timesteps: int) -> str:
-    """Returns the name of a checkpoint's directory."""
-    return f"step_{num_timesteps:012d}"
 
 
 def open_checkpoint(path: str | Path, *, policy_only: bool = False, known: Collection[str] = ()) -> Checkpoint:
@@ -143,7 +132,7 @@ def list_checkpoints(root: Path) -> tuple[list[Checkpoint], list[str]]:
     """
     found, skipped = [], []
     for path in sorted(root.iterdir()) if root.is_dir() else []:
-        if path.name.startswith(files.STAGING) and path.is_dir():
+        if path.name.startswith(STAGING) and path.is_dir():
             skipped.append(f"{path}: a save that did not end")
         elif path.is_dir() and not path.name.startswith((files.DAMAGED, ".")):
             try:
@@ -197,7 +186,7 @@ def find_checkpoint(source: str | Path, *, policy_only: bool = False) -> Checkpo
     """
     path = Path(source).absolute()  # an environment may change the working folder
     refuse_links(path)
-    if not path.is_dir() or (path / MANIFEST).exists() or path.name.startswith("step_"):
+    if not path.is_dir() or (path / MANIFEST).exists() or path.name.startswith(STEP):
         return open_checkpoint(path, policy_only=policy_only)
     root = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
     checkpoint, skipped = newest_good(root)
@@ -210,7 +199,7 @@ def find_checkpoint(source: str | Path, *, policy_only: bool = False) -> Checkpo
 
 def _nothing_good(path: Path, root: Path, skipped: list[str]) -> str:
     is_run = any((folder / CONFIG).is_file() for folder in (path, path.parent))
-    if any(not written.name.startswith(files.STAGING) for written in root.glob("*step_*")):
+    if any(not written.name.startswith(STAGING) for written in root.glob(f"*{STEP}*")):
         advice = "where the run is in MLflow, resume it by its MLflow run id; else train again with another run_dir"
         return "; ".join([f"{path} has no good checkpoint", *skipped, advice])
     if is_run:
@@ -306,7 +295,7 @@ def _verified_file(checkpoint: Checkpoint, name: str) -> Iterator[Any]:
 def newest_good_hint(root: Path) -> str:
     """Returns the end of an error's line: where the newest good checkpoint is; empty where `root` is no run's."""
     try:
-        if not any(root.glob("step_*")):
+        if not any(root.glob(f"{STEP}*")):
             return ""
         newest, _ = newest_good(root)
     except OSError:

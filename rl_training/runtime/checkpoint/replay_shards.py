@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.errors import CheckpointError
-from rl_training.runtime.checkpoint.manifest import REPLAY
-from rl_training.runtime.checkpoint.reading import CHECKPOINTS, Checkpoint, load_file, write_errors
+from rl_training.run_layout import CHECKPOINTS, REPLAY, STAGING
+from rl_training.runtime.checkpoint.reading import Checkpoint, load_file, write_errors
 from rl_training.system import staged_files as files
 from rl_training.system.durable_files import make_directory, sync_directory
 from rl_training.system.staged_files import FileEntry
@@ -188,7 +188,7 @@ class ReplayStore:
 
     def _write_shard(self, shard: _Shard) -> ShardEntry:
         tensors = {name: torch.from_numpy(array) for name, array in shard.take().items()}
-        staged = self.directory / f"{files.STAGING}{os.getpid()}-shard"
+        staged = self.directory / f"{STAGING}{os.getpid()}-shard"
         try:
             file = files.write_file(staged, lambda file: torch.save({"first": shard.first, **tensors}, file))
             path = self.directory / f"{file.sha256}.pt"

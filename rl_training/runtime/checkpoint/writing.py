@@ -15,14 +15,13 @@ import torch
 from rl_training.config.reading.yaml_text import config_hash, dump_config
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError, NumericError
+from rl_training.run_layout import BEST, CONFIG, REPLAY, checkpoint_name
 from rl_training.runs.locks import require_ours
 from rl_training.runs.versions import versions
-from rl_training.runtime.checkpoint.manifest import CONFIG, MANIFEST, POLICY, REPLAY, TRAINER, Manifest
+from rl_training.runtime.checkpoint.manifest import MANIFEST, POLICY, TRAINER, Manifest
 from rl_training.runtime.checkpoint.plain_state import first_non_finite, policy_sha256, to_plain
 from rl_training.runtime.checkpoint.reading import (
-    BEST,
     Checkpoint,
-    checkpoint_name,
     list_checkpoints,
     verified,
     write_errors,

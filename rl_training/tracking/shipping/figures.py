@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rl_training import run_layout
 from rl_training.tracking import run_files
 from rl_training.tracking.shipping.learning_curve import LearningCurve
 
@@ -35,7 +36,7 @@ class Figures:
 
     def __init__(self, run_dir: Path, title: str) -> None:
         self.curve = LearningCurve()
-        self._artifacts, self._title = run_dir / run_files.ARTIFACTS, title
+        self._artifacts, self._title = run_dir / run_layout.ARTIFACTS, title
         self._curve_drawn = -CURVE_SECONDS
         self._evaluation_drawn = 0
 
@@ -54,7 +55,7 @@ class Figures:
             logger.warning("a picture could not be drawn: %s", error)
 
     def _draw_evaluation(self) -> None:
-        path = self._artifacts / run_files.HELD_OUT
+        path = self._artifacts / run_layout.HELD_OUT
         written = path.stat().st_mtime_ns if path.exists() else 0
         if written == self._evaluation_drawn:
             return

@@ -18,6 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rl_training.run_layout import MODEL_QUEUE, STEP
 from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name, open_checkpoint
 from rl_training.system.durable_files import make_directory, sync_directory
 from rl_training.tracking.checkpoint_sources import CHECKPOINT_TAG
@@ -39,9 +40,6 @@ logger = logging.getLogger(__name__)
 RANKED_BY = "eval/return_mean"
 """The metric that is put on a checkpoint's model."""
 
-QUEUE = ".models"
-"""Folder of a run's directory: the policies of checkpoints that were sent, until their models are made."""
-
 POLICY_SHA256 = "policy_sha256"
 REGISTERED = "mlflow.modelVersions"
 """Tags of a model: its policy, and MLflow's own, which names the registered versions that are made of it."""
@@ -60,7 +58,7 @@ def queue_model(run_dir: Path, staged: Path) -> None:
     for path in staged.iterdir():
         if path.name not in SERVED:
             path.unlink()
-    queued = run_dir / QUEUE / staged.name
+    queued = run_dir / MODEL_QUEUE / staged.name
     shutil.rmtree(queued, ignore_errors=True)
     make_directory(queued.parent)
     sync_directory(staged)
@@ -70,7 +68,7 @@ def queue_model(run_dir: Path, staged: Path) -> None:
 
 def queued_models(run_dir: Path) -> list[Path]:
     """Returns what is queued, the oldest checkpoint first."""
-    return sorted((run_dir / QUEUE).glob("step_*"))
+    return sorted((run_dir / MODEL_QUEUE).glob(f"{STEP}*"))
 
 
 def send_model(

@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rl_training import run_layout
 from rl_training.errors import TrackingError
-from rl_training.runs.metadata import METADATA, read_metadata
+from rl_training.runs.metadata import read_metadata
 from rl_training.tracking import run_files
 from rl_training.tracking.attempts import attempt_of, begin_attempt, require_newest
 from rl_training.tracking.metric_log import DIFFERENCE
@@ -51,7 +52,7 @@ BATCH = 1_000
 """Points in one request, about: MLflow's own limit."""
 
 
-PICTURES = (CURVE, HISTOGRAM, run_files.EPISODE)
+PICTURES = (CURVE, HISTOGRAM, run_layout.EPISODE)
 """Artifacts that the description on the run's page shows, in this order."""
 
 
@@ -81,12 +82,12 @@ class Shipment:
 
     def __init__(self, run_dir: Path, tracking_uri: str) -> None:
         self.run_dir, self.uri = run_dir, tracking_uri
-        description = run_files.read_json(run_dir / run_files.TRACKING, Description)
+        description = run_files.read_json(run_dir / run_layout.TRACKING, Description)
         if description is None:
-            if not (run_dir / METADATA).exists():
+            if not (run_dir / run_layout.METADATA).exists():
                 raise TrackingError(f"{run_dir} holds no run; expected a run's directory")
-            if (run_dir / run_files.TRACKING).exists():
-                raise TrackingError(f"{run_dir / run_files.TRACKING} is damaged; resuming the run writes it again")
+            if (run_dir / run_layout.TRACKING).exists():
+                raise TrackingError(f"{run_dir / run_layout.TRACKING} is damaged; resuming the run writes it again")
             raise TrackingError(f"{run_dir} was trained untracked; a run to be sent later is started with --offline")
         self.description = description
         self.attempt = attempt_of(description)
@@ -95,7 +96,7 @@ class Shipment:
         self._figures = Figures(run_dir, description["run_name"])
         self._followers = {
             name: Follower(run_dir / name, description["total_timesteps"])
-            for name in (run_files.METRICS, run_files.SYSTEM_METRICS)
+            for name in (run_layout.METRICS, run_layout.SYSTEM_METRICS)
         }
         self._batches: dict[str, list[Point]] = {}
         self._there: dict[str, int] = {}
@@ -115,10 +116,10 @@ class Shipment:
         """
         self.client: MlflowClient = connect(self.uri)
         shown = without_credentials(self.uri)
-        known = run_files.read_json(self.run_dir / run_files.MLFLOW, Address)
+        known = run_files.read_json(self.run_dir / run_layout.MLFLOW, Address)
         known_id = known["run_id"] if known is not None and known["tracking_uri"] == shown else None
         self.address = find_or_create(self.client, self.uri, self.description, known_id, new_run)
-        run_files.write_json(self.run_dir / run_files.MLFLOW, {**asdict(self.address), "tracking_uri": shown})
+        run_files.write_json(self.run_dir / run_layout.MLFLOW, {**asdict(self.address), "tracking_uri": shown})
         self.cursor: Cursor = load_cursor(self.run_dir, shown, self.address.run_id)
         return self.address
 
@@ -178,7 +179,7 @@ class Shipment:
 
     def report(self, message: str = "") -> ShipReport:
         """Returns what is in MLflow and what is not."""
-        offset = self.cursor.offsets.get(run_files.METRICS, 0)
+        offset = self.cursor.offsets.get(run_layout.METRICS, 0)
         unsent = count_unsent(self.run_dir, self.description["total_timesteps"], offset)
         return ShipReport(self.cursor.points, unsent, message, self.address.run_id)
 
@@ -237,7 +238,7 @@ class Shipment:
         for name, mark in pending_artifacts(self.run_dir, self.cursor.artifacts):
             self._require_newest()
             send_artifact(self.client, self.address.run_id, self.run_dir, name)
-            if name == METADATA:
+            if name == run_layout.METADATA:
                 mark_inexact(self.client, self.address.run_id, read_metadata(self.run_dir))
             if name in PICTURES and name not in self.cursor.artifacts:
                 set_note(self.client, self.address.run_id, self._note(name))
@@ -254,7 +255,7 @@ class Shipment:
     def _ship_model(self) -> bool:
         for queued in queued_models(self.run_dir):
             self._require_newest()
-            step = int(queued.name.removeprefix("step_"))
+            step = int(queued.name.removeprefix(run_layout.STEP))
             evaluation, dataset = self._evaluations.get(step), self.description["dataset"]
             send_model(self.client, self.address.run_id, queued, evaluation, dataset)
             return True

@@ -21,9 +21,9 @@ from typing import Any, NoReturn, TextIO
 
 from filelock import FileLock, Timeout
 
+from rl_training import run_layout
 from rl_training.errors import TrackingError
 from rl_training.runs.locks import give_away
-from rl_training.tracking import run_files
 from rl_training.tracking.attempts import RunElsewhere
 from rl_training.tracking.ended_runs import end_abandoned_runs, end_status
 from rl_training.tracking.mlflow_store import connect, explain, is_server, load_mlflow, resolve_tracking_uri
@@ -83,13 +83,13 @@ class Shipper:
 
     def __init__(self, shipment: Shipment, replies: TextIO, lifetime: Lifetime) -> None:
         self.shipment = shipment
-        self._lock_file = (shipment.run_dir / run_files.LOCK).stat()
+        self._lock_file = (shipment.run_dir / run_layout.SHIPPER_LOCK).stat()
         self._replies = replies
         self._over = lifetime.over
         self._said_end = threading.Lock()
         self._trouble, self._deleted, self._elsewhere = "", False, False
         every = interval()
-        path = shipment.run_dir / run_files.SYSTEM_METRICS
+        path = shipment.run_dir / run_layout.SYSTEM_METRICS
         self._system = SystemMetrics(path, lifetime.parent, every) if every else None
 
     def run(self) -> None:
@@ -146,7 +146,7 @@ class Shipper:
 
     def _replaced(self) -> bool:
         try:
-            return not os.path.samestat(self._lock_file, (self.shipment.run_dir / run_files.LOCK).stat())
+            return not os.path.samestat(self._lock_file, (self.shipment.run_dir / run_layout.SHIPPER_LOCK).stat())
         except FileNotFoundError:
             return True
 
@@ -194,11 +194,11 @@ def main(run_dir: Path, replies: TextIO) -> int:
     """
     late = f"no answer within {DRAIN_SECONDS:.0f} s of the end of training"
     lifetime = Lifetime(lambda: refuse(replies, late, server=True))
-    lock = FileLock(run_dir / run_files.LOCK)
+    lock = FileLock(run_dir / run_layout.SHIPPER_LOCK)
     try:
         lock.acquire(timeout=LOCK_SECONDS)
     except Timeout:
-        return refuse(replies, f"another process is sending {run_dir} to MLflow (it holds {run_files.LOCK})")
+        return refuse(replies, f"another process is sending {run_dir} to MLflow (it holds {run_layout.SHIPPER_LOCK})")
     with lock:
         load_mlflow()
         say(replies, LOADED)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from rl_training import run_layout
 from rl_training.errors import TrackingError
 from rl_training.security.planted_links import refuse_links
 from rl_training.tracking import run_files
@@ -40,7 +41,7 @@ def sync(run_dir: str | Path, *, tracking_uri: str | None = None, new_run: bool 
     refuse_links(run_dir)
     shipment = Shipment(run_dir, store_of_run(run_dir, tracking_uri))
     try:
-        with FileLock(run_dir / run_files.LOCK, timeout=0):
+        with FileLock(run_dir / run_layout.SHIPPER_LOCK, timeout=0):
             return _send(shipment, new_run)
     except Timeout:
         raise TrackingError(f"another process is sending {run_dir} to MLflow; let it end, then try again") from None
@@ -55,7 +56,7 @@ def _send(shipment: Shipment, new_run: bool) -> ShipReport:
         where = without_credentials(shipment.uri)
         raise TrackingError(f"MLflow at {where} can't be used: {explain(error, shipment.uri)}") from None
     run_dir = shipment.run_dir
-    going_on = not (run_dir / run_files.STATUS).exists() and trainer_is_alive(shipment.description)
+    going_on = not (run_dir / run_layout.STATUS).exists() and trainer_is_alive(shipment.description)
     tries = 0
     while True:
         try:
@@ -75,7 +76,7 @@ def _send(shipment: Shipment, new_run: bool) -> ShipReport:
 
 def store_of_run(run_dir: Path, tracking_uri: str | None) -> str:
     """Returns the store of a run: the one given, else where the run is, else as `resolve_tracking_uri` does."""
-    known = run_files.read_json(run_dir / run_files.MLFLOW, Address)
+    known = run_files.read_json(run_dir / run_layout.MLFLOW, Address)
     chosen = resolve_tracking_uri(tracking_uri)
     if tracking_uri is not None or known is None or without_credentials(chosen) == known["tracking_uri"]:
         return chosen

@@ -6,6 +6,7 @@ import logging
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from rl_training import run_layout
 from rl_training.tracking import run_files
 from rl_training.tracking.record_forms import Shipped
 from rl_training.tracking.shipping.line_follower import Follower, line_before, mark_of
@@ -39,7 +40,7 @@ class Cursor:
             sync: Whether to bring it to disk. What it says of metrics is checked when it is read, and costs little to
                 find out again; checkpoints would be sent again.
         """
-        run_files.write_json(run_dir / run_files.SHIPPED, asdict(self), sync=sync)
+        run_files.write_json(run_dir / run_layout.SHIPPED, asdict(self), sync=sync)
 
 
 def load_cursor(run_dir: Path, tracking_uri: str, run_id: str) -> Cursor:
@@ -47,7 +48,7 @@ def load_cursor(run_dir: Path, tracking_uri: str, run_id: str) -> Cursor:
 
     After a power cut the metrics file may end before what was sent of it, and go on there with other lines.
     """
-    saved = run_files.read_json(run_dir / run_files.SHIPPED, Shipped)
+    saved = run_files.read_json(run_dir / run_layout.SHIPPED, Shipped)
     if saved is None or (saved["tracking_uri"], saved["run_id"]) != (tracking_uri, run_id):
         return Cursor(tracking_uri, run_id)
     cursor = Cursor(**saved)
@@ -70,7 +71,7 @@ def count_unsent(run_dir: Path, total_timesteps: int, offset: int) -> int:
         total_timesteps: The run's length, for thinning.
         offset: Bytes of the file that were sent.
     """
-    follower = Follower(run_dir / run_files.METRICS, total_timesteps)
+    follower = Follower(run_dir / run_layout.METRICS, total_timesteps)
     count = 0
     while lines := follower.read(most=10_000):
         count += sum(len(line.points) for line in lines if line.end > offset)

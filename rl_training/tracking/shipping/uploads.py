@@ -9,17 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl_training.runtime.checkpoint.manifest import MANIFEST, REPLAY, is_shard
-from rl_training.tracking import run_files
+from rl_training import run_layout
+from rl_training.runtime.checkpoint.manifest import MANIFEST, is_shard
 from rl_training.tracking.shipping.local_artifacts import sync_stored
 from rl_training.tracking.shipping.logged_models import queue_model
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-TOP_LEVEL = ("config.yaml", "metadata.json", "checkpoints/best.json")
+TOP_LEVEL = (run_layout.CONFIG, run_layout.METADATA, f"{run_layout.CHECKPOINTS}/{run_layout.BEST}")
 """Files outside of `artifacts/` that go too. The last names the checkpoint with the best periodic evaluation."""
-STAGING = ".shipping"
 
 
 def pending_artifacts(run_dir: Path, sent: dict[str, str]) -> Iterator[tuple[str, str]]:
@@ -29,7 +28,7 @@ def pending_artifacts(run_dir: Path, sent: dict[str, str]) -> Iterator[tuple[str
         run_dir: The run's directory.
         sent: Fingerprints of the files that MLflow has, by name.
     """
-    root = run_dir / run_files.ARTIFACTS
+    root = run_dir / run_layout.ARTIFACTS
     candidates = [(name, run_dir / name) for name in TOP_LEVEL]
     candidates += [(path.relative_to(root).as_posix(), path) for path in sorted(root.rglob("*"))]
     for name, path in candidates:
@@ -43,7 +42,7 @@ def pending_artifacts(run_dir: Path, sent: dict[str, str]) -> Iterator[tuple[str
 
 def send_artifact(client: MlflowClient, run_id: str, run_dir: Path, name: str) -> None:
     """Sends one file that `pending_artifacts` named."""
-    path = run_dir / name if name in TOP_LEVEL else run_dir / run_files.ARTIFACTS / name
+    path = run_dir / name if name in TOP_LEVEL else run_dir / run_layout.ARTIFACTS / name
     folder = Path(name).parent.as_posix()
     client.log_artifact(run_id, str(path), None if folder == "." else folder)
     sync_stored(client.get_run(run_id).info.artifact_uri, [name])
@@ -51,7 +50,7 @@ def send_artifact(client: MlflowClient, run_id: str, run_dir: Path, name: str) -
 
 def pending_checkpoints(run_dir: Path, sent: list[str]) -> list[Path]:
     """Returns the finished checkpoints that MLflow does not have, by name."""
-    found = sorted((run_dir / run_files.CHECKPOINTS).glob("step_*"))
+    found = sorted((run_dir / run_layout.CHECKPOINTS).glob(f"{run_layout.STEP}*"))
     return [path for path in found if (mark := fingerprint(path)) is not None and mark not in sent]
 
 
@@ -74,7 +73,7 @@ def send_checkpoint(client: MlflowClient, run_id: str, run_dir: Path, checkpoint
     Returns:
         Whether it was sent; False where it was pruned before.
     """
-    staged = run_dir / STAGING / checkpoint.name
+    staged = run_dir / run_layout.UPLOADS / checkpoint.name
     shutil.rmtree(staged.parent, ignore_errors=True)
     staged.mkdir(parents=True)
     try:
@@ -85,10 +84,10 @@ def send_checkpoint(client: MlflowClient, run_id: str, run_dir: Path, checkpoint
                 _link(path, staged / path.name)
         if not (staged / MANIFEST).exists():
             return False
-        folder = f"{run_files.CHECKPOINTS}/{checkpoint.name}"
+        folder = f"{run_layout.CHECKPOINTS}/{checkpoint.name}"
         sent = []
         for path in sorted(staged.iterdir(), key=lambda path: (path.name == MANIFEST, not is_shard(path.name))):
-            place = REPLAY if is_shard(path.name) else folder
+            place = run_layout.REPLAY if is_shard(path.name) else folder
             client.log_artifact(run_id, str(path), place)
             sent.append(f"{place}/{path.name}")
         sync_stored(client.get_run(run_id).info.artifact_uri, sent)
@@ -102,7 +101,7 @@ def send_checkpoint(client: MlflowClient, run_id: str, run_dir: Path, checkpoint
 
 def _stored_shards(client: MlflowClient, run_id: str) -> dict[str, int | None]:
     """Returns the size of each shard that MLflow has, by name."""
-    return {Path(entry.path).name: entry.file_size for entry in client.list_artifacts(run_id, REPLAY)}
+    return {Path(entry.path).name: entry.file_size for entry in client.list_artifacts(run_id, run_layout.REPLAY)}
 
 
 def _link(source: Path, target: Path) -> None:

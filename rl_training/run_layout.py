@@ -1,0 +1,78 @@
+"""The names of everything that a run directory contains.
+
+`docs/checkpoints.md` shows the tree. What is inside a checkpoint is named in `runtime/checkpoint/manifest.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+CONFIG = "config.yaml"
+"""The resolved settings, in the run directory and in each checkpoint."""
+METADATA = "metadata.json"
+"""The run's identity, versions, commit and command."""
+
+CHECKPOINTS = "checkpoints"
+"""The folder of checkpoints."""
+STEP = "step_"
+"""Prefix of a checkpoint's directory in `CHECKPOINTS`; the step follows."""
+BEST = "best.json"
+"""In `CHECKPOINTS`: which checkpoint has the best periodic evaluation."""
+REPLAY = "replay"
+"""The folder of the replay buffer's shards, and the key that lists them in a manifest's `extra`."""
+STAGING = ".tmp-"
+"""Prefix of a file or directory that is being written or removed; the id of the process that does so follows."""
+
+METRICS = "metrics.jsonl"
+"""Every metric of the run; MLflow holds a thinned copy."""
+SYSTEM_METRICS = "system_metrics.jsonl"
+"""The load of the machine, if that is logged; same form as `METRICS`."""
+TRACKING = "tracking.json"
+"""What the shipper has to know about the run: experiment, name, parameters, tags."""
+MLFLOW = "mlflow.json"
+"""Where the run is in MLflow."""
+SHIPPED = "shipped.json"
+"""How much of the run is in MLflow."""
+STATUS = "status.json"
+"""How the run ended; missing while it is training."""
+
+ARTIFACTS = "artifacts"
+"""The folder whose files all go to MLflow under the same names."""
+EVALUATIONS = "evaluations"
+"""In `ARTIFACTS`: the folder of periodic evaluations with their episodes."""
+HELD_OUT = "evaluation.json"
+"""In `ARTIFACTS`: the held-out evaluation with all its episodes."""
+EPISODE = "evaluation_episode.gif"
+"""In `ARTIFACTS`: the first of those episodes as a film."""
+
+RUN_LOCK = "training.lock"
+"""Held while the run trains."""
+SHIPPER_LOCK = "shipper.lock"
+"""Held by the process that sends the run to MLflow."""
+SHIPPER_LOG = "shipper.log"
+"""What that process prints."""
+MODEL_QUEUE = ".models"
+"""The folder of uploaded checkpoints whose logged models have yet to be made."""
+UPLOADS = ".shipping"
+"""The folder that keeps the files of a checkpoint while they are uploaded."""
+
+FOLDERS = (CHECKPOINTS, REPLAY, ARTIFACTS, MODEL_QUEUE, UPLOADS)
+"""Every folder of a run directory."""
+FILES = (
+    CONFIG, METADATA, METRICS, SYSTEM_METRICS, TRACKING, MLFLOW, SHIPPED, STATUS, RUN_LOCK, "training.holder",
+    SHIPPER_LOCK, "shipper.holder", SHIPPER_LOG,
+)  # fmt: skip
+"""Every file of a run directory, those in folders aside."""
+
+
+def checkpoint_name(num_timesteps: int) -> str:
+    """Returns the name of a checkpoint's directory."""
+    return f"{STEP}{num_timesteps:012d}"
+
+
+def find_run_directory(path: str | Path) -> Path:
+    """Returns the absolute run directory of a checkpoint, of a folder of checkpoints, or of itself."""
+    path = Path(os.path.abspath(path))  # noqa: PTH100, because `..` must go and links must stay
+    folder = path if path.name == CHECKPOINTS else path.parent
+    return folder.parent if folder.name == CHECKPOINTS else path
