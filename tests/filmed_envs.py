@@ -31,7 +31,7 @@ class Filmed(gym.Env):
 
 class Hangs(Filmed):
     def render(self):
-        time.sleep(60)
+        time.sleep(600)
 
 
 class Dies(Filmed):

@@ -8,6 +8,7 @@ from typing import Any
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
+from waiting import LIMIT
 
 TINY: dict[str, Any] = {
     "algo": "ppo",
@@ -62,7 +63,7 @@ def events(name: str, resource_id: str, *, expected: int) -> list[dict[str, Any]
     return eventually(read, lambda found: len(found) >= expected)
 
 
-def eventually(read: Callable[[], Any], enough: Callable[[Any], bool], seconds: float = 20.0) -> Any:
+def eventually(read: Callable[[], Any], enough: Callable[[Any], bool], seconds: float = LIMIT) -> Any:
     deadline = time.monotonic() + seconds
     while not enough(value := read()) and time.monotonic() < deadline:
         time.sleep(0.2)

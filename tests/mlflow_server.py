@@ -5,15 +5,9 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-
-def wait_for(condition, seconds):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.2)
+from waiting import wait_for
 
 
 def free_port():
@@ -41,7 +35,7 @@ class Server:
             env={**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"},
             start_new_session=True,
         )
-        wait_for(self.answers, 120)
+        wait_for(self.answers)
 
     def answers(self) -> bool:
         with socket.socket() as probe:

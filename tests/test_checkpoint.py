@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from checkpoint_examples import CONFIG, policy_state, trainer_state, write
+from waiting import LIMIT
 
 from rl_training.config.reading.yaml_text import config_hash
 from rl_training.errors import CheckpointError, CheckpointNotWritten, NumericError
@@ -192,7 +193,7 @@ def test_a_write_that_fails_is_one_line_and_leaves_what_was_there(tmp_path: Path
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=LIMIT,
     )
     assert (
         done.stdout.splitlines()
@@ -264,7 +265,7 @@ for moment in range(1, 100):
 def test_killed_at_any_moment_of_a_save_whatever_has_a_final_name_is_whole(tmp_path: Path) -> None:
     """SIGKILL at the first, second, ... file operation of a save that replaces a checkpoint of its step."""
     script = KILLED.format(root=str(ROOT), tests=str(ROOT / "tests"))
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=120, check=True)
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=LIMIT, check=True)
     moments = sorted(tmp_path.iterdir(), key=lambda path: int(path.name))
     assert 15 < len(moments) < 100
     policies = []

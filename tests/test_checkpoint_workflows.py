@@ -12,6 +12,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from waiting import LIMIT
 
 from rl_training.config.ppo import PPOConfig
 from rl_training.errors import CheckpointError, ConfigError, UserError
@@ -133,7 +134,7 @@ def test_an_environment_of_a_plug_in_is_found_by_a_fresh_process(tmp_path: Path)
     """The checkpoint holds the id with its module; the environment's limit of 25 steps holds."""
     _, result = train(tmp_path / "run", env_id="trialplug:trialplug/Walk-v0")
     done = subprocess.run(
-        [sys.executable, "-c", FRESH, str(result.run_dir)], capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", FRESH, str(result.run_dir)], capture_output=True, text=True, check=True, timeout=LIMIT
     )
     there = json.loads(done.stdout)
     assert there == evaluate_checkpoint(result.run_dir, episodes=3).to_dict()

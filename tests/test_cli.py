@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT
 
 from rl_training.cli.app import run
 from rl_training.cli.output import log_to_stderr
@@ -74,7 +75,7 @@ def own_home(tmp_path, monkeypatch) -> Path:
 def command(*words: object) -> tuple[int, str, str]:
     """Runs `rl-training` in a process of its own; returns the exit code, stdout and stderr."""
     arguments = [sys.executable, "-m", "rl_training", *map(str, words)]
-    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -355,7 +356,7 @@ def test_stopped_by_sigterm_is_75_and_resumable(config, own_home):
     assert process.stdout is not None
     line = process.stdout.readline()
     process.send_signal(signal.SIGTERM)  # while the interpreter leaves
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 75, err
     stopped = only_json(line + out)
     assert stopped["stop_reason"] == "signal"

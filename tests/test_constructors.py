@@ -7,7 +7,6 @@ import inspect
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
@@ -15,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from waiting import wait_for
 
 from rl_training.config.dqn import DQNConfig
 from rl_training.config.ppo import PPOConfig
@@ -83,10 +83,7 @@ def more_than(before: Any) -> list[Any]:
 
 
 def require_nothing_left(before: Any) -> None:
-    deadline = time.monotonic() + 30
-    while (left := more_than(before)) and time.monotonic() < deadline:
-        time.sleep(0.05)  # a thread may be on its way out
-    assert not left
+    wait_for(lambda: not more_than(before))  # a thread may be on its way out
 
 
 def trainer_of(config: TrainConfig) -> None:

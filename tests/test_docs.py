@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from cyclopts import CycloptsError
+from waiting import LIMIT
 
 from rl_training.cli.app import app
 from rl_training.experiment.loading import config_from_mapping
@@ -74,7 +75,7 @@ def test_gpu_tests_end_with_a_line_where_no_gpu_is_seen():
         env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT,
     )
     assert ended.returncode == 2
     assert re.fullmatch(r"Exit: make gpu-test needs a GPU that torch sees; torch \S+ sees none\n", ended.stderr)

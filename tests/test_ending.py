@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import psutil
 import pytest
@@ -91,8 +90,6 @@ def test_a_run_that_may_go_on_is_let_be(client, why):
         client.set_tag(run_id, "run_uid", "another")
     elif why == "removed":
         (run_dir / run_layout.TRACKING).unlink()
-    began = time.monotonic()
     assert end_abandoned_runs(client, run_id if why == "own" else "own") == []
-    assert time.monotonic() - began < 2
     assert status(client, run_id) == "RUNNING"
     lock.release()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+from waiting import LIMIT
 
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs.factory import make_vector_env
@@ -59,9 +60,8 @@ def test_nothing_is_left_after_close_not_even_the_simulator_of_an_env() -> None:
     simulators = [psutil.Process(pid) for pid in envs.call("child_pid")]
     workers = [process for process in descendants() if process not in before]
     assert len(workers) == 4  # two workers and their simulators
-    start = time.monotonic()
     envs.close()
-    assert time.monotonic() - start < 4.0
+    assert [worker.process.returncode for worker in envs._workers] == [0, 0]  # they were not killed
     assert gone(workers + simulators, 0.0)
 
 
@@ -98,11 +98,11 @@ def test_workers_end_when_their_parent_is_gone(
     workers = psutil.Process(parent.pid).children(recursive=True)
     assert len(workers) == processes
     parent.send_signal(number)
-    parent.wait(10)
+    parent.wait(LIMIT)
     # Nobody holds the parent's stdout: its end is seen at once.
     assert parent.stdout.read() == b""
     parent.stdout.close()
-    assert gone(workers, 5.0)
+    assert gone(workers, LIMIT)
 
 
 @pytest.mark.slow
@@ -112,9 +112,9 @@ def test_workers_end_with_their_parent_in_the_middle_of_a_step_that_hangs() -> N
     parent.stdout.readline()
     workers = psutil.Process(parent.pid).children(recursive=True)
     parent.kill()
-    parent.wait(10)
+    parent.wait(LIMIT)
     parent.stdout.close()
-    assert gone(workers, 8.0)
+    assert gone(workers, LIMIT)
 
 
 def test_close_kills_a_worker_that_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,9 +123,8 @@ def test_close_kills_a_worker_that_does_not_come_back(monkeypatch: pytest.Monkey
     envs.reset(seed=0)
     workers = workers_of(envs)
     envs._workers[0].ring(STEP)
-    start = time.monotonic()
     envs.close()
-    assert time.monotonic() - start < 3.0
+    assert envs._workers[0].process.returncode == -signal.SIGKILL
     assert gone(workers, 0.0)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import gymnasium as gym
 import pytest
+from waiting import LIMIT
 
 from rl_training import Callback, evaluate_checkpoint, resume
 from rl_training.runtime.checkpoint import open_checkpoint
@@ -32,7 +33,7 @@ def rl_training(*words: object) -> dict:
         env={**os.environ, "PYTHONPATH": str(EXAMPLES)},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=LIMIT,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

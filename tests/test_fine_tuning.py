@@ -11,6 +11,7 @@ import pytest
 import torch
 from case_envs.plain import Plain
 from gymnasium import spaces
+from waiting import LIMIT
 
 from rl_training.config.resume_rules import FIXED_IN_FINE_TUNING, Rule, rule_of
 from rl_training.errors import CheckpointError, ConfigError
@@ -204,7 +205,7 @@ def test_a_checkpoint_without_training_state_serves_for_fine_tuning_only(tmp_pat
 def command(*words: object) -> tuple[int, str, str]:
     """Runs `rl-training` in a process of its own; returns the exit code, stdout and stderr."""
     arguments = [sys.executable, "-m", "rl_training", *map(str, words)]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=180)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=LIMIT)
     return done.returncode, done.stdout, done.stderr
 
 

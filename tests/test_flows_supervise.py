@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import LIMIT
 
 from rl_training.config.settings import TrainConfig
 from rl_training.flows import supervised_training as module
@@ -76,10 +77,8 @@ def test_work_that_does_not_stop_is_left_behind_after_its_time(monkeypatch: pyte
     def cancel() -> None:
         raise Cancel
 
-    started = time.monotonic()
-    with pytest.raises(Cancel):
+    with pytest.raises(Cancel):  # and does not wait for the work, which waits for this test
         supervise(release.wait, stop=StopFlag(), meanwhile=cancel)
-    assert time.monotonic() - started < 2.0
     release.set()
 
 
@@ -159,7 +158,7 @@ def test_a_signal_stops_a_flow_of_the_command_line_resumably(
         if "evaluation mean" in line:
             break
     os.killpg(process.pid, number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 75, "".join([*told, err])
     assert "Traceback" not in "".join([*told, err])
     summary = json.loads(out.splitlines()[-1])

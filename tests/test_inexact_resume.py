@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import LIMIT
 
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime.callbacks import Callback, TrainerState
@@ -61,7 +62,7 @@ def test_fresh_episodes_are_on_record_wherever_one_may_look(client, tmp_path: Pa
 
     def command(*words: object) -> tuple[dict[str, Any], str]:
         arguments = [sys.executable, "-m", "rl_training", *map(str, words), "--json"]
-        done = subprocess.run(arguments, capture_output=True, text=True, timeout=180)
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=LIMIT)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout), done.stderr
 

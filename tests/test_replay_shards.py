@@ -18,6 +18,7 @@ import torch
 from checkpoint_examples import CONFIG, policy_state
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from waiting import LIMIT
 
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.errors import CheckpointError, CheckpointNotWritten
@@ -261,7 +262,7 @@ def test_a_step_waits_until_what_it_overwrites_is_taken_out_of_the_ring(tmp_path
     training.start()
     assert not there_is_room.wait(0.1)
     assert [(entry.first, entry.count) for entry in write()] == [(0, 12)]
-    assert there_is_room.wait(10)
+    assert there_is_room.wait(LIMIT)
     training.join()
     play(buffer, 1)
     store.make_room(buffer)  # the second row of what is written
@@ -317,7 +318,7 @@ sys.addaudithook(hook)
 def audited(code: str, *arguments: Path) -> str:
     script = AUDITED.format(root=str(ROOT), tests=str(ROOT / "tests")) + code
     command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT).stdout
 
 
 def test_a_save_opens_no_shard_that_is_there_already(tmp_path: Path) -> None:
@@ -440,7 +441,7 @@ def test_saving_and_loading_take_less_than_a_third_of_the_buffer_besides(tmp_pat
     for task in ("save", "load"):
         script = PEAK.format(root=str(ROOT), tests=str(ROOT / "tests"))
         command = [sys.executable, "-c", script, str(tmp_path), task]
-        share = float(subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout)
+        share = float(subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT).stdout)
         assert 0.95 < share < 1.3, task
 
 

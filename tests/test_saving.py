@@ -18,6 +18,7 @@ import pytest
 import torch
 from checkpoint_examples import CONFIG
 from off_policy_runs import Events, dqn
+from waiting import LIMIT, wait_for
 
 from rl_training.errors import CheckpointNotWritten, NumericError, RunTakenOver
 from rl_training.experiment.default_manager import DefaultExperimentManager
@@ -104,7 +105,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(at_fsync: Any, home: Pat
         there.extend(names(next((home / "runs").iterdir()) / "checkpoints"))
         go.set()
 
-    at_fsync(lambda: go.wait(30))
+    at_fsync(lambda: go.wait(LIMIT))
     config = dqn(**{**SMALL, "buffer_size": 200, "checkpoint": {"every": 40}, "evaluation": {"every": 999}})
     result = MANAGER.setup(config, [At(step_36=go.clear, step_76=look)]).train()
     assert [name for name in there if name.startswith("step_")] == ["step_000000000000"]
@@ -173,18 +174,11 @@ def _space() -> Iterator[None]:
     make_space()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def filled_after(trainer: Trainer, step: int) -> Callable[[], None]:
     """Returns what fills the disk once the checkpoint of a step is there, and all that comes with it."""
 
     def action() -> None:
-        until(lambda: (trainer.run.checkpoints / f"step_{step:012d}").exists())
+        wait_for(lambda: (trainer.run.checkpoints / f"step_{step:012d}").exists())
         trainer._saver._thread.submit(fill).result()
 
     return action
@@ -198,7 +192,7 @@ def test_a_disk_that_is_full_for_a_while_costs_the_checkpoints_of_that_while(cap
     trainer = MANAGER.setup(config, [actions])
 
     def empty() -> None:
-        until(lambda: trainer._saver.failed or trainer._saver._saving is None)
+        wait_for(lambda: trainer._saver.failed or trainer._saver._saving is None)
         make_space()
 
     actions.actions = {92: filled_after(trainer, 50), 180: empty}
@@ -256,7 +250,7 @@ def test_a_run_that_another_process_has_taken_over_is_not_saved(tmp_path: Path) 
     trainer = MANAGER.setup(dqn(**{**SMALL, "run_dir": run_dir, "checkpoint": {"every": 60}}), [actions])
 
     def give() -> None:
-        until(lambda: (run_dir / "checkpoints" / "step_000000000180").exists())
+        wait_for(lambda: (run_dir / "checkpoints" / "step_000000000180").exists())
         give_away(run_dir, "process 7 elsewhere")
 
     actions.actions[200] = give
@@ -292,7 +286,7 @@ class Run:
 
 def test_what_changes_after_it_was_handed_over_is_saved_as_it_was(tmp_path: Path, at_fsync: Any) -> None:
     run, go = Run(tmp_path), threading.Event()
-    at_fsync(lambda: go.wait(30))
+    at_fsync(lambda: go.wait(LIMIT))
     weights = torch.zeros(3)
     run.begin(5, weights=weights)
     weights += 1
@@ -334,7 +328,7 @@ def test_a_save_that_fails_is_known_before_the_next(tmp_path: Path) -> None:
     run = Run(tmp_path)
     with full_disk():
         run.begin(5)
-        until(lambda: run.saver.failed)
+        wait_for(lambda: run.saver.failed)
     run.begin(5)  # the same moment, which is not saved yet
     run.saver.close()
     assert run.whole == [(5, False)]

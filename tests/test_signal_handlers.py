@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT
 
 from rl_training.runs.stopping import EXIT_STOPPED
 from rl_training.system.signal_handlers import handled_by, handlers_kept, look, put_back
@@ -64,7 +65,7 @@ def test_a_signal_stops_training_although_the_environment_takes_it(
         if evaluations == 3:
             break
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == EXIT_STOPPED, "".join([*told, err])
     stopped = json.loads(out)
     assert stopped["stop_reason"] == "signal"

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import time
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -164,10 +163,8 @@ def test_a_missing_path_of_a_run_is_an_error(client, run):
 
 @pytest.mark.slow
 def test_a_server_that_is_away_is_another_error_than_no_such_run(home):
-    began = time.monotonic()
     with pytest.raises(TrackingError, match="can't be reached"):
         download_checkpoint("0" * 32, tracking_uri="http://127.0.0.1:9")
-    assert time.monotonic() - began < 30
 
 
 def test_old_downloads_are_removed(client, home, run):

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT
 
 from benchmarks.provenance import RESULTS
 from benchmarks.speed.cleanrl import flags, with_hidden
@@ -216,7 +217,7 @@ def test_with_no_contestant_left_nothing_is_written(script, tmp_path):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=LIMIT,
     )
     assert ended.returncode == 2
     assert "Stable-Baselines3 is left out: there is no " in ended.stdout

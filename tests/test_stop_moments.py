@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT
 
 from rl_training.cli.app import run
 from rl_training.runs.stopping import EXIT_STOPPED, EXIT_TERMINATED
@@ -171,7 +172,7 @@ def test_an_environment_that_hangs_does_not_keep_a_stopped_process(config):
     hang.touch()
     time.sleep(0.5)
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=15)
+    _, err = process.communicate(timeout=LIMIT)
     assert process.returncode == EXIT_STOPPED
     (run_dir,) = run_directories(config)
     newest = max((run_dir / "checkpoints").glob("step_*"))

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from waiting import LIMIT
 
 from rl_training.runs import stopping
 from rl_training.runs.stopping import StopFlag, Terminated, interrupted_by_signals, stop_on_signals
@@ -102,4 +103,4 @@ def test_training_that_does_not_hear_is_given_up(polls: bool, monkeypatch: pytes
         os.kill(os.getpid(), signal.SIGTERM)
         if polls:
             assert stop.requested
-        assert given_up.wait(1.0 if polls else 5.0) is not polls
+        assert given_up.wait(1.0 if polls else LIMIT) is not polls

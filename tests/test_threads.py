@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from threadpoolctl import threadpool_info
+from waiting import LIMIT
 
 from rl_training.networks.flat import FlatParameters
 from rl_training.networks.mlp import StackedMLP
@@ -43,7 +44,7 @@ def test_many_threads_are_one_more_for_networks() -> None:
 
 
 def test_side_by_side_means_at_the_same_time_and_an_error_is_raised_when_all_have_ended() -> None:
-    meeting, ended = threading.Barrier(2, timeout=10), []
+    meeting, ended = threading.Barrier(2, timeout=LIMIT), []
 
     def meet() -> None:
         meeting.wait()  # which one alone would never leave

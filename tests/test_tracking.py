@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from mlflow_server import Server, free_port, wait_for
+from mlflow_server import Server, free_port
 from mlflow_store import (
     GOOD,
     NETWORK,
@@ -28,6 +28,7 @@ from mlflow_store import (
     stored_points,
     tracked_run,
 )
+from waiting import LIMIT, wait_for
 
 from rl_training import run_layout
 from rl_training.errors import TrackingError, UserError
@@ -106,12 +107,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_run_whose_process_is_killed_is_marked_and_complete(client):
     run_dir, _ = make_run()
     killed = subprocess.run([sys.executable, "-c", KILLED_RUN, str(run_dir)], stdout=subprocess.PIPE, text=True)
-    died = time.monotonic()
     assert killed.returncode == -signal.SIGKILL
     run_id = run_files.read_json(run_dir / run_layout.MLFLOW)["run_id"]
     pid = int(killed.stdout)
-    wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, 20)
-    assert time.monotonic() - died < 16
+    wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     run = client.get_run(run_id)
     assert (run.info.status, run.data.tags["stop_reason"]) == ("KILLED", "killed")
     assert stored_points(client, run_id) == points_of_file(run_dir)
@@ -193,13 +192,13 @@ def test_a_server_that_goes_away_loses_and_doubles_nothing(server, home):
         return "train/loss" in client.get_run(session.run_id).data.metrics
 
     def log(start, stop):
-        began = time.monotonic()
+        session._process.send_signal(signal.SIGSTOP)  # training doesn't wait for the process that asks MLflow
         for step in range(start, stop, 500):
             session.log(step, {"train/loss": step / 3, "rollout/episode_return_mean": float(step)}, "update")
-        assert time.monotonic() - began < 2  # nothing waits for MLflow
+        session._process.send_signal(signal.SIGCONT)
 
     log(0, 20_000)
-    wait_for(held, 30)
+    wait_for(held)
     assert session.ui.startswith(f"{server.uri}/#/experiments/")
 
     server.stop()
@@ -210,18 +209,16 @@ def test_a_server_that_goes_away_loses_and_doubles_nothing(server, home):
     (checkpoint / "manifest.json").write_text("{}")
     time.sleep(2)
     server.start()  # back in mid-run
-    wait_for(lambda: stored_points(client, session.run_id) == points_of_file(run_dir), 60)
-    wait_for(lambda: len(client.list_artifacts(session.run_id, "checkpoints/step_000000040000")) == 2, 30)
+    wait_for(lambda: stored_points(client, session.run_id) == points_of_file(run_dir))
+    wait_for(lambda: len(client.list_artifacts(session.run_id, "checkpoints/step_000000040000")) == 2)
 
     server.stop()
     log(40_000, 60_000)
-    ended = time.monotonic()
     report = session.finish("KILLED", stop_reason="signal", wait=1.0)
-    assert time.monotonic() - ended < 3
+    assert session._process.poll() is None  # it still tries to reach the server
     assert report.unsent == 80
     assert f"`rl-training sync {run_dir}` sends the rest" in report.message
-    session._process.wait(timeout=20)  # outlives training by 15 s at most
-    assert time.monotonic() - ended < 18
+    session._process.wait(timeout=LIMIT)  # it gives up after 15 s
     server.start()  # back after the end
     report = sync(run_dir)  # knows by itself where the run is
     assert (report.run_id, report.unsent, report.message) == (session.run_id, 0, "")
@@ -260,7 +257,7 @@ def test_the_pages_of_a_server_show_the_pictures_of_a_run(server, home):
     run_id = ship_all(run_dir, uri=server.uri).address.run_id
     note = connect(server.uri).get_run(run_id).data.tags["mlflow.note.content"]
     (address,) = re.findall(r"!\[evaluation_histogram.png\]\((.*?)\)", note)
-    with urllib.request.urlopen(f"{server.uri}/{address}", timeout=60) as answer:
+    with urllib.request.urlopen(f"{server.uri}/{address}", timeout=LIMIT) as answer:
         assert answer.headers["Content-Type"] == "image/png"
         assert answer.read() == (run_dir / "artifacts" / "evaluation_histogram.png").read_bytes()
 
@@ -292,10 +289,8 @@ def test_a_server_that_is_away_at_the_start_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
     run_dir, config = make_run()
     uri = f"http://somebody:hunter2@127.0.0.1:{free_port()}"
-    began = time.monotonic()
     with pytest.raises(TrackingError) as caught:
         start_tracking(run_dir, config, tracking_uri=uri)
-    assert time.monotonic() - began < 30
     message = str(caught.value)
     assert without_credentials(uri) in message
     assert "hunter2" not in message
@@ -329,10 +324,8 @@ def test_a_server_that_hangs_at_the_start_is_an_error(tmp_path, monkeypatch):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        began = time.monotonic()
         with pytest.raises(TrackingError, match="no answer in time"):
             start_tracking(run_dir, config, tracking_uri=f"http://127.0.0.1:{listener.getsockname()[1]}")
-    assert time.monotonic() - began < 30
 
 
 def test_addresses(tmp_path, monkeypatch):

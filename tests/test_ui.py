@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import psutil
 import pytest
+from waiting import LIMIT
 
 from rl_training import run_layout
 from rl_training.cli.app import run
@@ -76,7 +77,7 @@ def ask(pages: Pages, method: str, path: str, headers: dict[str, str] | None = N
     """The status and the content of an answer; `{secret}` and `{port}` are filled in."""
     known = {"secret": pages.secret, "port": pages.port}
     sent = {name: value.format(**known) for name, value in (headers or {}).items()}
-    connection = http.client.HTTPConnection("127.0.0.1", pages.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", pages.port, timeout=LIMIT)
     try:
         connection.request(method, path.format(**known), body and json.dumps(body), sent)
         answer = connection.getresponse()
@@ -156,7 +157,7 @@ def test_a_link_that_nobody_can_read_is_a_one_line_error(stdout: str, pages: Pag
         env={**os.environ, "RL_TRAINING_HOME": str(pages.home)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=LIMIT,
         check=False,
     )
     assert done.returncode == 1
@@ -170,7 +171,7 @@ def test_a_signal_ends_it_in_order(pages: Pages) -> None:
         asking.sendall(f"POST /{pages.secret}/graphql HTTP/1.1\r\nHost: 127.0.0.1:{pages.port}\r\n".encode())
         asking.sendall(b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n")
         pages.process.send_signal(signal.SIGINT)
-        out, err = pages.process.communicate(timeout=60)
+        out, err = pages.process.communicate(timeout=LIMIT)
     assert (pages.process.returncode, out, err) == (0, "", "for you alone, until Ctrl-C\n")
 
 

@@ -84,10 +84,10 @@ class Prints(Plain):
 
 
 class HangsInStep(Plain):
-    """A step takes two minutes."""
+    """A step takes ten minutes."""
 
     def step(self, action: Any) -> Any:
-        time.sleep(120)
+        time.sleep(600)
         return super().step(action)
 
 
@@ -150,11 +150,11 @@ class HangsBeside(Plain):
 
 
 class SpawnsChild(SlowStep):
-    """Starts a process, as an external simulator would be; `close` ends it, and it ends by itself after 120 s."""
+    """Starts a process, as an external simulator would be; `close` ends it, and it ends by itself after ten minutes."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
+        self.child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 
     def child_pid(self) -> int:
         return self.child.pid

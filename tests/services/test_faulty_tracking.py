@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mlflow_server import Server, wait_for
+from mlflow_server import Server
 from mlflow_store import GOOD, make_run, points_of_file, stored_points, write_policy
 from shaky_proxy import ShakyProxy
+from waiting import wait_for
 
 from rl_training import run_layout
 from rl_training.errors import TrackingError

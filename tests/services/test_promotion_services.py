@@ -14,8 +14,9 @@ from pathlib import Path
 import mlflow
 import numpy as np
 import pytest
-from mlflow_server import Server, free_port, wait_for
+from mlflow_server import Server, free_port
 from mlflow_store import GOOD, WEAK, run_with_policy
+from waiting import wait_for
 
 from benchmarks.promotion.promotion_pairs import compete, holds
 from rl_training.api.promotion import promote_candidate
