@@ -11,9 +11,9 @@ from rl_training.experiment.loading import config_from_mapping
 from rl_training.runtime.checkpoint import Checkpoint, write_best, write_checkpoint
 from rl_training.runtime.run_utils import create_training_run
 from rl_training.system.paths import embedded_tracking_uri
-from rl_training.tracking import run_files
+from rl_training.tracking import json_files
 from rl_training.tracking.run_description import describe_run
-from rl_training.tracking.shipping.line_follower import Follower
+from rl_training.tracking.shipping.metrics_reader import MetricsReader
 from rl_training.tracking.shipping.shipment import Shipment
 
 
@@ -28,7 +28,7 @@ def make_run(**settings):
 def tracked_run(own_tags=None, **settings):
     """Makes a run's directory as tracking starts in it; returns it."""
     run_dir, config = make_run(**settings)
-    run_files.write_json(run_dir / run_layout.TRACKING, describe_run(run_dir, config, own_tags or {}))
+    json_files.write_json(run_dir / run_layout.TRACKING, describe_run(run_dir, config, own_tags or {}))
     return run_dir
 
 
@@ -36,10 +36,10 @@ def of_another_machine(run_dir, config):
     """Makes a directory in which a run goes on from step 200, as after a download to another machine; returns it."""
     elsewhere, _ = make_run(**config)
     shutil.copy(run_dir / "metadata.json", elsewhere)
-    description = run_files.read_json(run_dir / run_layout.TRACKING)
+    description = json_files.read_json(run_dir / run_layout.TRACKING)
     description["process"] |= {"host": "another-machine", "created": description["process"]["created"] + 1}
     description["from_step"] = 200
-    run_files.write_json(elsewhere / run_layout.TRACKING, description)
+    json_files.write_json(elsewhere / run_layout.TRACKING, description)
     return elsewhere
 
 
@@ -54,7 +54,7 @@ def ship_all(run_dir, status=None, uri=None, **options) -> Shipment:
 
 def points_of_file(run_dir, total_timesteps=100_000) -> set[tuple[str, int, float, int]]:
     """Returns (name, step, value, milliseconds) of every point of a run's metrics file that MLflow shall hold."""
-    lines = Follower(run_dir / run_layout.METRICS, total_timesteps).read(most=10**9)
+    lines = MetricsReader(run_dir / run_layout.METRICS, total_timesteps).read(most=10**9)
     return {(p.key, p.step, p.value, p.timestamp) for line in lines for p in line.points}
 
 
@@ -103,7 +103,7 @@ def write_policy(run_dir, step: int, gains: tuple[float, float]) -> Checkpoint:
     return write_checkpoint(
         run_dir / "checkpoints",
         config=config,
-        run_uid=run_files.read_json(run_dir / "metadata.json")["run_uid"],
+        run_uid=json_files.read_json(run_dir / "metadata.json")["run_uid"],
         algorithm="ppo",
         num_timesteps=step,
         policy=policy,

@@ -8,13 +8,13 @@ from mlflow_store import of_another_machine, ship_all, stored_points, tracked_ru
 from rl_training import run_layout
 from rl_training.errors import NoProgress, RunTakenOver
 from rl_training.runs.locks import RunLock, give_away
-from rl_training.tracking import run_files
+from rl_training.tracking import json_files
 from rl_training.tracking.attempts import (
     Attempt,
-    RunElsewhere,
-    attempts_at,
+    AttemptSuperseded,
     begin_attempt,
-    find_run,
+    find_run_by_tag,
+    get_attempts,
     require_newest,
     require_progress,
 )
@@ -35,32 +35,32 @@ def log(run_dir, steps):
 def test_the_newest_attempt_has_the_run_and_is_counted(client):
     run_id = ship_all(tracked_run()).address.run_id
     for number, attempt in ((2, FIRST), (3, SECOND), (3, SECOND)):  # asking again changes nothing
-        begin_attempt(client, client.get_run(run_id), attempt, going_on=True)
+        begin_attempt(client, client.get_run(run_id), attempt, training=True)
         require_newest(client, run_id, attempt)
         assert client.get_run(run_id).data.tags["attempt"] == str(number)
-    assert attempts_at(client.get_run(run_id))[1:] == [FIRST, SECOND]
+    assert get_attempts(client.get_run(run_id))[1:] == [FIRST, SECOND]
     elsewhere = rf"run {run_id} has gone on from step 500 in process 1 on b; nothing is sent from here"
-    with pytest.raises(RunElsewhere, match=elsewhere):
+    with pytest.raises(AttemptSuperseded, match=elsewhere):
         require_newest(client, run_id, FIRST)
-    with pytest.raises(RunElsewhere):  # it had its time
-        begin_attempt(client, client.get_run(run_id), FIRST, going_on=True)
+    with pytest.raises(AttemptSuperseded):  # it had its time
+        begin_attempt(client, client.get_run(run_id), FIRST, training=True)
 
 
 def test_of_what_has_ended_the_one_that_began_last_is_the_newest(client):
     run_id = ship_all(tracked_run()).address.run_id
-    now = attempts_at(client.get_run(run_id))[-1]
-    with pytest.raises(RunElsewhere):
-        begin_attempt(client, client.get_run(run_id), FIRST, going_on=False)
-    begin_attempt(client, client.get_run(run_id), replace(FIRST, created=now.created + 1), going_on=False)
+    now = get_attempts(client.get_run(run_id))[-1]
+    with pytest.raises(AttemptSuperseded):
+        begin_attempt(client, client.get_run(run_id), FIRST, training=False)
+    begin_attempt(client, client.get_run(run_id), replace(FIRST, created=now.created + 1), training=False)
 
 
 def test_only_the_newest_attempts_are_kept_by_name(client):
     run_id = ship_all(tracked_run()).address.run_id
     for step in range(30):
-        begin_attempt(client, client.get_run(run_id), replace(FIRST, from_step=step), going_on=True)
+        begin_attempt(client, client.get_run(run_id), replace(FIRST, from_step=step), training=True)
     run = client.get_run(run_id)
     assert run.data.tags["attempt"] == "31"
-    assert [attempt.from_step for attempt in attempts_at(run)] == list(range(10, 30))
+    assert [attempt.from_step for attempt in get_attempts(run)] == list(range(10, 30))
 
 
 def test_three_attempts_at_one_step_are_enough():
@@ -76,10 +76,10 @@ def test_three_attempts_at_one_step_are_enough():
 
 def test_a_run_is_found_by_its_tag(home):
     run_dir = tracked_run({"prefect.flow_run_id": "abc"})
-    run = find_run("prefect.flow_run_id", "abc")
+    run = find_run_by_tag("prefect.flow_run_id", "abc")
     assert run is None
     run_id = ship_all(run_dir).address.run_id
-    assert find_run("prefect.flow_run_id", "abc").info.run_id == run_id
+    assert find_run_by_tag("prefect.flow_run_id", "abc").info.run_id == run_id
 
 
 def test_what_was_thought_dead_sends_nothing_once_the_run_went_on_elsewhere(client):
@@ -92,11 +92,11 @@ def test_what_was_thought_dead_sends_nothing_once_the_run_went_on_elsewhere(clie
     log(elsewhere, range(200, 500, 10))
     assert ship_all(elsewhere).address.run_id == run_id
     log(run_dir, range(300, 400, 10))
-    with pytest.raises(RunElsewhere):
+    with pytest.raises(AttemptSuperseded):
         shipment.ship()
-    with pytest.raises(RunElsewhere):
+    with pytest.raises(AttemptSuperseded):
         shipment.ship(lambda: {"status": "FAILED", "time": 1.0})
-    run_files.write_json(run_dir / run_layout.STATUS, {"status": "FAILED", "time": 1.0})
+    json_files.write_json(run_dir / run_layout.STATUS, {"status": "FAILED", "time": 1.0})
     report = sync(run_dir)
     assert report.unsent == 10
     assert "has gone on from step 200 in process" in report.message

@@ -10,7 +10,7 @@ from mlflow_store import BAD, GOOD, NETWORK, WEAK, make_run, run_with_policies, 
 from rl_training.api.promotion import promote_candidate
 from rl_training.errors import CheckpointError, ConfigError, UserError
 from rl_training.promotion.candidates import find_candidate
-from rl_training.promotion.model_registry import champion_of
+from rl_training.promotion.model_registry import get_champion
 from rl_training.system.paths import embedded_tracking_uri
 
 MODEL = "CartPole-v1"
@@ -112,4 +112,4 @@ def test_a_version_that_others_registered_is_refused(client):
     client.create_model_version("theirs", source=f"file://{embedded_tracking_uri()}/nothing")
     with pytest.raises(CheckpointError, match="version 1 of theirs has no files that are ours"):
         promote_candidate("models:/theirs/1")
-    assert champion_of(client, "theirs") is None
+    assert get_champion(client, "theirs") is None

@@ -8,8 +8,8 @@ import pytest
 from mlflow_store import ship_all, tracked_run
 
 from rl_training import run_layout
-from rl_training.tracking import run_files
-from rl_training.tracking.mlflow_health import check_mlflow, clock_finding
+from rl_training.tracking import json_files
+from rl_training.tracking.mlflow_health import check_clock, check_mlflow
 
 
 def found(check: str, **options) -> list[str]:
@@ -25,9 +25,9 @@ def run(client):
 
 
 def lose_process(run_dir):
-    description = run_files.read_json(run_dir / run_layout.TRACKING)
+    description = json_files.read_json(run_dir / run_layout.TRACKING)
     description["process"]["created"] = 1.0  # another process has its number now
-    run_files.write_json(run_dir / run_layout.TRACKING, description)
+    json_files.write_json(run_dir / run_layout.TRACKING, description)
 
 
 def test_a_store_that_works_is_said_to_and_its_round_trip_leaves_one_run(client, run):
@@ -97,8 +97,8 @@ def test_a_server_that_is_away_is_the_only_finding(monkeypatch):
 def test_clocks_are_compared(monkeypatch, seconds, line):
     now = 1_800_000_000.5
     monkeypatch.setattr(time, "time", lambda: now)
-    assert clock_finding("the server", formatdate(now + seconds, usegmt=True)).line().startswith(line)
+    assert check_clock("the server", formatdate(now + seconds, usegmt=True)).line().startswith(line)
 
 
 def test_a_server_without_a_date_is_no_problem():
-    assert clock_finding("the server", None).status == "note"
+    assert check_clock("the server", None).status == "note"

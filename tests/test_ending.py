@@ -11,8 +11,8 @@ from filelock import FileLock
 from mlflow_store import make_run, ship_all, tracked_run
 
 from rl_training import run_layout
-from rl_training.tracking import run_files
-from rl_training.tracking.ended_runs import end_abandoned_runs
+from rl_training.tracking import json_files
+from rl_training.tracking.orphaned_runs import end_orphaned_runs
 from rl_training.tracking.session import start_tracking
 
 BOTH_KILLED = """
@@ -32,9 +32,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def describe(run_dir, **process):
-    description = run_files.read_json(run_dir / run_layout.TRACKING)
+    description = json_files.read_json(run_dir / run_layout.TRACKING)
     description["process"] |= process
-    run_files.write_json(run_dir / run_layout.TRACKING, description)
+    json_files.write_json(run_dir / run_layout.TRACKING, description)
 
 
 def run_without_process(**settings):
@@ -53,7 +53,7 @@ def test_the_next_run_ends_one_that_was_killed_with_its_shipper(client):
     run_dir, _ = make_run()
     killed = subprocess.run([sys.executable, "-c", BOTH_KILLED, str(run_dir)])
     assert killed.returncode == -signal.SIGKILL
-    run_id = run_files.read_json(run_dir / run_layout.MLFLOW)["run_id"]
+    run_id = json_files.read_json(run_dir / run_layout.MLFLOW)["run_id"]
     assert status(client, run_id) == "RUNNING"
     with start_tracking(*make_run()) as session:
         session.log(1, {"train/loss": 1.0}, "update")
@@ -68,12 +68,12 @@ def test_a_run_is_ended_once_as_its_directory_says_and_when_it_last_wrote(client
     os.utime(run_dir / run_layout.TRACKING, (1_000_000_000, 1_000_000_000))
     finished_dir, finished = run_without_process(experiment="another")
     ended = {"status": "FINISHED", "stop_reason": "completed", "error": None, "time": 7}
-    run_files.write_json(finished_dir / run_layout.STATUS, ended)
-    assert set(end_abandoned_runs(client, "own")) == {killed, finished}
+    json_files.write_json(finished_dir / run_layout.STATUS, ended)
+    assert set(end_orphaned_runs(client, "own")) == {killed, finished}
     assert (status(client, killed), status(client, finished)) == ("KILLED", "FINISHED")
     assert client.get_run(killed).info.end_time == 1_000_000_000_000
-    assert run_files.read_json(run_dir / run_layout.STATUS)["status"] == "KILLED"
-    assert end_abandoned_runs(client, "own") == []
+    assert json_files.read_json(run_dir / run_layout.STATUS)["status"] == "KILLED"
+    assert end_orphaned_runs(client, "own") == []
 
 
 @pytest.mark.parametrize("why", ["own", "alive", "sent", "elsewhere", "other run", "removed"])
@@ -90,6 +90,6 @@ def test_a_run_that_may_go_on_is_let_be(client, why):
         client.set_tag(run_id, "run_uid", "another")
     elif why == "removed":
         (run_dir / run_layout.TRACKING).unlink()
-    assert end_abandoned_runs(client, run_id if why == "own" else "own") == []
+    assert end_orphaned_runs(client, run_id if why == "own" else "own") == []
     assert status(client, run_id) == "RUNNING"
     lock.release()

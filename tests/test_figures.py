@@ -8,7 +8,7 @@ from mlflow_store import ship_all, tracked_run
 
 from rl_training import run_layout
 from rl_training.runtime.evaluation import EvaluationResult
-from rl_training.tracking import run_files
+from rl_training.tracking import json_files
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.shipping.figures import CURVE, HISTOGRAM, Figures, evaluation_histogram
 
@@ -41,7 +41,7 @@ def test_a_picture_is_drawn_when_there_is_something_new(tmp_path):
 
     figures.curve.add(10, {"rollout/episode_return_mean": 1.0})
     figures.draw(now=False)
-    run_files.write_json(artifacts / run_layout.HELD_OUT, EVALUATION.to_dict())
+    json_files.write_json(artifacts / run_layout.HELD_OUT, EVALUATION.to_dict())
     figures.draw(now=False)
     first = {name: (artifacts / name).read_bytes() for name in (CURVE, HISTOGRAM)}
     assert all(picture.startswith(b"\x89PNG") for picture in first.values())
@@ -81,8 +81,8 @@ def test_the_description_shows_the_pictures_that_are_there(client):
     ship_all(run_dir)
     assert pictures_of(client, run_id) == [CURVE]
 
-    run_files.write_json(run_dir / "artifacts" / run_layout.HELD_OUT, EVALUATION.to_dict())
-    run_files.write_bytes(run_dir / "artifacts" / run_layout.EPISODE, b"GIF89a")
+    json_files.write_json(run_dir / "artifacts" / run_layout.HELD_OUT, EVALUATION.to_dict())
+    json_files.write_bytes(run_dir / "artifacts" / run_layout.EPISODE, b"GIF89a")
     ship_all(run_dir)
     assert pictures_of(client, run_id) == [CURVE, HISTOGRAM, "evaluation_episode.gif"]
     paragraphs = note_of(client, run_id).split("\n\n")
@@ -96,7 +96,7 @@ def test_a_description_that_somebody_has_rewritten_stays(client):
     run_dir = tracked_run()
     run_id = ship_all(run_dir).address.run_id
     client.set_tag(run_id, "mlflow.note.content", "The one with the odd reward.")
-    run_files.write_json(run_dir / "artifacts" / run_layout.HELD_OUT, EVALUATION.to_dict())
+    json_files.write_json(run_dir / "artifacts" / run_layout.HELD_OUT, EVALUATION.to_dict())
     ship_all(run_dir)
     assert HISTOGRAM in {entry.path for entry in client.list_artifacts(run_id)}
     assert note_of(client, run_id) == "The one with the odd reward."
@@ -105,7 +105,7 @@ def test_a_description_that_somebody_has_rewritten_stays(client):
 def test_a_lost_message_leaves_no_picture_out(client, monkeypatch):
     run_dir = tracked_run()
     ship_all(run_dir)
-    run_files.write_json(run_dir / "artifacts" / run_layout.HELD_OUT, EVALUATION.to_dict())
+    json_files.write_json(run_dir / "artifacts" / run_layout.HELD_OUT, EVALUATION.to_dict())
     with monkeypatch.context() as patch:
         patch.setattr("rl_training.tracking.shipping.shipment.set_note", lambda *args: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -125,19 +125,19 @@ def test_a_lost_message_leaves_no_picture_out(client, monkeypatch):
 )
 def test_the_source_is_the_program(command, shown, home, monkeypatch):
     monkeypatch.setattr("sys.argv", command)
-    assert run_files.read_json(tracked_run() / run_layout.TRACKING)["tags"]["mlflow.source.name"] == shown
+    assert json_files.read_json(tracked_run() / run_layout.TRACKING)["tags"]["mlflow.source.name"] == shown
 
 
 def test_a_deployment_is_named_in_place_of_the_command_of_its_worker(home):
     run_dir = tracked_run({"prefect.deployment": "train-flow/nightly"})
-    tags = run_files.read_json(run_dir / run_layout.TRACKING)["tags"]
+    tags = json_files.read_json(run_dir / run_layout.TRACKING)["tags"]
     assert tags["mlflow.source.name"] == "train-flow nightly"
     assert "Begun by `train-flow/nightly`, in" in tags["mlflow.note.content"]
 
 
 def test_a_picture_that_can_not_be_drawn_keeps_nothing_from_being_sent(client, caplog):
     run_dir = tracked_run()
-    run_files.write_bytes(run_dir / "artifacts" / run_layout.HELD_OUT, b'{"returns": []}')
+    json_files.write_bytes(run_dir / "artifacts" / run_layout.HELD_OUT, b'{"returns": []}')
     with caplog.at_level(logging.WARNING):
         run_id = ship_all(run_dir).address.run_id
     assert "a picture could not be drawn" in caplog.text

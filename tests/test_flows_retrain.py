@@ -169,7 +169,7 @@ def test_the_command_line_says_why_it_skipped(
 def plan_for(monkeypatch: pytest.MonkeyPatch, hours: float, algo: str = "ppo", **options: Any) -> Any:
     created = (time.time() - 3600 * hours) * 1000
     champion = SimpleNamespace(name="m", version="7", creation_timestamp=created, tags={"algo": algo})
-    monkeypatch.setattr(retraining, "champion_of", lambda client, model: champion)
+    monkeypatch.setattr(retraining, "get_champion", lambda client, model: champion)
     return plan_retraining(config_from_mapping(NIGHTLY), **options)
 
 

@@ -10,7 +10,7 @@ from mlflow_store import BAD, GOOD, run_with_policy
 from rl_training.cli.app import run
 from rl_training.errors import CheckpointError, TrackingError
 from rl_training.experiment.loading import config_of_checkpoint
-from rl_training.promotion.model_registry import champion_of, get_or_register
+from rl_training.promotion.model_registry import get_champion, get_or_register
 from rl_training.promotion.promote import promote
 from rl_training.promotion.rollback import roll_back
 
@@ -101,7 +101,7 @@ def test_a_version_that_differs_is_refused_runs_nothing_and_never_becomes_champi
         assert words in errors[0], change.__name__
         assert "delete that version" in errors[0]
         assert not mark.exists()
-        assert champion_of(client, MODEL) is None
+        assert get_champion(client, MODEL) is None
         for path, data in originals.items():
             path.write_bytes(data)
         if (files / "code").exists():
@@ -118,7 +118,7 @@ def test_a_champion_before_that_was_changed_does_not_come_back(client, tmp_path)
     promote(good, config_of_checkpoint(good, {"promotion": {"episodes": 20}}), run_id=good_run)
     with pytest.raises(CheckpointError, match=r"version 1 of CartPole-v1.*can't be used: it has code"):
         roll_back(MODEL, reason="a test")
-    assert str(champion_of(client, MODEL).version) == "2"
+    assert str(get_champion(client, MODEL).version) == "2"
     assert not (tmp_path / "mark").exists()
 
 
@@ -132,7 +132,7 @@ def test_a_tag_that_somebody_has_changed_is_named_and_nobody_becomes_champion(cl
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
     assert "the tag gate.earlier_champions of version 2 of CartPole-v1 is damaged" in errors[0]
-    assert str(champion_of(client, MODEL).version) == "2"
+    assert str(get_champion(client, MODEL).version) == "2"
     client.set_model_version_tag(MODEL, "2", "gate.earlier_champions", "[]")
     client.set_model_version_tag(MODEL, "1", "gate.rolled_back", text)
     with pytest.raises(TrackingError, match=r"the tag gate\.rolled_back of version 1 of CartPole-v1 is damaged"):

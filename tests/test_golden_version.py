@@ -12,7 +12,7 @@ import pytest
 from mlflow_store import GOOD, run_with_policy
 
 from rl_training.cli.app import run
-from rl_training.promotion.model_registry import champion_of
+from rl_training.promotion.model_registry import get_champion
 from rl_training.tracking.checkpoint_sources import download_checkpoint
 
 GOLDEN = Path(__file__).parent / "golden" / "registered_format_1"
@@ -50,8 +50,8 @@ def test_it_is_fetched_judged_and_served(champion: str, capfd: pytest.CaptureFix
 def test_a_better_candidate_takes_its_place_and_a_rollback_brings_it_back(champion: str, client: Any) -> None:
     checkpoint, _ = run_with_policy(GOOD)
     assert run(["promote", str(checkpoint.path), "--set", "promotion.episodes=20"]) == 0
-    assert (str(champion_of(client, MODEL).version), client.get_model_version(MODEL, "2").tags["gate.verdict"]) == (
+    assert (str(get_champion(client, MODEL).version), client.get_model_version(MODEL, "2").tags["gate.verdict"]) == (
         "2", "PROMOTE",
     )  # fmt: skip
     assert run(["rollback", MODEL, "--reason", "a test"]) == 0
-    assert str(champion_of(client, MODEL).version) == "1"
+    assert str(get_champion(client, MODEL).version) == "1"

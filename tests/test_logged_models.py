@@ -28,8 +28,8 @@ from rl_training.promotion.model_registry import get_or_register
 from rl_training.runtime.checkpoint import open_checkpoint
 from rl_training.runtime.workflows import load_policy
 from rl_training.system.paths import embedded_tracking_uri
-from rl_training.tracking import run_files
-from rl_training.tracking.checkpoint_sources import policy_of_version
+from rl_training.tracking import json_files
+from rl_training.tracking.checkpoint_sources import download_version_policy
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.shipping.shipment import Shipment
 
@@ -199,7 +199,7 @@ def test_a_registered_model_stays_whose_version_is_not_named_on_it(client, home,
     checkpoint = write_policy(run_dir, 100, BAD)
     address = ship_all(run_dir).address
     config, uri = config_of_checkpoint(checkpoint), embedded_tracking_uri()
-    monkeypatch.setattr("rl_training.promotion.model_registry.name_version", lambda *_: None)  # killed right before
+    monkeypatch.setattr("rl_training.promotion.model_registry.link_version", lambda *_: None)  # killed right before
     version, _ = get_or_register(client, uri, "kept", checkpoint, config, address.run_id)
     (model,) = client.search_logged_models([address.experiment_id])
     assert "mlflow.modelVersions" not in model.tags
@@ -210,7 +210,7 @@ def test_a_registered_model_stays_whose_version_is_not_named_on_it(client, home,
     left = {left.artifact_location for left in client.search_logged_models([address.experiment_id])}
     assert len(left) == 2  # the registered one and the last
     assert version.source in left
-    assert policy_of_version(client, uri, version).policy_sha256 == checkpoint.policy_sha256
+    assert download_version_policy(client, uri, version).policy_sha256 == checkpoint.policy_sha256
 
 
 def test_an_evaluation_that_came_later_ranks_no_checkpoint(client, home, monkeypatch):
@@ -224,7 +224,7 @@ def test_an_evaluation_that_came_later_ranks_no_checkpoint(client, home, monkeyp
 
 def test_a_run_that_goes_on_elsewhere_has_its_checkpoints_ranked(client, run_dir, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr("rl_training.tracking.shipping.shipment.queued_models", lambda run_dir: [])  # it died before
+        patch.setattr("rl_training.tracking.shipping.shipment.list_queued_models", lambda run_dir: [])  # it died before
         address = ship_all(run_dir).address
     assert models(client, address) == []
     elsewhere = of_another_machine(run_dir, {"network": NETWORK})
@@ -237,7 +237,7 @@ def test_what_is_no_policy_is_said_and_stops_nothing(client, home, caplog):
     run_dir = tracked_run(network=NETWORK)
     checkpoint = write_policy(run_dir, 100, GOOD)
     (checkpoint.path / "policy.pt").write_bytes(b"weights")
-    run_files.write_bytes(run_dir / "artifacts" / "report.md", b"# All is well")
+    json_files.write_bytes(run_dir / "artifacts" / "report.md", b"# All is well")
     address = ship_all(run_dir).address
     assert models(client, address) == []
     assert "step_000000000100 is in MLflow without a model" in caplog.text

@@ -14,9 +14,9 @@ from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import TrainerState
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.tracking.metric_log import MetricLog
-from rl_training.tracking.mlflow_names import flatten, legal_name
-from rl_training.tracking.shipping.line_follower import Follower
-from rl_training.tracking.shipping.thinning import Thinning
+from rl_training.tracking.mlflow_names import flatten, make_legal_name
+from rl_training.tracking.shipping.metrics_reader import MetricsReader
+from rl_training.tracking.shipping.thinning import Downsampler
 
 
 def lines(run_dir: Path) -> list[dict]:
@@ -119,7 +119,7 @@ def test_on_a_full_disk_lines_wait_until_there_is_room(tmp_path, caplog):
 
 def test_follower_leaves_a_line_without_end_for_later(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    follower = Follower(path, total_timesteps=100)
+    follower = MetricsReader(path, total_timesteps=100)
     assert follower.read(most=10) == []  # not there yet
     first = json.dumps({"event": "eval", "step": 5, "time": 1.5, "metrics": {"a": 2.0}}) + "\n"
     path.write_text(first + first[:20])
@@ -132,7 +132,7 @@ def test_follower_leaves_a_line_without_end_for_later(tmp_path):
 
 
 def test_the_first_point_of_each_bucket_is_kept():
-    thinning = Thinning(total_timesteps=10_000)  # buckets of 5 steps
+    thinning = Downsampler(total_timesteps=10_000)  # buckets of 5 steps
     steps = [0, 2, 4, 5, 9, 10, 11, 10_000]
     assert [step for step in steps if thinning.keep("update", step, {"a": 1.0})] == [0, 5, 10, 10_000]
     # Another metric has buckets of its own, and a late one in a bucket of the past that is still empty counts.
@@ -142,14 +142,14 @@ def test_the_first_point_of_each_bucket_is_kept():
 
 
 def test_thinning_keeps_every_evaluation_and_about_two_thousand_points():
-    thinning = Thinning(total_timesteps=1_000_000)
+    thinning = Downsampler(total_timesteps=1_000_000)
     kept = sum(len(thinning.keep("update", step, {"a": 0.0})) for step in range(0, 1_000_001, 10))
     assert kept == 2001
     assert sum(len(thinning.keep("eval", step, {"e": 0.0})) for step in range(0, 1_000_001, 100)) == 10_001
 
 
 def test_thinning_keeps_all_of_a_short_run():
-    thinning = Thinning(total_timesteps=1_500)
+    thinning = Downsampler(total_timesteps=1_500)
     assert sum(len(thinning.keep("update", step, {"a": 0.0})) for step in range(0, 1_501)) == 1_501
 
 
@@ -158,8 +158,8 @@ def test_thinning_keeps_all_of_a_short_run():
     [("train/loss", "train/loss"), ("eval[0]", "eval_0_"), ("/lead", "_lead"), ("a/../b", "a/_b"), ("", "_")],
 )
 def test_names_that_mlflow_refuses_are_made_legal(name, legal):
-    assert legal_name(name) == legal
-    assert legal_name("x" * 300) == "x" * 250
+    assert make_legal_name(name) == legal
+    assert make_legal_name("x" * 300) == "x" * 250
 
 
 def test_settings_become_flat_parameters():

@@ -20,8 +20,8 @@ from rl_training.experiment.loading import config_from_mapping
 from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.runtime.checkpoint import list_checkpoints, newest_good, open_checkpoint
 from rl_training.runtime.trainer import Trainer, TrainResult
-from rl_training.tracking.ended_runs import end_status
 from rl_training.tracking.mlflow_store import URI_VARIABLE, connect, resolve_tracking_uri
+from rl_training.tracking.orphaned_runs import resolve_end_status
 from rl_training.tracking.session import start_tracking
 from rl_training.tracking.shipping.shipment import Shipment
 
@@ -155,7 +155,7 @@ def resume_from(cut: Cut, recorded: Recorded) -> int | None:
     assert newest.policy_sha256 == recorded.policy_sha256
     assert points(run_dir) == recorded.points
     # In the end all is in MLflow, and nothing twice.
-    run_id = ship_all(run_dir, lambda: end_status(run_dir), uri=resolve_tracking_uri()).address.run_id
+    run_id = ship_all(run_dir, lambda: resolve_end_status(run_dir), uri=resolve_tracking_uri()).address.run_id
     client = connect(resolve_tracking_uri())
     stored = stored_points(client, run_id)
     assert {(name, at): value for name, at, value, _ in stored if not name.startswith("time/")} == recorded.points

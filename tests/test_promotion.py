@@ -14,8 +14,8 @@ from mlflow_store import BAD, GOOD, WEAK, run_with_policy, ship_all, write_polic
 from rl_training.errors import CheckpointError, TrackingError, UserError
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.promotion import promote as promote_module
-from rl_training.promotion.decision import fresh_seeds
-from rl_training.promotion.model_registry import champion_of, model_name
+from rl_training.promotion.decision import draw_fresh_seeds
+from rl_training.promotion.model_registry import get_champion, get_model_name
 from rl_training.promotion.promote import promote
 from rl_training.promotion.rollback import roll_back
 from rl_training.runtime.workflows import load_policy
@@ -32,7 +32,7 @@ def offer(checkpoint, run_id, force=None, **promotion_settings):
 
 
 def champion(client) -> str | None:
-    version = champion_of(client, MODEL)
+    version = get_champion(client, MODEL)
     return None if version is None else str(version.version)
 
 
@@ -273,26 +273,26 @@ def test_a_run_that_mlflow_does_not_know_is_an_error(client):
 def test_fresh_seeds_belong_to_one_decision_and_were_never_used(client):
     checkpoint, _ = run_with_policy(GOOD)
     config = config_of_checkpoint(checkpoint)
-    one = fresh_seeds("decision-1", 200, [config])
-    assert one == fresh_seeds("decision-1", 200, [config])
+    one = draw_fresh_seeds("decision-1", 200, [config])
+    assert one == draw_fresh_seeds("decision-1", 200, [config])
     assert len(set(one)) == 200
-    assert not set(one) & set(fresh_seeds("decision-2", 200, [config]))
+    assert not set(one) & set(draw_fresh_seeds("decision-2", 200, [config]))
     used = {*env_seeds(config.seed, config.num_envs), *episode_seeds(config.evaluation.seed, "held_out", 100)}
     assert not set(one) & used
     # Were the decision's own stream the one that was used, none of its seeds would be taken.
     number = int.from_bytes(hashlib.sha256(b"decision-1").digest())
     evaluation = config.evaluation.model_copy(update={"seed": number, "final_episodes": 50})
     clash = config.model_copy(update={"evaluation": evaluation})
-    assert not set(fresh_seeds("decision-1", 200, [clash])) & set(episode_seeds(number, "held_out", 50))
+    assert not set(draw_fresh_seeds("decision-1", 200, [clash])) & set(episode_seeds(number, "held_out", 50))
 
 
 def test_names_of_models(client):
     checkpoint, _ = run_with_policy(GOOD)
     config = config_of_checkpoint(checkpoint)
-    assert model_name(config) == "CartPole-v1"
-    assert model_name(config.model_copy(update={"env_id": "my.plug_in:Env/Sub-v0"})) == "my.plug_in-Env-Sub-v0"
+    assert get_model_name(config) == "CartPole-v1"
+    assert get_model_name(config.model_copy(update={"env_id": "my.plug_in:Env/Sub-v0"})) == "my.plug_in-Env-Sub-v0"
     named = config_of_checkpoint(checkpoint, {"promotion": {"model": "cart.pole"}})
-    assert model_name(named) == "cart.pole"
+    assert get_model_name(named) == "cart.pole"
 
 
 def test_a_resumed_run_offers_its_new_policy_as_a_new_version(client):

@@ -11,7 +11,7 @@ from mlflow_store import BAD, GOOD, WEAK, run_with_policy
 
 from rl_training.api.promotion import promote_candidate, roll_back
 from rl_training.errors import TrackingError
-from rl_training.promotion.model_registry import champion_of
+from rl_training.promotion.model_registry import get_champion
 from rl_training.promotion.promotion_lock import Lease, promotion_lock
 from rl_training.system.paths import embedded_tracking_uri
 
@@ -35,7 +35,7 @@ def test_of_two_at_once_the_better_is_champion(client, order):
     for thread in threads:
         thread.join()
     good = results[order.index(GOOD)]
-    assert str(champion_of(client, MODEL).version) == good.version
+    assert str(get_champion(client, MODEL).version) == good.version
     assert good.verdict.kind == "PROMOTE"
 
 
@@ -121,6 +121,6 @@ def test_a_rollback_waits_for_a_promotion(client):
         rollback = threading.Thread(target=roll_back, args=(MODEL,), kwargs={"reason": "a test"})
         rollback.start()
         time.sleep(0.5)
-        assert str(champion_of(client, MODEL).version) == "2"
+        assert str(get_champion(client, MODEL).version) == "2"
     rollback.join()
-    assert str(champion_of(client, MODEL).version) == "1"
+    assert str(get_champion(client, MODEL).version) == "1"

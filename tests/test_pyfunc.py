@@ -13,7 +13,7 @@ from rl_training.runtime.checkpoint import find_checkpoint
 from rl_training.runtime.ppo_trainer import train_ppo
 from rl_training.runtime.sac_trainer import train_sac
 from rl_training.runtime.workflows import load_policy
-from rl_training.tracking.pyfunc import check_model, save_model, signature_of
+from rl_training.tracking.pyfunc import check_model, make_signature, save_model
 
 
 @pytest.fixture
@@ -89,8 +89,8 @@ def test_every_kind_of_observation_is_taken(env, kwargs, inputs, tmp_path):
 
 def test_signatures_of_spaces():
     box, discrete = gym.spaces.Box(-1, 1, (3, 2)), gym.spaces.Discrete(4)
-    signature = signature_of(gym.spaces.Dict({"image": gym.spaces.Box(0, 255, (8, 8), np.uint8), "vector": box}), box)
+    signature = make_signature(gym.spaces.Dict({"image": gym.spaces.Box(0, 255, (8, 8), np.uint8), "vector": box}), box)
     assert str(signature.inputs) == "['image': Tensor('uint8', (-1, 8, 8)), 'vector': Tensor('float32', (-1, 3, 2))]"
     assert str(signature.outputs) == "[Tensor('float32', (-1, 3, 2))]"
-    assert str(signature_of(discrete, gym.spaces.MultiBinary(5)).inputs) == "[Tensor('int64', (-1,))]"
-    assert signature_of(gym.spaces.Tuple((box, discrete)), discrete) is None
+    assert str(make_signature(discrete, gym.spaces.MultiBinary(5)).inputs) == "[Tensor('int64', (-1,))]"
+    assert make_signature(gym.spaces.Tuple((box, discrete)), discrete) is None

@@ -24,7 +24,7 @@ from rl_training.runtime.checkpoint import (
     replay_shards,
 )
 from rl_training.runtime.workflows import evaluate_checkpoint
-from rl_training.tracking import run_files
+from rl_training.tracking import json_files
 from rl_training.tracking.checkpoint_sources import download_checkpoint
 from rl_training.tracking.run_description import describe_run
 from rl_training.tracking.shipping.sync import sync
@@ -61,7 +61,7 @@ def train(until: int) -> tuple[Path, Events]:
 
 
 def track(run_dir: Path) -> None:
-    run_files.write_json(run_dir / run_layout.TRACKING, describe_run(run_dir, CONFIG, {}))
+    json_files.write_json(run_dir / run_layout.TRACKING, describe_run(run_dir, CONFIG, {}))
 
 
 def checkpoints_of(run_dir: Path) -> dict[int, Checkpoint]:
@@ -177,7 +177,7 @@ def test_an_upload_that_is_cut_off_anywhere_leaves_no_half_checkpoint(client, mo
             break
         except ConnectionError:
             cuts += 1
-        run_id = run_files.read_json(run_dir / run_layout.MLFLOW)["run_id"]
+        run_id = json_files.read_json(run_dir / run_layout.MLFLOW)["run_id"]
         run_dir.rename(aside)  # on another machine
         with pytest.raises(CheckpointError, match=f"run {run_id} has no good checkpoint in MLflow"):
             download_checkpoint(run_id)
@@ -248,7 +248,7 @@ def test_fine_tuning_fetches_all_but_the_replay_buffer(client, caplog):
 def test_sync_sends_the_shards_of_a_run_that_was_trained_offline(client, sent):
     run_dir, _ = train(80)
     shards = shards_of(checkpoints_of(run_dir)[80])
-    run_files.write_json(run_dir / run_layout.STATUS, {"status": "FINISHED", "stop_reason": "completed", "time": 2e9})
+    json_files.write_json(run_dir / run_layout.STATUS, {"status": "FINISHED", "stop_reason": "completed", "time": 2e9})
     run_id = sync(run_dir).run_id
     assert listing(client, run_id, "replay") == shards
     client.delete_run(run_id)

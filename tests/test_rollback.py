@@ -10,8 +10,8 @@ from mlflow_store import BAD, GOOD, WEAK, run_with_policy
 
 from rl_training.api.promotion import promote_candidate, roll_back
 from rl_training.errors import CheckpointError, TrackingError, UserError
-from rl_training.promotion.champion_history import previous_champion_of
-from rl_training.promotion.model_registry import champion_of
+from rl_training.promotion.champion_history import find_previous_champion
+from rl_training.promotion.model_registry import get_champion
 
 MODEL = "CartPole-v1"
 RULES = ["promotion.episodes=20"]
@@ -26,7 +26,7 @@ def champions(client, *gains):
 
 
 def champion(client):
-    return str(champion_of(client, MODEL).version)
+    return str(get_champion(client, MODEL).version)
 
 
 def test_the_previous_champion_is_champion_again(client):
@@ -67,9 +67,9 @@ def test_what_was_rolled_back_comes_back_by_new_evidence_only(client):
 @pytest.mark.slow
 def test_each_rollback_goes_one_further_and_skips_what_was_deleted(client):
     champions(client, BAD, WEAK, BAD, WEAK)
-    assert str(previous_champion_of(client, MODEL, "4").version) == "3"
+    assert str(find_previous_champion(client, MODEL, "4").version) == "3"
     client.delete_model_version(MODEL, "3")
-    assert str(previous_champion_of(client, MODEL, "4").version) == "2"
+    assert str(find_previous_champion(client, MODEL, "4").version) == "2"
     assert roll_back(MODEL, reason="a test").version == "2"
     assert roll_back(MODEL, reason="a test").version == "1"
     with pytest.raises(UserError, match="version 1 of CartPole-v1 has no champion before it that is still there"):

@@ -12,15 +12,15 @@ from rl_training.errors import TrackingError
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.runtime.run_utils import create_training_run
 from rl_training.system.paths import embedded_tracking_uri
-from rl_training.tracking import run_files
+from rl_training.tracking import json_files
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.mlflow_run import RunDeleted
 from rl_training.tracking.mlflow_store import connect
 from rl_training.tracking.run_description import describe_run
-from rl_training.tracking.shipping.line_follower import Follower
+from rl_training.tracking.shipping.metrics_reader import MetricsReader
 from rl_training.tracking.shipping.shipment import Shipment
 from rl_training.tracking.shipping.sync import sync
-from rl_training.tracking.shipping.upload_progress import Cursor, load_cursor
+from rl_training.tracking.shipping.upload_progress import UploadProgress, load_progress
 
 STATUS = {"status": "FINISHED", "stop_reason": "completed", "error": None, "time": 2_000_000_000.0}
 
@@ -33,7 +33,7 @@ def write_points(run_dir, steps, metric="train/policy_loss", event="update"):
 
 
 def points_of_file(run_dir, total_timesteps):
-    lines = Follower(run_dir / run_layout.METRICS, total_timesteps).read(most=10**9)
+    lines = MetricsReader(run_dir / run_layout.METRICS, total_timesteps).read(most=10**9)
     return {(p.key, p.step, p.value, p.timestamp) for line in lines for p in line.points}
 
 
@@ -98,9 +98,9 @@ def test_a_run_that_goes_on_in_another_directory_sends_no_point_twice(client):
     write_points(first, range(0, 300, 10))
     run_id = ship_all(first).address.run_id
     second = tracked_run(total_timesteps=1_000)  # resumed elsewhere from a checkpoint at 200: the same run_uid
-    description = run_files.read_json(second / run_layout.TRACKING)
-    description["run_uid"] = run_files.read_json(first / run_layout.TRACKING)["run_uid"]
-    run_files.write_json(second / run_layout.TRACKING, description)
+    description = json_files.read_json(second / run_layout.TRACKING)
+    description["run_uid"] = json_files.read_json(first / run_layout.TRACKING)["run_uid"]
+    json_files.write_json(second / run_layout.TRACKING, description)
     write_points(second, range(200, 500, 10))
     assert ship_all(second).address.run_id == run_id
     assert sorted(step for _, step, _, _ in stored_points(client, run_id)) == list(range(0, 500, 10))
@@ -142,10 +142,10 @@ def test_run_is_described(client, home):
 def test_a_changed_parameter_does_not_stop_anything(client):
     run_dir = tracked_run()
     run_id = ship_all(run_dir).address.run_id
-    description = run_files.read_json(run_dir / run_layout.TRACKING)
+    description = json_files.read_json(run_dir / run_layout.TRACKING)
     description["params"]["run_dir"] = "/elsewhere"
     description["params"]["added"] = "1"
-    run_files.write_json(run_dir / run_layout.TRACKING, description)
+    json_files.write_json(run_dir / run_layout.TRACKING, description)
     ship_all(run_dir)
     run = client.get_run(run_id)
     assert (run.data.params["run_dir"], run.data.params["added"]) == ("null", "1")
@@ -186,17 +186,17 @@ def test_the_manifest_goes_last(client):
     (checkpoint / "zz.pt").mkdir()  # can't be linked nor copied: sending fails before the manifest's turn
     with pytest.raises(OSError, match=r"zz\.pt"):
         ship_all(run_dir)
-    run_id = run_files.read_json(run_dir / run_layout.MLFLOW)["run_id"]
+    run_id = json_files.read_json(run_dir / run_layout.MLFLOW)["run_id"]
     assert artifacts(client, run_id) == []
 
 
 def test_evaluations_and_other_artifacts_are_sent_and_updated(client):
     run_dir = tracked_run()
-    run_files.write_bytes(run_dir / "artifacts" / "evaluations" / "heldout.json", b"[1]")
-    run_files.write_bytes(run_dir / "checkpoints" / "best.json", b"{}")
+    json_files.write_bytes(run_dir / "artifacts" / "evaluations" / "heldout.json", b"[1]")
+    json_files.write_bytes(run_dir / "checkpoints" / "best.json", b"{}")
     run_id = ship_all(run_dir).address.run_id
     assert artifacts(client, run_id) == ["checkpoints", "config.yaml", "evaluations", "metadata.json"]
-    run_files.write_bytes(run_dir / "artifacts" / "evaluations" / "heldout.json", b"[1, 2]")
+    json_files.write_bytes(run_dir / "artifacts" / "evaluations" / "heldout.json", b"[1, 2]")
     ship_all(run_dir)
     assert Path(client.download_artifacts(run_id, "evaluations/heldout.json")).read_text() == "[1, 2]"
 
@@ -253,7 +253,7 @@ def test_a_lost_reply_makes_no_second_run(client, monkeypatch):
     monkeypatch.setattr(MlflowClient, "create_run", lose_reply)
     run_dir = tracked_run()
     address = Shipment(run_dir, embedded_tracking_uri()).open()
-    uid = run_files.read_json(run_dir / run_layout.TRACKING)["run_uid"]
+    uid = json_files.read_json(run_dir / run_layout.TRACKING)["run_uid"]
     runs = client.search_runs([address.experiment_id], f"tags.run_uid = '{uid}'")
     assert [run.info.run_id for run in runs] == [address.run_id]
     # Were a second one made after all, by a request that was late, the older one stays.
@@ -268,7 +268,7 @@ def test_a_deleted_run_is_said_and_sent_anew_on_request(client):
     write_points(run_dir, range(0, 100))
     old = ship_all(run_dir, lambda: STATUS).address.run_id
     client.delete_run(old)
-    run_files.write_json(run_dir / run_layout.STATUS, STATUS)
+    json_files.write_json(run_dir / run_layout.STATUS, STATUS)
     with pytest.raises(RunDeleted, match=f"run {old} was deleted in MLflow.*`rl-training sync {run_dir} --new-run`"):
         sync(run_dir)
     report = sync(run_dir, new_run=True)
@@ -283,12 +283,12 @@ def test_sync_of_a_killed_run_marks_it_and_of_a_living_one_does_not(client):
     run_dir = tracked_run()
     run_id = sync(run_dir).run_id  # this process is alive, and so is the run
     assert client.get_run(run_id).info.status == "RUNNING"
-    description = run_files.read_json(run_dir / run_layout.TRACKING)
+    description = json_files.read_json(run_dir / run_layout.TRACKING)
     description["process"]["created"] += 1000.0  # another process had this id
-    run_files.write_json(run_dir / run_layout.TRACKING, description)
+    json_files.write_json(run_dir / run_layout.TRACKING, description)
     sync(run_dir)
     assert client.get_run(run_id).info.status == "KILLED"
-    assert run_files.read_json(run_dir / run_layout.STATUS)["stop_reason"] == "killed"
+    assert json_files.read_json(run_dir / run_layout.STATUS)["stop_reason"] == "killed"
 
 
 def test_sync_refuses_what_is_no_tracked_run(home, tmp_path):
@@ -321,7 +321,7 @@ def test_a_fork_and_its_origin_name_each_other(client):
     difference = "total_timesteps: 100000 -> 200000 (may grow)"
     forked_from = {"run_uid": origin_uid, "num_timesteps": 100_000, "policy_sha256": "0", "differences": [difference]}
     run = create_training_run(config, forked_from=forked_from)
-    run_files.write_json(run.run_dir / run_layout.TRACKING, describe_run(run.run_dir, config, {}))
+    json_files.write_json(run.run_dir / run_layout.TRACKING, describe_run(run.run_dir, config, {}))
     fork = ship_all(run.run_dir).address
     tags = client.get_run(fork.run_id).data.tags
     assert tags["forked_from.run_id"] == origin.run_id
@@ -336,5 +336,5 @@ def test_a_cursor_names_no_file_but_the_runs_metrics(home, tmp_path):
     run_dir = tracked_run()
     saved = {"tracking_uri": "sqlite:///x.db", "run_id": "0" * 32, "points": 1, "checkpoints": [], "artifacts": {}}
     for name in (str(outside), f"../{outside.name}", "x" * 300):
-        run_files.write_json(run_dir / run_layout.SHIPPED, {**saved, "offsets": {name: 7}})
-        assert load_cursor(run_dir, "sqlite:///x.db", "0" * 32) == Cursor("sqlite:///x.db", "0" * 32)
+        json_files.write_json(run_dir / run_layout.SHIPPED, {**saved, "offsets": {name: 7}})
+        assert load_progress(run_dir, "sqlite:///x.db", "0" * 32) == UploadProgress("sqlite:///x.db", "0" * 32)

@@ -16,7 +16,7 @@ from rl_training.runtime.checkpoint import load_trainer_state
 from rl_training.runtime.checkpoint.downloaded import Download, read_download
 from rl_training.runtime.workflows import load_policy
 from rl_training.system.paths import embedded_tracking_uri
-from rl_training.tracking import run_files
+from rl_training.tracking import json_files
 from rl_training.tracking.checkpoint_sources import download_checkpoint
 
 
@@ -65,9 +65,9 @@ def test_a_link_in_the_place_of_a_file_to_be_renamed_is_not_followed(tmp_path):
     outside = tmp_path / "outside"
     outside.write_text("mine")
     (tmp_path / f".status.json.{os.getpid()}.tmp").symlink_to(outside)
-    run_files.write_json(tmp_path / "status.json", {"status": "FINISHED"})
+    json_files.write_json(tmp_path / "status.json", {"status": "FINISHED"})
     assert outside.read_text() == "mine"
-    assert run_files.read_json(tmp_path / "status.json") == {"status": "FINISHED"}
+    assert json_files.read_json(tmp_path / "status.json") == {"status": "FINISHED"}
     assert not (tmp_path / "status.json").is_symlink()
 
 

@@ -37,9 +37,9 @@ from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.promotion.promote import promote
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.ppo_trainer import make_ppo_trainer
-from rl_training.tracking import run_files
-from rl_training.tracking.checkpoint_sources import download_checkpoint, policy_of_version
-from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, ui_hint, without_credentials
+from rl_training.tracking import json_files
+from rl_training.tracking.checkpoint_sources import download_checkpoint, download_version_policy
+from rl_training.tracking.mlflow_store import connect, get_ui_hint, resolve_tracking_uri, strip_credentials
 from rl_training.tracking.run_description import describe_run
 from rl_training.tracking.session import start_tracking
 from rl_training.tracking.shipping.sync import sync
@@ -81,7 +81,7 @@ def test_a_training_run_is_in_mlflow_whole(client, home):
     kept = {path.name for path in (run_dir / "checkpoints").glob("step_*")}
     sent = {Path(entry.path).name for entry in client.list_artifacts(session.run_id, "checkpoints")}
     assert kept <= sent
-    known = run_files.read_json(run_dir / run_layout.MLFLOW)
+    known = json_files.read_json(run_dir / run_layout.MLFLOW)
     assert (known["run_id"], known["tracking_uri"]) == (session.run_id, f"sqlite:///{home}/mlflow.db")
     assert session.ui == f"RL_TRAINING_HOME={home} rl-training ui {session.run_id}"
     assert session.finish("FAILED") == report  # the first word counts
@@ -93,7 +93,7 @@ from pathlib import Path
 from rl_training.experiment.loading import load_config
 from rl_training.promotion.promote import promote
 from rl_training.tracking.session import start_tracking
-from rl_training.tracking.checkpoint_sources import download_checkpoint, policy_of_version
+from rl_training.tracking.checkpoint_sources import download_checkpoint, download_version_policy
 run_dir = Path(sys.argv[1])
 session = start_tracking(run_dir, load_config(run_dir / "config.yaml"))
 for step in range(0, 100_000, 500):
@@ -108,13 +108,13 @@ def test_a_run_whose_process_is_killed_is_marked_and_complete(client):
     run_dir, _ = make_run()
     killed = subprocess.run([sys.executable, "-c", KILLED_RUN, str(run_dir)], stdout=subprocess.PIPE, text=True)
     assert killed.returncode == -signal.SIGKILL
-    run_id = run_files.read_json(run_dir / run_layout.MLFLOW)["run_id"]
+    run_id = json_files.read_json(run_dir / run_layout.MLFLOW)["run_id"]
     pid = int(killed.stdout)
     wait_for(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
     run = client.get_run(run_id)
     assert (run.info.status, run.data.tags["stop_reason"]) == ("KILLED", "killed")
     assert stored_points(client, run_id) == points_of_file(run_dir)
-    assert run_files.read_json(run_dir / run_layout.STATUS)["status"] == "KILLED"
+    assert json_files.read_json(run_dir / run_layout.STATUS)["status"] == "KILLED"
     log = (run_dir / run_layout.SHIPPER_LOG).read_text()
     assert log.endswith("training is gone; MLflow has 200 metric values, and lacks 0\n")
 
@@ -243,7 +243,7 @@ def test_promotion_and_download_through_a_server(server, home):
     ]
     found = download_checkpoint("models:/CartPole-v1@champion", tracking_uri=server.uri)
     assert found.policy_sha256 == checkpoint.policy_sha256
-    own = policy_of_version(client, server.uri, client.get_model_version_by_alias("CartPole-v1", "champion"))
+    own = download_version_policy(client, server.uri, client.get_model_version_by_alias("CartPole-v1", "champion"))
     assert own.policy_sha256 == checkpoint.policy_sha256
     names = [model.name for model in client.search_registered_models()]
     assert sorted(names) == ["CartPole-v1", "promotion-lock.CartPole-v1.2"]
@@ -253,7 +253,7 @@ def test_promotion_and_download_through_a_server(server, home):
 def test_the_pages_of_a_server_show_the_pictures_of_a_run(server, home):
     run_dir = tracked_run()
     evaluation = EvaluationResult((1, 2), (9.0, 10.0), (9, 10)).to_dict()
-    run_files.write_json(run_dir / run_layout.ARTIFACTS / run_layout.HELD_OUT, evaluation)
+    json_files.write_json(run_dir / run_layout.ARTIFACTS / run_layout.HELD_OUT, evaluation)
     run_id = ship_all(run_dir, uri=server.uri).address.run_id
     note = connect(server.uri).get_run(run_id).data.tags["mlflow.note.content"]
     (address,) = re.findall(r"!\[evaluation_histogram.png\]\((.*?)\)", note)
@@ -266,7 +266,7 @@ def test_the_pages_of_a_server_show_the_pictures_of_a_run(server, home):
 def test_replay_shards_go_to_a_server_once_and_come_back(server, home):
     settings = dqn("CartPole-v1", total_timesteps=80, learning_starts=60, buffer_size=100, checkpoint={"every": 40})
     run_dir = DefaultExperimentManager().setup(settings).train().run_dir
-    run_files.write_json(run_dir / run_layout.TRACKING, describe_run(run_dir, settings, {}))
+    json_files.write_json(run_dir / run_layout.TRACKING, describe_run(run_dir, settings, {}))
     run_id = ship_all(run_dir, uri=server.uri).address.run_id
     on_server = {path: path.stat().st_mtime_ns for path in server.folder.glob(f"served/*/{run_id}/**/*.pt")}
     assert sorted((path.parent.name, len(path.stem) == 64) for path in on_server) == [
@@ -292,10 +292,10 @@ def test_a_server_that_is_away_at_the_start_is_an_error(tmp_path, monkeypatch):
     with pytest.raises(TrackingError) as caught:
         start_tracking(run_dir, config, tracking_uri=uri)
     message = str(caught.value)
-    assert without_credentials(uri) in message
+    assert strip_credentials(uri) in message
     assert "hunter2" not in message
     reason, advice = message.splitlines()
-    assert reason == f"MLflow at {without_credentials(uri)} can't be used: connection refused"
+    assert reason == f"MLflow at {strip_credentials(uri)} can't be used: connection refused"
     assert "--offline" in advice
     assert str(run_dir) not in message  # it never trained, so there is nothing to do with it
     assert sorted(path.name for path in run_dir.iterdir()) == ["config.yaml", "metadata.json"]
@@ -307,11 +307,11 @@ def test_a_run_that_can_not_go_on_has_ended_as_it_had(tmp_path, monkeypatch):
     run_dir, config = make_run()
     (run_dir / "checkpoints").mkdir()
     status = {"status": "FINISHED", "stop_reason": "completed", "error": None, "time": 1.0}
-    run_files.write_json(run_dir / run_layout.STATUS, status)
+    json_files.write_json(run_dir / run_layout.STATUS, status)
     uri = f"http://somebody:hunter2@127.0.0.1:{free_port()}"
     with pytest.raises(TrackingError, match="connection refused"):
         start_tracking(run_dir, config, tracking_uri=uri)
-    assert run_files.read_json(run_dir / run_layout.STATUS) == status
+    assert json_files.read_json(run_dir / run_layout.STATUS) == status
     for path in run_dir.iterdir():
         assert path.is_dir() or "hunter2" not in path.read_text()
 
@@ -339,12 +339,12 @@ def test_addresses(tmp_path, monkeypatch):
     for directory in ("./mlruns", "file:///tmp/mlruns"):
         with pytest.raises(TrackingError, match="is a directory"):
             resolve_tracking_uri(directory)
-    assert without_credentials("http://u:p@h:1/x") == "http://h:1/x"
-    assert without_credentials("postgresql+psycopg2://u:p@h/db") == "postgresql+psycopg2://h/db"
+    assert strip_credentials("http://u:p@h:1/x") == "http://h:1/x"
+    assert strip_credentials("postgresql+psycopg2://u:p@h/db") == "postgresql+psycopg2://h/db"
     page = "https://h:1/#/experiments/3/runs/abc?workflowType=machine_learning"
-    assert ui_hint("https://u:p@h:1/", "3", "abc") == page
-    assert ui_hint("sqlite:////a b.db", "3", "abc") == "MLFLOW_TRACKING_URI='sqlite:////a b.db' rl-training ui abc"
-    assert ui_hint("postgresql://u:p@h/db", "3", "abc") == "rl-training ui abc"
+    assert get_ui_hint("https://u:p@h:1/", "3", "abc") == page
+    assert get_ui_hint("sqlite:////a b.db", "3", "abc") == "MLFLOW_TRACKING_URI='sqlite:////a b.db' rl-training ui abc"
+    assert get_ui_hint("postgresql://u:p@h/db", "3", "abc") == "rl-training ui abc"
 
 
 def test_what_is_written_of_a_run_holds_no_secret(home):

@@ -16,7 +16,7 @@ from rl_training import run_layout
 from rl_training.errors import TrackingError
 from rl_training.runs import stopping
 from rl_training.runs.stopping import StopFlag
-from rl_training.tracking import run_files
+from rl_training.tracking import json_files
 from rl_training.tracking.session import start_tracking
 from rl_training.tracking.shipping.shipment import Shipment
 
@@ -125,4 +125,4 @@ def test_a_run_that_fails_says_what_was_not_sent(tmp_path, monkeypatch, caplog):
     with caplog.at_level(logging.WARNING), pytest.raises(ZeroDivisionError), session:
         _ = 1 / 0
     assert caplog.messages == [f"offline: `rl-training sync {run_dir}` sends the run to MLflow"]
-    assert run_files.read_json(run_dir / run_layout.STATUS)["status"] == "FAILED"
+    assert json_files.read_json(run_dir / run_layout.STATUS)["status"] == "FAILED"

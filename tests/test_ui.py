@@ -25,8 +25,8 @@ from waiting import LIMIT
 from rl_training import run_layout
 from rl_training.cli.app import run
 from rl_training.errors import UserError
-from rl_training.serving.loopback import loopback_listener, shown_in_browser
-from rl_training.tracking import run_files
+from rl_training.serving.loopback import listen_on_loopback, show_in_browser
+from rl_training.tracking import json_files
 from rl_training.tracking.mlflow_store import connect
 from rl_training.tracking.page_links import find_page
 
@@ -176,10 +176,10 @@ def test_a_signal_ends_it_in_order(pages: Pages) -> None:
 
 
 def test_a_port_that_is_taken_is_a_one_line_error() -> None:
-    with loopback_listener(0) as taken:
+    with listen_on_loopback(0) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UserError, match=f"port {port} of 127.0.0.1 can't be used: Address already in use"):
-            loopback_listener(port)
+            listen_on_loopback(port)
 
 
 def test_where_a_server_shows_the_store_its_page_is_the_link(
@@ -205,7 +205,7 @@ def test_pages_are_found_by_run_directory_and_version(home: Path, tmp_path: Path
     run_id = client.create_run("0").info.run_id
     client.create_registered_model("a b")
     client.create_model_version("a b", f"runs:/{run_id}/model")
-    run_files.write_json(tmp_path / run_layout.MLFLOW, {"run_id": run_id})
+    json_files.write_json(tmp_path / run_layout.MLFLOW, {"run_id": run_id})
     assert find_page(str(tmp_path), uri) == RUN_PAGE.format(0, run_id)
     assert find_page("models:/a b/1", uri) == "#/models/a%20b/versions/1"
     assert find_page(None, uri) == ""
@@ -238,7 +238,7 @@ def test_the_browser_is_started_on_a_private_file_that_goes_away(home: Path, mon
     opened: list[str] = []
     monkeypatch.setenv("DISPLAY", ":9")
     monkeypatch.setattr(webbrowser, "open", opened.append)
-    with shown_in_browser(link):
+    with show_in_browser(link):
         (page,) = home.glob("open-*.html")
         assert oct(stat.S_IMODE(page.stat().st_mode)) == "0o600"
         assert "url=http://127.0.0.1:5000/s3cret/#/?a=1&amp;b=2" in page.read_text()

@@ -30,8 +30,8 @@ from mlflow_server import Server
 from mlflow_store import BAD, GOOD, WEAK, run_with_policy
 
 from rl_training.api.promotion import promote_candidate
-from rl_training.promotion.champion_history import number_of
-from rl_training.promotion.model_registry import champion_of
+from rl_training.promotion.champion_history import get_number
+from rl_training.promotion.model_registry import get_champion
 from rl_training.system.paths import HOME_VARIABLE, URI_VARIABLE, embedded_tracking_uri
 from rl_training.tracking.mlflow_store import connect
 
@@ -99,7 +99,7 @@ class Watcher:
 
     def _look(self) -> None:
         while not self._done.wait(LOOK):
-            now = number_of(champion_of(self._client, self._model))
+            now = get_number(get_champion(self._client, self._model))
             if not self.seen or self.seen[-1] != now:
                 self.seen.append(now)
 
@@ -172,7 +172,7 @@ def play(uri: str, model: str, base: str, contenders: dict[str, Contender], firs
     decisions = {name: json.loads(contender.answer()) for name, contender in contenders.items()}
     seen = watcher.end()
     names = {decision["version"]: name for name, decision in decisions.items()}
-    champion = number_of(champion_of(connect(uri), model))
+    champion = get_number(get_champion(connect(uri), model))
     return {
         "first": first,
         "champion": names.get(str(champion), "neither"),

@@ -11,7 +11,7 @@ from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.workflows import evaluate_checkpoint, load_policy
-from rl_training.tracking import run_files
+from rl_training.tracking import json_files
 from rl_training.tracking.metric_log import MetricLog
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def judge(
     evaluation = evaluate_checkpoint(checkpoint, config=config, stop=stop)
     log.log(checkpoint.num_timesteps, evaluation.metrics("heldout"), "heldout")
     artifacts = run_dir / run_layout.ARTIFACTS
-    run_files.write_json(artifacts / run_layout.HELD_OUT, evaluation.to_dict())
+    json_files.write_json(artifacts / run_layout.HELD_OUT, evaluation.to_dict())
     if config.evaluation.video:
         _film(checkpoint, config, evaluation.seeds[0], artifacts / run_layout.EPISODE, stop)
     return evaluation
@@ -48,7 +48,7 @@ def _film(checkpoint: Checkpoint, config: TrainConfig, seed: int, path: Path, st
 
     try:
         if can_be_filmed(config):
-            run_files.write_bytes(path, film_episode(load_policy(checkpoint), config, seed, stop))
+            json_files.write_bytes(path, film_episode(load_policy(checkpoint), config, seed, stop))
     except StopTraining:
         return
     except Exception as error:  # whatever a renderer does; the episodes were played without it

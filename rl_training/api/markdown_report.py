@@ -33,15 +33,15 @@ def report_text(summary: Mapping[str, Any]) -> str:
     )
 
 
-def promotion_text(promotion: Mapping[str, Any], run_page: str | None, version_page: str | None) -> str:
+def promotion_text(promotion: Mapping[str, Any], get_run_url: str | None, get_version_url: str | None) -> str:
     """Returns the report of a decision.
 
     Args:
         promotion: Of `PromotionResult.to_dict`.
-        run_page: Address of the candidate's run in MLflow, where it has one.
-        version_page: Address of its registered version.
+        get_run_url: Address of the candidate's run in MLflow, where it has one.
+        get_version_url: Address of its registered version.
     """
-    from rl_training.promotion.decision import promotion_line
+    from rl_training.promotion.decision import format_promotion_line
 
     candidate, champion = promotion["candidate"], promotion["champion"]
     columns = [candidate] if champion is None else [candidate, champion]
@@ -54,13 +54,13 @@ def promotion_text(promotion: Mapping[str, Any], run_page: str | None, version_p
         ("episodes", *(f"{one['episodes']:,}" for one in columns)),
     ]
     sources = [
-        ("registered version", _linked(f"{promotion['model']}, version {promotion['version']}", version_page)),
-        ("MLflow run", _linked(f"`{promotion['run_id']}`", run_page)),
+        ("registered version", _linked(f"{promotion['model']}, version {promotion['version']}", get_version_url)),
+        ("MLflow run", _linked(f"`{promotion['run_id']}`", get_run_url)),
         ("record", f"`{promotion['record']}`"),
     ]
     return _page(
         f"{promotion['verdict']}: {promotion['model']}, version {promotion['version']}",
-        [promotion_line(promotion)],
+        [format_promotion_line(promotion)],
         _listed(promotion["reasons"]),
         _table(rows, ("", *names[: len(columns)])),
         _table(sources),
@@ -104,9 +104,9 @@ def rollback_text(rollback: Mapping[str, Any]) -> str:
 def _promotion_paragraph(promotion: Mapping[str, Any] | None) -> Sequence[str]:
     if promotion is None:
         return ["Promotion is off (`promotion.enabled`)."]
-    from rl_training.promotion.decision import promotion_line
+    from rl_training.promotion.decision import format_promotion_line
 
-    return [promotion_line(promotion), "", *_listed(promotion["reasons"])]
+    return [format_promotion_line(promotion), "", *_listed(promotion["reasons"])]
 
 
 def _page(title: str, *parts: Iterable[str]) -> str:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError
-from rl_training.promotion.model_registry import champion_of, model_name
-from rl_training.tracking.checkpoint_sources import reaching
+from rl_training.promotion.model_registry import get_champion, get_model_name
+from rl_training.tracking.checkpoint_sources import translate_mlflow_errors
 from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri
 
 if TYPE_CHECKING:
@@ -46,9 +46,9 @@ def plan_retraining(
         CheckpointError: The champion's weights are asked for, and it is another algorithm's.
         TrackingError: MLflow can't be reached.
     """
-    model, uri = model_name(config), resolve_tracking_uri(tracking_uri)
-    with reaching(uri, f"the champion of {model}"):
-        champion = champion_of(connect(uri), model)
+    model, uri = get_model_name(config), resolve_tracking_uri(tracking_uri)
+    with translate_mlflow_errors(uri, f"the champion of {model}"):
+        champion = get_champion(connect(uri), model)
     if champion is None:
         return RetrainingPlan(due=True, reason=f"{model} has no champion yet: this retraining starts from scratch")
     hours = (time.time() - champion.creation_timestamp / 1000) / 3600

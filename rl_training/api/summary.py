@@ -24,9 +24,9 @@ def summary_lines(summary: Mapping[str, Any], *, resume: str = "resume") -> list
     if summary["evaluation"] is not None:
         lines.append(evaluation_line(summary["evaluation"]))
     if (promotion := summary.get("promotion")) is not None:
-        from rl_training.promotion.decision import promotion_line
+        from rl_training.promotion.decision import format_promotion_line
 
-        lines += [promotion_line(promotion), *(f"  {reason}" for reason in promotion["reasons"])]
+        lines += [format_promotion_line(promotion), *(f"  {reason}" for reason in promotion["reasons"])]
     lines += [f"run directory: {summary['run_dir']}", f"checkpoint: {summary['checkpoint']}"]
     if summary.get("best_checkpoint", summary["checkpoint"]) != summary["checkpoint"]:
         lines.append(f"best checkpoint: {summary['best_checkpoint']}")

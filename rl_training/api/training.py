@@ -35,7 +35,7 @@ from rl_training.runtime.fine_tuning import WeightsOf
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.trainer import Trainer, TrainResult
 from rl_training.system.paths import home
-from rl_training.tracking import run_files
+from rl_training.tracking import json_files
 from rl_training.tracking.checkpoint_sources import download_checkpoint
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.session import TrackingSession, start_tracking
@@ -173,7 +173,7 @@ def resume_training(
     """
     home()
     checkpoint = download_checkpoint(
-        source, wanted="weights" if fine_tune else "everything", to_go_on=not overrides and not fine_tune
+        source, wanted="weights" if fine_tune else "everything", to_resume=not overrides and not fine_tune
     )
     config = config_to_resume(checkpoint, overrides, fine_tune=fine_tune, allow_modules=allow_modules)
     check_environment(config)
@@ -227,7 +227,7 @@ def leave_at_checkpoint(trainer: Trainer) -> NoReturn:
     why = f"training has not come to its next step within {DEAF_SECONDS:.0f} s of the signal"
     logger.error("%s; %s", why, where)
     if (trainer.run.run_dir / run_layout.TRACKING).exists():
-        run_files.write_status(trainer.run.run_dir, "KILLED", "signal", why)
+        json_files.write_status(trainer.run.run_dir, "KILLED", "signal", why)
     os._exit(EXIT_TERMINATED if checkpoint is None else EXIT_STOPPED)
 
 

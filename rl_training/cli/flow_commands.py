@@ -103,9 +103,9 @@ def promote(
 ) -> int:
     """Run promote-flow: let a candidate play against the champion, and make it champion if it is better."""
     with keeping_out(source), result_stream() as out:
-        from rl_training.promotion.decision import promotion_lines
+        from rl_training.promotion.decision import format_promotion
         from rl_training.services.flow_runner import run_promote_flow
 
         result = run_promote_flow(source, set_, force=force, allow_modules=allow_module)
-        write_result(out, result, promotion_lines(result), as_json=json)
+        write_result(out, result, format_promotion(result), as_json=json)
         return 0

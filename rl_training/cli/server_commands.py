@@ -42,7 +42,7 @@ def ui(
 ) -> int:
     """Open MLflow's pages, at an address that nobody else knows; Ctrl-C ends them."""
     with result_stream() as out, ExitStack() as stack:
-        from rl_training.serving.loopback import open_in_browser, shown_in_browser
+        from rl_training.serving.loopback import open_in_browser, show_in_browser
 
         def announce(link: str, *, private: bool) -> None:
             try:
@@ -52,7 +52,7 @@ def ui(
             if private:
                 print("for you alone, until Ctrl-C", file=sys.stderr, flush=True)
             if private and not no_browser:
-                stack.enter_context(shown_in_browser(link))
+                stack.enter_context(show_in_browser(link))
             elif not no_browser:
                 open_in_browser(link)
 

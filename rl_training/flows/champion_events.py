@@ -39,11 +39,11 @@ def publish_promotion(result: PromotionResult, *, link: bool) -> None:
             _emit(CHAMPION_PROMOTED, promotion, result.decision_id)
     with _tolerated():
         from rl_training.api.markdown_report import promotion_text
-        from rl_training.tracking.mlflow_run import run_page
-        from rl_training.tracking.mlflow_store import resolve_tracking_uri, version_page
+        from rl_training.tracking.mlflow_run import get_run_url
+        from rl_training.tracking.mlflow_store import get_version_url, resolve_tracking_uri
 
-        page = run_page(result.run_id)
-        version = version_page(resolve_tracking_uri(), result.model, result.version)
+        page = get_run_url(result.run_id)
+        version = get_version_url(resolve_tracking_uri(), result.model, result.version)
         what = f"{result.verdict.kind}: {result.model}, version {result.version}"
         create_markdown_artifact(promotion_text(promotion, page, version), key="promotion-verdict", description=what)
         create_table_artifact(_both_tables(result), key="promotion-episodes", description=what)

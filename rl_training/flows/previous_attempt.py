@@ -11,8 +11,8 @@ from prefect.runtime import flow_run
 from rl_training import run_layout
 from rl_training.errors import CheckpointError
 from rl_training.system import paths
-from rl_training.tracking import run_files
-from rl_training.tracking.record_forms import Description
+from rl_training.tracking import json_files
+from rl_training.tracking.record_schemas import Description
 
 if TYPE_CHECKING:
     from rl_training.config.settings import TrainConfig
@@ -28,7 +28,7 @@ def remember(run_dir: Path) -> None:
     """Notes on this machine which run this flow run has opened."""
     index = _index()
     if index is not None:
-        run_files.write_bytes(index, str(run_dir).encode())
+        json_files.write_bytes(index, str(run_dir).encode())
 
 
 def is_first_attempt() -> bool:
@@ -42,12 +42,12 @@ def has_begun() -> bool:
     Raises:
         TrackingError: MLflow can't be reached.
     """
-    from rl_training.tracking.attempts import find_run
+    from rl_training.tracking.attempts import find_run_by_tag
 
     if flow_run.id is None:
         return False
     return _remembered() is not None or (
-        flow_run.run_count > 1 and find_run(FLOW_RUN_TAG, str(flow_run.id)) is not None
+        flow_run.run_count > 1 and find_run_by_tag(FLOW_RUN_TAG, str(flow_run.id)) is not None
     )
 
 
@@ -70,13 +70,13 @@ def earlier_checkpoint(config: TrainConfig) -> Checkpoint | None:
     """
     from rl_training.runs.locks import take_over
     from rl_training.runtime.checkpoint import newest_good
-    from rl_training.tracking.attempts import attempts_at, find_run, require_progress
+    from rl_training.tracking.attempts import find_run_by_tag, get_attempts, require_progress
     from rl_training.tracking.checkpoint_sources import download_checkpoint
 
     run_dir = _remembered()
     if is_first_attempt():
         return None
-    run = find_run(FLOW_RUN_TAG, str(flow_run.id))
+    run = find_run_by_tag(FLOW_RUN_TAG, str(flow_run.id))
     if run is not None:
         last = Path(run.data.tags.get("run_dir", ""))  # where the newest attempt had it
         run_dir = last if _is_of_this_flow_run(last) else None
@@ -90,7 +90,7 @@ def earlier_checkpoint(config: TrainConfig) -> Checkpoint | None:
         except CheckpointError as error:
             logger.warning("%s; this flow run begins anew", error)
     if checkpoint is not None and checkpoint.num_timesteps < config.total_timesteps:
-        require_progress(attempts_at(run) if run is not None else [], checkpoint.num_timesteps)
+        require_progress(get_attempts(run) if run is not None else [], checkpoint.num_timesteps)
     return checkpoint
 
 
@@ -105,7 +105,7 @@ def as_before(config: TrainConfig, checkpoint: Checkpoint) -> TrainConfig:
 
 
 def _is_of_this_flow_run(run_dir: Path) -> bool:
-    description = run_files.read_json(run_dir / run_layout.TRACKING, Description)
+    description = json_files.read_json(run_dir / run_layout.TRACKING, Description)
     return description is not None and bool(description["tags"].get(FLOW_RUN_TAG) == str(flow_run.id))
 
 

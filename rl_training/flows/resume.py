@@ -56,9 +56,9 @@ def resume_flow(
         hand_down_blocks()
         changes = over_stored(overrides)
         # A later attempt takes its run from the process before it, which may sleep and have the lock still.
-        to_go_on = not changes and not fine_tune and is_first_attempt()
+        to_resume = not changes and not fine_tune and is_first_attempt()
         # All of it was verified when it was fetched.
-        checkpoint = open_checkpoint(fetch(source, fine_tune, to_go_on), policy_only=True)
+        checkpoint = open_checkpoint(fetch(source, fine_tune, to_resume), policy_only=True)
         settings = config_to_resume(checkpoint, changes, fine_tune=fine_tune, allow_modules=allow_modules or ())
         make_trainer = get_algorithm(settings.algo).make_trainer
         resume_from = WeightsOf(checkpoint) if fine_tune else checkpoint

@@ -82,18 +82,18 @@ def guard(config: TrainConfig, start: Start, min_hours: float) -> dict[str, Any]
 
 
 @task(name="fetch", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=may_pass)
-def fetch(source: str, fine_tune: bool = False, to_go_on: bool = False) -> str:
+def fetch(source: str, fine_tune: bool = False, to_resume: bool = False) -> str:
     """Brings a checkpoint here, verified, and returns its directory; for fine-tuning, without its replay buffer.
 
     Raises:
-        AlreadyTraining: Another process trains the run that is to be resumed as it is (`to_go_on`).
+        AlreadyTraining: Another process trains the run that is to be resumed as it is (`to_resume`).
         CheckpointError: There is no good checkpoint.
         TrackingError: MLflow can't be reached, or does not know the source.
     """
     from rl_training.tracking.checkpoint_sources import download_checkpoint
 
     wanted: Wanted = "weights" if fine_tune else "everything"
-    return str(download_checkpoint(source, wanted=wanted, to_go_on=to_go_on).path)
+    return str(download_checkpoint(source, wanted=wanted, to_resume=to_resume).path)
 
 
 @task(

@@ -19,20 +19,20 @@ from rl_training.runs.metadata import Metadata
 from rl_training.runtime.checkpoint import Checkpoint, best_path, find_checkpoint, open_checkpoint
 from rl_training.security.planted_links import refuse_links
 from rl_training.system.programs import program
-from rl_training.tracking import run_files
+from rl_training.tracking import json_files
 from rl_training.tracking.checkpoint_sources import (
     ModelSource,
     RunSource,
-    checkpoint_of_run,
+    download_run_checkpoint,
+    download_version_policy,
     find_version,
-    fresh_directory,
+    make_download_directory,
     parse_source,
-    policy_of_version,
-    reaching,
+    translate_mlflow_errors,
 )
-from rl_training.tracking.mlflow_run import RUN_UID, find_run
-from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, without_credentials
-from rl_training.tracking.shipping.sync import store_of_run
+from rl_training.tracking.mlflow_run import RUN_UID, find_run_id
+from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, strip_credentials
+from rl_training.tracking.shipping.sync import find_run_store
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -82,17 +82,17 @@ def find_candidate(
     if Path(source).exists():
         return _from_directory(Path(source).absolute(), overrides, allow_modules, tracking_uri)
     parsed, uri = parse_source(str(source)), resolve_tracking_uri(tracking_uri)
-    with reaching(uri, str(source)):
+    with translate_mlflow_errors(uri, str(source)):
         client = connect(uri)
         if isinstance(parsed, ModelSource):
             version = find_version(client, parsed)
-            checkpoint = policy_of_version(client, uri, version)
+            checkpoint = download_version_policy(client, uri, version)
             config = _settings(checkpoint, overrides, allow_modules, model=parsed.name)
             if not version.run_id:
                 raise UserError(f"{source} names no run, which each version of ours does: it was registered otherwise")
             return Candidate(checkpoint, config, version.run_id, uri)
         named = parsed.path != CHECKPOINTS
-        checkpoint = checkpoint_of_run(client, parsed, "policy") if named else _best_of_run(client, parsed)
+        checkpoint = download_run_checkpoint(client, parsed, "policy") if named else _best_of_run(client, parsed)
         return Candidate(checkpoint, _settings(checkpoint, overrides, allow_modules), parsed.run_id, uri)
 
 
@@ -103,12 +103,12 @@ def _from_directory(
     best = best_path(path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path)
     checkpoint = find_checkpoint(path, policy_only=True) if best is None else open_checkpoint(best[0], policy_only=True)
     config = _settings(checkpoint, overrides, allow_modules)
-    uri = store_of_run(checkpoint.path.parent.parent, tracking_uri)
-    with reaching(uri, str(path)):
-        run_id = find_run(connect(uri), checkpoint.run_uid)
+    uri = find_run_store(checkpoint.path.parent.parent, tracking_uri)
+    with translate_mlflow_errors(uri, str(path)):
+        run_id = find_run_id(connect(uri), checkpoint.run_uid)
     if run_id is None:
         raise UserError(
-            f"MLflow at {without_credentials(uri)} has no run {checkpoint.run_uid}, of which {checkpoint.path} is; "
+            f"MLflow at {strip_credentials(uri)} has no run {checkpoint.run_uid}, of which {checkpoint.path} is; "
             f"send it with `{program('rl-training')} sync RUN_DIR` first"
         )
     return Candidate(checkpoint, config, run_id, uri)
@@ -120,15 +120,15 @@ def _best_of_run(client: MlflowClient, source: RunSource) -> Checkpoint:
     here = _recorded_here(Path(run.data.tags.get("run_dir", "")), run.data.tags.get(RUN_UID))
     there, best = None, f"{CHECKPOINTS}/{BEST}"
     if any(entry.path == best for entry in client.list_artifacts(source.run_id, CHECKPOINTS)):
-        there = best_path(Path(client.download_artifacts(source.run_id, best, str(fresh_directory()))).parent)
+        there = best_path(Path(client.download_artifacts(source.run_id, best, str(make_download_directory()))).parent)
     if here is not None and (there is None or _rank(here) >= _rank(there)):
         return open_checkpoint(here[0], policy_only=True)
     path = CHECKPOINTS if there is None else f"{CHECKPOINTS}/{there[0].name}"
-    return checkpoint_of_run(client, source._replace(path=path), "policy")
+    return download_run_checkpoint(client, source._replace(path=path), "policy")
 
 
 def _recorded_here(run_dir: Path, run_uid: str | None) -> tuple[Path, float] | None:
-    metadata = run_files.read_json(run_dir / METADATA, Metadata)
+    metadata = json_files.read_json(run_dir / METADATA, Metadata)
     return best_path(run_dir / CHECKPOINTS) if metadata is not None and metadata["run_uid"] == run_uid else None
 
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from rl_training.errors import TrackingError
-from rl_training.promotion.model_registry import CHAMPION, champion_of
-from rl_training.tracking.record_forms import Undone
-from rl_training.tracking.run_files import parse_json
+from rl_training.promotion.model_registry import CHAMPION, get_champion
+from rl_training.tracking.json_files import parse_json
+from rl_training.tracking.record_schemas import Undone
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -34,7 +34,7 @@ MOST_EARLIER = 100
 """Earlier champions that are kept in mind."""
 
 
-def previous_champion_of(client: MlflowClient, model: str, version: str) -> ModelVersion | None:
+def find_previous_champion(client: MlflowClient, model: str, version: str) -> ModelVersion | None:
     """Returns the champion before a version: the newest that is still there and was not rolled back itself.
 
     Args:
@@ -90,16 +90,16 @@ def replace_champion(
     Raises:
         TrackingError: The lock was lost, or the alias did not move.
     """
-    if number_of(champion_of(client, model)) != number_of(champion):
+    if get_number(get_champion(client, model)) != get_number(champion):
         return False
     lock.check()
     client.set_registered_model_alias(model, CHAMPION, version)
-    if number_of(champion_of(client, model)) != version:
+    if get_number(get_champion(client, model)) != version:
         raise TrackingError(f"version {version} of {model} was made champion and is not; look at the registry")
     return True
 
 
-def number_of(version: ModelVersion | None) -> str | None:
+def get_number(version: ModelVersion | None) -> str | None:
     """Returns a version's number as text, whatever type the store gives it; None for no version."""
     return None if version is None else str(version.version)
 

@@ -17,8 +17,8 @@ from rl_training.config.settings import TrainConfig
 from rl_training.promotion.gate import Verdict
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.seeding import env_seeds, episode_seeds
-from rl_training.tracking import run_files
-from rl_training.tracking.record_forms import Decision
+from rl_training.tracking import json_files
+from rl_training.tracking.record_schemas import Decision
 
 FOLDER = "promotions"
 """Artifact folder of a run that holds the record of each decision on its candidates."""
@@ -79,21 +79,21 @@ class PromotionResult:
 
     def lines(self) -> list[str]:
         """Returns it for people."""
-        return promotion_lines(self.to_dict())
+        return format_promotion(self.to_dict())
 
 
-def promotion_lines(promotion: Mapping[str, Any]) -> list[str]:
+def format_promotion(promotion: Mapping[str, Any]) -> list[str]:
     """Returns a decision, of a result as JSON, for people."""
     before = "nobody" if promotion["previous_version"] is None else f"version {promotion['previous_version']}"
     return [
-        promotion_line(promotion),
+        format_promotion_line(promotion),
         *(f"  {reason}" for reason in promotion["reasons"]),
         f"decided: {promotion['time']}, when the champion was {before}",
         f"record: {promotion['record']}",
     ]
 
 
-def promotion_line(promotion: Mapping[str, Any]) -> str:
+def format_promotion_line(promotion: Mapping[str, Any]) -> str:
     """Returns what was decided, of a result as JSON."""
     forced = f", forced ({promotion['forced']})" if promotion.get("forced") else ""
     alias = f", now {promotion['alias']}" if promotion["alias"] else ""
@@ -112,7 +112,7 @@ def decision_id(about: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
 
 
-def result_of(
+def make_result(
     record: Mapping[str, Any], run_id: str, version: str, alias: str | None, *, moved: bool = False
 ) -> PromotionResult:
     """Returns the result of a decision.
@@ -147,10 +147,10 @@ def read_decision(path: Path) -> dict[str, Any]:
     Raises:
         TrackingError: It is damaged.
     """
-    return run_files.read_record(path, Decision)
+    return json_files.read_record(path, Decision)
 
 
-def fresh_seeds(decision_id: str, episodes: int, settings: Iterable[TrainConfig]) -> list[int]:
+def draw_fresh_seeds(decision_id: str, episodes: int, settings: Iterable[TrainConfig]) -> list[int]:
     """Returns episode seeds that belong to one decision, and that no training or evaluation of these settings used.
 
     Args:

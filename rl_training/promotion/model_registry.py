@@ -14,8 +14,8 @@ from rl_training.runtime.workflows import load_policy
 from rl_training.tracking.checkpoint_sources import CHECKPOINT_TAG
 from rl_training.tracking.mlflow_store import no_resend
 from rl_training.tracking.pyfunc import check_model, save_model
-from rl_training.tracking.shipping.logged_models import logged_model, name_version
-from rl_training.tracking.version_files import checked_copy
+from rl_training.tracking.shipping.logged_models import get_or_create_logged_model, link_version
+from rl_training.tracking.version_files import download_verified_copy
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -27,12 +27,12 @@ CANDIDATE_KEY = "candidate_key"
 """Tag of a version: what it was made of, so that offering the same again makes no second version."""
 
 
-def model_name(config: TrainConfig) -> str:
+def get_model_name(config: TrainConfig) -> str:
     """Returns the name of the task's registered model: `promotion.model`, or the environment's id made legal."""
     return config.promotion.model or re.sub(r"[^\w.\-]+", "-", config.env_id, flags=re.ASCII)[:200]
 
 
-def champion_of(client: MlflowClient, model: str) -> ModelVersion | None:
+def get_champion(client: MlflowClient, model: str) -> ModelVersion | None:
     """Returns the version with the alias `champion`, or None where there is no such model or alias.
 
     Raises:
@@ -72,7 +72,7 @@ def get_or_register(
     key = f"{run_id}:{checkpoint.policy_sha256}"
     version = _find(client, model, key) or _register(client, model, checkpoint, config, run_id, key)
     try:
-        copy = checked_copy(client, uri, version)
+        copy = download_verified_copy(client, uri, version)
         if copy.policy_sha256 != checkpoint.policy_sha256:
             raise CheckpointError(f"it holds the policy {copy.policy_sha256}, expected {checkpoint.policy_sha256}")
         load_policy(copy)
@@ -94,7 +94,7 @@ def _register(
         path = Path(folder) / "model"
         save_model(checkpoint, path)
         check_model(path, load_policy(checkpoint))
-        logged = logged_model(client, run_id, checkpoint, path)
+        logged = get_or_create_logged_model(client, run_id, checkpoint, path)
     tags = {
         CANDIDATE_KEY: key,
         CHECKPOINT_TAG: checkpoint_name(checkpoint.num_timesteps),
@@ -114,7 +114,7 @@ def _register(
         if found is None:
             raise
         version = found
-    name_version(client, logged, version)
+    link_version(client, logged, version)
     return version
 
 

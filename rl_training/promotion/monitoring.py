@@ -14,9 +14,9 @@ from rl_training.config.reading.overrides import Overrides, read_overrides
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import NoChampion, UserError
 from rl_training.experiment.loading import config_from_mapping, config_of_checkpoint, recorded_settings
-from rl_training.promotion.champion_history import PROMOTED_BY, number_of
-from rl_training.promotion.decision import fresh_seeds, read_decision, record_path
-from rl_training.promotion.model_registry import CHAMPION, champion_of
+from rl_training.promotion.champion_history import PROMOTED_BY, get_number
+from rl_training.promotion.decision import draw_fresh_seeds, read_decision, record_path
+from rl_training.promotion.model_registry import CHAMPION, get_champion
 from rl_training.promotion.monitoring_run import (
     MonitoringRun,
     RecordedEvaluation,
@@ -32,13 +32,13 @@ from rl_training.runtime.workflows import load_policy
 from rl_training.tracking.checkpoint_sources import (
     ModelSource,
     download_checkpoint,
+    download_version_policy,
     find_version,
-    fresh_directory,
+    make_download_directory,
     parse_source,
-    policy_of_version,
-    reaching,
+    translate_mlflow_errors,
 )
-from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, without_credentials
+from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, strip_credentials
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -140,7 +140,7 @@ def monitor(
         drop = find_drop(evaluation, None, config.promotion)
         return _result(checkpoint, given.env_id, evaluation_id, evaluation, drop)
     uri = resolve_tracking_uri(tracking_uri)
-    with reaching(uri, str(source)):
+    with translate_mlflow_errors(uri, str(source)):
         client = connect(uri)
         version = _version_of(client, uri, parsed)
         return _monitor_version(client, uri, version, overrides, episodes, evaluation_id, allow_modules, stop)
@@ -159,9 +159,9 @@ def require_registered(source: str | Path) -> None:
 def _version_of(client: MlflowClient, uri: str, source: ModelSource) -> ModelVersion:
     if source.alias != CHAMPION:
         return find_version(client, source)
-    champion = champion_of(client, source.name)
+    champion = get_champion(client, source.name)
     if champion is None:
-        where, name = without_credentials(uri), source.name
+        where, name = strip_credentials(uri), source.name
         versions = [int(version.version) for version in client.search_model_versions(f"name = '{name}'")]
         if not versions:
             raise NoChampion(f"MLflow at {where} has no version of a registered model {name!r}")
@@ -180,7 +180,7 @@ def _monitor_version(
     allow_modules: Collection[str],
     stop: StopFlag | None,
 ) -> MonitoringResult:
-    checkpoint = policy_of_version(client, uri, version)
+    checkpoint = download_version_policy(client, uri, version)
     given = config_of_checkpoint(checkpoint, allow_modules=allow_modules)
     run = find_monitoring_run(client, uri, version.name)
     there = run.find(evaluation_id) if run is not None else None
@@ -202,7 +202,7 @@ def _monitor_version(
         }
         with promotion_lock(client, uri, version.name):
             run = open_monitoring_run(client, uri, version.name, config.env_id)
-            is_champion = number_of(champion_of(client, version.name)) == number_of(version)
+            is_champion = get_number(get_champion(client, version.name)) == get_number(version)
             there = run.find(evaluation_id) or run.add({**record, "is_champion": is_champion})
     evaluation = EvaluationResult.from_dict(there.record["evaluation"])
     drop = DropVerdict.from_dict(there.record["drop"])
@@ -218,7 +218,7 @@ def _promotion_of(client: MlflowClient, version: ModelVersion) -> dict[str, Any]
     path = record_path(decision_id)
     if path not in {entry.path for entry in client.list_artifacts(version.run_id, str(Path(path).parent))}:
         return None
-    return read_decision(Path(client.download_artifacts(version.run_id, path, str(fresh_directory()))))
+    return read_decision(Path(client.download_artifacts(version.run_id, path, str(make_download_directory()))))
 
 
 def _settings(
@@ -244,7 +244,7 @@ def _play(
 ) -> EvaluationResult:
     used: set[int] = set() if then is None else set(then.seeds)
     wanted = config.promotion.episodes
-    drawn = fresh_seeds(f"evaluation {evaluation_id}", wanted + len(used), [recorded_settings(checkpoint)])
+    drawn = draw_fresh_seeds(f"evaluation {evaluation_id}", wanted + len(used), [recorded_settings(checkpoint)])
     seeds = [seed for seed in drawn if seed not in used][:wanted]
     return evaluate_policy(load_policy(checkpoint), config, seeds, stop=stop)
 

@@ -14,10 +14,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_training.tracking import run_files
-from rl_training.tracking.checkpoint_sources import fresh_directory
-from rl_training.tracking.mlflow_store import get_or_create_experiment, no_resend, ui_hint
-from rl_training.tracking.record_forms import MonitoringRecord
+from rl_training.tracking import json_files
+from rl_training.tracking.checkpoint_sources import make_download_directory
+from rl_training.tracking.mlflow_store import get_or_create_experiment, get_ui_hint, no_resend
+from rl_training.tracking.record_schemas import MonitoringRecord
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -49,7 +49,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     Raises:
         TrackingError: It is damaged.
     """
-    return run_files.read_record(path, MonitoringRecord)
+    return json_files.read_record(path, MonitoringRecord)
 
 
 class MonitoringRun:
@@ -64,13 +64,13 @@ class MonitoringRun:
     def __init__(self, client: MlflowClient, uri: str, run: Run) -> None:
         self._client = client
         self.run_id: str = run.info.run_id
-        self.ui = ui_hint(uri, run.info.experiment_id, run.info.run_id)
+        self.ui = get_ui_hint(uri, run.info.experiment_id, run.info.run_id)
 
     def find(self, evaluation_id: str) -> RecordedEvaluation | None:
         """Returns the evaluation of this id; None where there is none yet."""
         for number, path in self._records():
             if path.endswith(f"_{evaluation_id}.json"):
-                local = self._client.download_artifacts(self.run_id, path, str(fresh_directory()))
+                local = self._client.download_artifacts(self.run_id, path, str(make_download_directory()))
                 return RecordedEvaluation(number, read_evaluation(Path(local)), path)
         return None
 

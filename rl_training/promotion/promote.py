@@ -21,7 +21,7 @@ from rl_training.experiment.loading import recorded_settings
 from rl_training.promotion.champion_history import (
     PROMOTED_BY,
     ROLLED_BACK,
-    number_of,
+    get_number,
     replace_champion,
     set_tags,
     succession,
@@ -29,13 +29,13 @@ from rl_training.promotion.champion_history import (
 from rl_training.promotion.decision import (
     PromotionResult,
     decision_id,
-    fresh_seeds,
+    draw_fresh_seeds,
+    make_result,
     read_decision,
     record_path,
-    result_of,
 )
 from rl_training.promotion.gate import decide
-from rl_training.promotion.model_registry import CHALLENGER, CHAMPION, champion_of, get_or_register, model_name
+from rl_training.promotion.model_registry import CHALLENGER, CHAMPION, get_champion, get_model_name, get_or_register
 from rl_training.promotion.promotion_lock import PromotionLock, promotion_lock
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.checkpoint import Checkpoint
@@ -43,7 +43,11 @@ from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.workflows import load_policy, resolve_local_checkpoint
 from rl_training.security.secrets import redact_text
 from rl_training.system.programs import program
-from rl_training.tracking.checkpoint_sources import fresh_directory, policy_of_version, reaching
+from rl_training.tracking.checkpoint_sources import (
+    download_version_policy,
+    make_download_directory,
+    translate_mlflow_errors,
+)
 from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri
 
 if TYPE_CHECKING:
@@ -88,16 +92,16 @@ def promote(
         UserError: MLflow knows no such run, the champion plays another task, or the reason is empty.
         StopTraining: `stop` was set.
     """
-    force = None if force is None else checked_reason(force, "a forced promotion")
-    checkpoint, model = resolve_local_checkpoint(checkpoint), model_name(config)
+    force = None if force is None else clean_reason(force, "a forced promotion")
+    checkpoint, model = resolve_local_checkpoint(checkpoint), get_model_name(config)
     uri = resolve_tracking_uri(tracking_uri)
-    with reaching(uri, f"promotion of {checkpoint.path.name} of run {run_id}"):
+    with translate_mlflow_errors(uri, f"promotion of {checkpoint.path.name} of run {run_id}"):
         client = connect(uri)
         with promotion_lock(client, uri, model) as lock:
             return _Promotion(client, uri, model, checkpoint, config, run_id, force, stop).run(lock)
 
 
-def checked_reason(reason: str, what: str) -> str:
+def clean_reason(reason: str, what: str) -> str:
     """Returns a person's reason as it is written down: on one line, secrets hidden.
 
     Raises:
@@ -133,8 +137,8 @@ class _Promotion:
             version, copy = get_or_register(
                 self.client, self.uri, self.model, self.checkpoint, self.config, self.run_id
             )
-            champion = champion_of(self.client, self.model)
-            is_champion = number_of(version) == number_of(champion)
+            champion = get_champion(self.client, self.model)
+            is_champion = get_number(version) == get_number(champion)
             if is_champion and PROMOTED_BY in version.tags:
                 return self._result(version, self._read(version.tags[PROMOTED_BY]), CHAMPION)
             question = self._decision_id(version, champion)
@@ -171,7 +175,7 @@ class _Promotion:
         config, rules = self.config, self.config.promotion
         opponent = None if champion is None else self._copy_of(champion)
         played_before = [config, *(recorded_settings(side) for side in (copy, opponent) if side is not None)]
-        seeds = fresh_seeds(question, rules.episodes, played_before)
+        seeds = draw_fresh_seeds(question, rules.episodes, played_before)
         policy = load_policy(copy)
         candidate_result = evaluate_policy(policy, config, seeds, stop=self.stop)
         champion_result = None
@@ -196,7 +200,7 @@ class _Promotion:
 
     def _copy_of(self, champion: ModelVersion) -> Checkpoint:
         try:
-            return policy_of_version(self.client, self.uri, champion)
+            return download_version_policy(self.client, self.uri, champion)
         except CheckpointError as error:
             raise CheckpointError(
                 f"version {champion.version} of {self.model}, the champion, can't be used: {error}; go back with "
@@ -233,7 +237,7 @@ class _Promotion:
         set_tags(self.client, version, tags)
 
     def _read(self, question: str) -> dict[str, Any]:
-        path = self.client.download_artifacts(self.run_id, record_path(question), str(fresh_directory()))
+        path = self.client.download_artifacts(self.run_id, record_path(question), str(make_download_directory()))
         return read_decision(Path(path))
 
     def _challenge(self, version: ModelVersion, record: dict[str, Any], is_champion: bool) -> str | None:
@@ -254,4 +258,4 @@ class _Promotion:
     def _result(
         self, version: ModelVersion, record: dict[str, Any], alias: str | None, *, moved: bool = False
     ) -> PromotionResult:
-        return result_of(record, self.run_id, str(version.version), alias, moved=moved)
+        return make_result(record, self.run_id, str(version.version), alias, moved=moved)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from filelock import FileLock, Timeout
 
 from rl_training.errors import TrackingError
-from rl_training.tracking.mlflow_store import no_resend, sqlite_path
+from rl_training.tracking.mlflow_store import get_sqlite_path, no_resend
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -61,7 +61,7 @@ def promotion_lock(client: MlflowClient, uri: str, model: str, wait: float = WAI
     Raises:
         TrackingError: Another promotion did not end in time.
     """
-    database = sqlite_path(uri)
+    database = get_sqlite_path(uri)
     if database is None:
         with Lease(client, model).held(wait) as lease:
             yield lease

@@ -12,20 +12,20 @@ from rl_training.errors import CheckpointError, TrackingError, UserError
 from rl_training.promotion.champion_history import (
     PROMOTED_BY,
     ROLLED_BACK,
-    number_of,
-    previous_champion_of,
+    find_previous_champion,
+    get_number,
     replace_champion,
     rolled_back,
     set_tags,
 )
-from rl_training.promotion.model_registry import champion_of
-from rl_training.promotion.promote import checked_reason
+from rl_training.promotion.model_registry import get_champion
+from rl_training.promotion.promote import clean_reason
 from rl_training.promotion.promotion_lock import PromotionLock, promotion_lock
 from rl_training.runtime.workflows import load_policy
 from rl_training.system.programs import program
-from rl_training.tracking.checkpoint_sources import reaching
+from rl_training.tracking.checkpoint_sources import translate_mlflow_errors
 from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri
-from rl_training.tracking.version_files import checked_copy
+from rl_training.tracking.version_files import download_verified_copy
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -78,14 +78,14 @@ def roll_back(
         TrackingError: The registry can't be reached, or a promotion did not end.
         UserError: There is no such model, no champion, none before it, another one than `version`, or no reason.
     """
-    reason = checked_reason(reason, "a rollback")
+    reason = clean_reason(reason, "a rollback")
     uri = resolve_tracking_uri(tracking_uri)
-    with reaching(uri, f"rollback of {model}"):
+    with translate_mlflow_errors(uri, f"rollback of {model}"):
         client = connect(uri)
         client.get_registered_model(model)
         with promotion_lock(client, uri, model) as lock:
-            champion = champion_of(client, model)
-            if version is not None and number_of(champion) != version:
+            champion = get_champion(client, model)
+            if version is not None and get_number(champion) != version:
                 return _done_before(client, model, version, champion)
             if champion is None:
                 raise UserError(
@@ -99,14 +99,14 @@ def _roll_back(
     client: MlflowClient, uri: str, champion: ModelVersion, reason: str, lock: PromotionLock
 ) -> RollbackResult:
     model = champion.name
-    target = previous_champion_of(client, model, champion.version)
+    target = find_previous_champion(client, model, champion.version)
     if target is None:
         raise UserError(
             f"version {champion.version} of {model} has no champion before it that is still there and was not rolled "
             f"back; another version becomes champion with `{program('rl-training')} promote {_version_of(model)}`"
         )
     try:
-        load_policy(checked_copy(client, uri, target))
+        load_policy(download_verified_copy(client, uri, target))
     except CheckpointError as error:
         raise CheckpointError(
             f"version {target.version} of {model}, the champion before, can't be used: {error}; delete that version in "

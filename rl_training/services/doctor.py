@@ -12,7 +12,7 @@ from rl_training.errors import UserError
 from rl_training.services.crash_automations import automations, is_as_wanted
 from rl_training.services.embedded_server import before_import, lasting_server
 from rl_training.services.prefect_yaml import TAG
-from rl_training.tracking.mlflow_health import Finding, check_mlflow, clock_finding
+from rl_training.tracking.mlflow_health import CheckResult, check_clock, check_mlflow
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -32,7 +32,7 @@ DEPLOY = "`rl-training deploy` sets it right"
 class Diagnosis:
     """All that was found."""
 
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckResult, ...]
 
     @property
     def healthy(self) -> bool:
@@ -54,42 +54,42 @@ def examine(*, fix: bool = False) -> Diagnosis:
     Args:
         fix: Whether to end in MLflow the runs that nothing else will end.
     """
-    findings: list[Finding] = []
+    findings: list[CheckResult] = []
     with before_import():
         from prefect.settings import PREFECT_API_URL
 
         if PREFECT_API_URL.value() is None:
             text = "no server is set up, so each flow of the command line starts its own; there are no schedules"
-            findings.append(Finding("prefect", "note", text, "set PREFECT_API_URL to use deployments"))
+            findings.append(CheckResult("prefect", "note", text, "set PREFECT_API_URL to use deployments"))
             findings += check_mlflow(fix=fix)
             return Diagnosis(tuple(findings))
         try:
             with lasting_server() as (shown, client):
-                findings.append(Finding("prefect", "ok", f"{shown} answers"))
+                findings.append(CheckResult("prefect", "ok", f"{shown} answers"))
                 findings += _check_prefect(client)
                 findings += check_mlflow(fix=fix, gone=lambda flow_run_id: _has_ended(client, flow_run_id))
         except UserError as error:
-            findings.append(Finding("prefect", "problem", str(error)))
+            findings.append(CheckResult("prefect", "problem", str(error)))
             findings += check_mlflow(fix=fix)
     return Diagnosis(tuple(findings))
 
 
-def _check_prefect(client: SyncPrefectClient) -> Iterator[Finding]:
+def _check_prefect(client: SyncPrefectClient) -> Iterator[CheckResult]:
     yield _check_versions(client)
-    yield clock_finding("the Prefect server", client.request("GET", "/admin/version").headers.get("Date"))
+    yield check_clock("the Prefect server", client.request("GET", "/admin/version").headers.get("Date"))
     if "Access-Control-Allow-Origin" in _headers_for(client, {"Origin": STRANGER}):
         text = "a page of any site, open in a browser that reaches the server, may use it"
-        yield Finding("prefect", "note", text, f"start it with {ORIGINS} set to the addresses of its own pages")
+        yield CheckResult("prefect", "note", text, f"start it with {ORIGINS} set to the addresses of its own pages")
     if _headers_for(client, {"Authorization": "none"}):
         text = "it has no password: every user of its machine, and whoever else reaches it, may start flow runs"
-        yield Finding("prefect", "note", text, f"start it with {PASSWORD} set (docs/deployment.md)")
+        yield CheckResult("prefect", "note", text, f"start it with {PASSWORD} set (docs/deployment.md)")
     deployments = [
         deployment for deployment in client.read_deployments(limit=LOOKED_AT) if TAG in (deployment.tags or [])
     ]
     if not deployments:
-        yield Finding("deployments", "problem", f"none with the tag {TAG}", "`rl-training deploy` makes them")
+        yield CheckResult("deployments", "problem", f"none with the tag {TAG}", "`rl-training deploy` makes them")
     else:
-        yield Finding("deployments", "ok", f"{len(deployments)} with the tag {TAG}")
+        yield CheckResult("deployments", "ok", f"{len(deployments)} with the tag {TAG}")
         yield from _check_limits(client, deployments)
     for pool in sorted({deployment.work_pool_name for deployment in deployments if deployment.work_pool_name}):
         yield from _check_pool(client, pool)
@@ -106,17 +106,17 @@ def _headers_for(client: SyncPrefectClient, headers: dict[str, str]) -> Mapping[
         return {}
 
 
-def _check_versions(client: SyncPrefectClient) -> Finding:
+def _check_versions(client: SyncPrefectClient) -> CheckResult:
     from packaging.version import parse
 
     ours, theirs = client.client_version(), client.api_version()
     text = f"server {theirs}, client {ours}"
     if parse(ours).release[:2] == parse(theirs).release[:2]:
-        return Finding("prefect", "ok", text)
-    return Finding("prefect", "problem", text, "install the same version in both places (constraints.txt)")
+        return CheckResult("prefect", "ok", text)
+    return CheckResult("prefect", "problem", text, "install the same version in both places (constraints.txt)")
 
 
-def _check_limits(client: SyncPrefectClient, deployments: list[DeploymentResponse]) -> Iterator[Finding]:
+def _check_limits(client: SyncPrefectClient, deployments: list[DeploymentResponse]) -> Iterator[CheckResult]:
     from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
 
     def name(deployment: DeploymentResponse) -> str:
@@ -128,7 +128,7 @@ def _check_limits(client: SyncPrefectClient, deployments: list[DeploymentRespons
         if limit is None or not limit.active:
             sound = False
             text = f"{name(deployment)} has no concurrency limit"
-            yield Finding("limits", "problem", text, f"{DEPLOY}, where prefect.yaml has its concurrency_limit")
+            yield CheckResult("limits", "problem", text, f"{DEPLOY}, where prefect.yaml has its concurrency_limit")
             continue
         if not limit.active_slots:
             continue
@@ -139,49 +139,49 @@ def _check_limits(client: SyncPrefectClient, deployments: list[DeploymentRespons
         if holders < limit.active_slots:
             sound = False
             text = f"{name(deployment)}: a slot is held and no flow run has it"
-            yield Finding("limits", "note", text, "the server frees it within five minutes")
+            yield CheckResult("limits", "note", text, "the server frees it within five minutes")
     if sound:
-        yield Finding("limits", "ok", "each deployment has its concurrency limit")
+        yield CheckResult("limits", "ok", "each deployment has its concurrency limit")
 
 
-def _check_pool(client: SyncPrefectClient, name: str) -> Iterator[Finding]:
+def _check_pool(client: SyncPrefectClient, name: str) -> Iterator[CheckResult]:
     from prefect.exceptions import ObjectNotFound
 
     try:
         pool = client.read_work_pool(name)
     except ObjectNotFound:
-        yield Finding("work pool", "problem", f"{name} is not there", DEPLOY)
+        yield CheckResult("work pool", "problem", f"{name} is not there", DEPLOY)
         return
     if pool.is_paused:
         advice = f"`prefect work-pool resume {name}` has its flow runs started again"
-        yield Finding("work pool", "problem", f"{name} is paused", advice)
+        yield CheckResult("work pool", "problem", f"{name} is paused", advice)
     else:
-        yield Finding("work pool", "ok", f"{name}, of type {pool.type}")
+        yield CheckResult("work pool", "ok", f"{name}, of type {pool.type}")
     workers = client.read_workers_for_work_pool(name)
     online = [worker for worker in workers if str(getattr(worker.status, "value", worker.status)) == "ONLINE"]
     for worker in online:
         assert worker.last_heartbeat_time is not None  # or it would not be online
         age = (datetime.now(UTC) - worker.last_heartbeat_time).total_seconds()
-        yield Finding("workers", "ok", f"{worker.name!r} of {name}, last heartbeat {max(0.0, age):.0f} s ago")
+        yield CheckResult("workers", "ok", f"{worker.name!r} of {name}, last heartbeat {max(0.0, age):.0f} s ago")
     if not online:
         last = max((worker.last_heartbeat_time for worker in workers if worker.last_heartbeat_time), default=None)
         since = f"since {last:%Y-%m-%d %H:%M:%S %Z}" if last is not None else "ever"
         text = f"none of {name} has sent a heartbeat {since}, so nothing runs"
-        yield Finding("workers", "problem", text, "`rl-training worker` starts one")
+        yield CheckResult("workers", "problem", text, "`rl-training worker` starts one")
 
 
-def _check_automations(client: SyncPrefectClient) -> Iterator[Finding]:
+def _check_automations(client: SyncPrefectClient) -> Iterator[CheckResult]:
     for wanted in automations():
         there = client.read_automations_by_name(wanted.name)
         if not there:
-            yield Finding("automations", "problem", f"{wanted.name!r} is not there", DEPLOY)
+            yield CheckResult("automations", "problem", f"{wanted.name!r} is not there", DEPLOY)
         elif not is_as_wanted(there[0], wanted):
-            yield Finding("automations", "problem", f"{wanted.name!r} is not as it shall be", DEPLOY)
+            yield CheckResult("automations", "problem", f"{wanted.name!r} is not as it shall be", DEPLOY)
         elif not there[0].enabled:
             advice = f"`prefect automation resume '{wanted.name}'` has it work again"
-            yield Finding("automations", "problem", f"{wanted.name!r} is paused", advice)
+            yield CheckResult("automations", "problem", f"{wanted.name!r} is paused", advice)
         else:
-            yield Finding("automations", "ok", repr(wanted.name))
+            yield CheckResult("automations", "ok", repr(wanted.name))
 
 
 def _has_ended(client: SyncPrefectClient, flow_run_id: str) -> bool:

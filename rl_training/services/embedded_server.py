@@ -24,7 +24,7 @@ from rl_training.errors import UserError
 from rl_training.security import owner_only_files
 from rl_training.security.secrets import redact_text
 from rl_training.services.orphaned_flow_runs import end_abandoned_flow_runs, owner_tag
-from rl_training.serving.loopback import loopback_listener
+from rl_training.serving.loopback import listen_on_loopback
 from rl_training.system import paths
 from rl_training.system.constructors import closes_on_error, ended_by
 
@@ -75,7 +75,7 @@ class EmbeddedServer:
         self.password = f"owner:{secrets.token_urlsafe(32)}"
         """What Prefect's clients and pages must know, as user and password; of this start alone."""
         # The socket is bound here and handed over, so that no other program can take the port in between.
-        with loopback_listener(port) as listener:
+        with listen_on_loopback(port) as listener:
             self.port: int = listener.getsockname()[1]
             _require_loopback(self.port)
             self._process = ended_by(self._opened, self._start(listener))

@@ -19,7 +19,7 @@ from socket import socket
 import uvicorn
 from filelock import FileLock
 
-from rl_training.serving.owner_only_pages import OwnPages
+from rl_training.serving.owner_only_pages import SameOriginGuard
 from rl_training.serving.prefect_login import LogInPage
 
 DATABASE = Path("prefect.db")
@@ -72,11 +72,11 @@ def database_url(database: Path) -> str:
     return f"sqlite+aiosqlite:///{database}"
 
 
-def application(port: int) -> OwnPages:
+def application(port: int) -> SameOriginGuard:
     """Returns Prefect's server, which asks its callers for a password, behind what other sites do not pass."""
     from prefect.server.api.server import create_app
 
-    return OwnPages(LogInPage(create_app()), port)
+    return SameOriginGuard(LogInPage(create_app()), port)
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from uuid import UUID
 from rl_training.errors import UserError
 from rl_training.services.embedded_server import EmbeddedServer, before_import
 from rl_training.serving.loopback import Announce
-from rl_training.serving.prefect_login import log_in_link
+from rl_training.serving.prefect_login import make_log_in_link
 
 
 def show_prefect(flow_run_id: str | None, port: int, announce: Announce) -> None:
@@ -34,7 +34,7 @@ def show_prefect(flow_run_id: str | None, port: int, announce: Announce) -> None
     server = EmbeddedServer(port)
     try:
         server.wait_until_ready()
-        announce(log_in_link(server.url, server.password, flow_run_id), private=True)
+        announce(make_log_in_link(server.url, server.password, flow_run_id), private=True)
         server.wait()
     finally:
         server.stop()

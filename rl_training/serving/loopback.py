@@ -28,7 +28,7 @@ class Announce(Protocol):
         """
 
 
-def loopback_listener(port: int) -> socket:
+def listen_on_loopback(port: int) -> socket:
     """Returns a socket that listens on 127.0.0.1, so that no other program can take the port before the server is up.
 
     Args:
@@ -56,7 +56,7 @@ def open_in_browser(address: str) -> None:
 
 
 @contextmanager
-def shown_in_browser(link: str) -> Iterator[None]:
+def show_in_browser(link: str) -> Iterator[None]:
     """Opens a link with a secret in the user's browser, where there is a display; the link must hold in the block.
 
     The browser is started on a private file that leads there, since other users see the command lines of programs.

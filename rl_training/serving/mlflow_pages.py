@@ -12,9 +12,15 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from rl_training.serving.loopback import Announce, loopback_listener
-from rl_training.serving.owner_only_pages import OwnPages, SecretAddress
-from rl_training.tracking.mlflow_store import artifact_root, connect, resolve_tracking_uri, sqlite_path, ui_address
+from rl_training.serving.loopback import Announce, listen_on_loopback
+from rl_training.serving.owner_only_pages import SameOriginGuard, SecretAddress
+from rl_training.tracking.mlflow_store import (
+    connect,
+    get_artifact_root,
+    get_sqlite_path,
+    get_ui_url,
+    resolve_tracking_uri,
+)
 from rl_training.tracking.page_links import find_page
 
 if TYPE_CHECKING:
@@ -36,14 +42,14 @@ def show_mlflow(source: str | None, port: int, announce: Announce) -> None:
     """
     uri = resolve_tracking_uri()
     page = find_page(source, uri)
-    if (address := ui_address(uri)) is not None:
+    if (address := get_ui_url(uri)) is not None:
         announce(f"{address}/{page}", private=False)
         return
     connect(uri)
     os.umask(0o077)
-    with loopback_listener(port) as listener:
+    with listen_on_loopback(port) as listener:
         at, secret = listener.getsockname()[1], secrets.token_urlsafe(32)
-        app = OwnPages(SecretAddress(_mlflow(uri, at), secret), at)
+        app = SameOriginGuard(SecretAddress(_mlflow(uri, at), secret), at)
         config = uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=1)
         link = f"http://127.0.0.1:{at}/{secret}/{page}"
         server = _AnnouncedServer(config, lambda: announce(link, private=True))
@@ -78,7 +84,7 @@ class _AnnouncedServer(uvicorn.Server):
 
 def _mlflow(uri: str, port: int) -> ASGIApp:
     """Returns MLflow's server as `mlflow server` makes it, in this process and without programs of its own."""
-    database = sqlite_path(uri)
+    database = get_sqlite_path(uri)
     os.environ |= {
         "_MLFLOW_SERVER_FILE_STORE": uri,
         "_MLFLOW_SERVER_REGISTRY_STORE": uri,
@@ -89,7 +95,7 @@ def _mlflow(uri: str, port: int) -> ASGIApp:
         "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port},http://localhost:{port}",
     }
     if database is not None:
-        os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"] = str(artifact_root(database))
+        os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"] = str(get_artifact_root(database))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of how MLflow itself is written
         from mlflow.server.fastapi_app import app

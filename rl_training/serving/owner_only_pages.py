@@ -20,7 +20,7 @@ HOSTS = ("127.0.0.1", "localhost")
 Headers = Iterable[tuple[bytes, bytes]]
 
 
-class OwnPages:
+class SameOriginGuard:
     """Passes on what programs and the server's own pages ask; what has a foreign host or origin gets nothing."""
 
     def __init__(self, app: ASGIApp, port: int) -> None:

@@ -41,7 +41,7 @@ class LogInPage:
             await self._app(scope, receive, send)
 
 
-def log_in_link(url: str, password: str, flow_run_id: str | None = None) -> str:
+def make_log_in_link(url: str, password: str, flow_run_id: str | None = None) -> str:
     """Returns the address that logs its owner in and leads to a flow run's page, or to all of them.
 
     Args:

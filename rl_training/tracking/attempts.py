@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import NoProgress, TrackingError
-from rl_training.tracking.checkpoint_sources import reaching
+from rl_training.tracking.checkpoint_sources import translate_mlflow_errors
+from rl_training.tracking.json_files import parse_json
 from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri
-from rl_training.tracking.record_forms import AttemptForm
-from rl_training.tracking.run_files import parse_json
+from rl_training.tracking.record_schemas import AttemptForm
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -30,7 +30,7 @@ SAME_STEP = 3
 """Attempts in a row that may begin at one step: where none of them came to a new checkpoint, the next would not."""
 
 
-class RunElsewhere(TrackingError):
+class AttemptSuperseded(TrackingError):
     """Another training process has gone on with the run since."""
 
 
@@ -49,18 +49,18 @@ class Attempt:
         return f"process {self.pid} on {self.host}"
 
 
-def attempt_of(description: Mapping[str, Any]) -> Attempt:
+def get_attempt(description: Mapping[str, Any]) -> Attempt:
     """Returns the attempt that a run's `tracking.json` is of."""
     process = description["process"]
     return Attempt(description["from_step"], process["host"], process["pid"], process["created"])
 
 
-def attempts_at(run: Run) -> list[Attempt]:
+def get_attempts(run: Run) -> list[Attempt]:
     """Returns the newest attempts at a run in MLflow, the oldest of them first."""
-    return attempts_in(run.data.tags.get(ATTEMPTS, "[]"), f"the tag {ATTEMPTS} of run {run.info.run_id}")
+    return parse_attempts(run.data.tags.get(ATTEMPTS, "[]"), f"the tag {ATTEMPTS} of run {run.info.run_id}")
 
 
-def attempts_in(text: str, what: str) -> list[Attempt]:
+def parse_attempts(text: str, what: str) -> list[Attempt]:
     """Returns the attempts that a tag names.
 
     Raises:
@@ -69,21 +69,21 @@ def attempts_in(text: str, what: str) -> list[Attempt]:
     return [Attempt(**attempt) for attempt in parse_json(text, what, list[AttemptForm])]
 
 
-def begin_attempt(client: MlflowClient, run: Run, attempt: Attempt, *, going_on: bool) -> None:
+def begin_attempt(client: MlflowClient, run: Run, attempt: Attempt, *, training: bool) -> None:
     """Makes an attempt the newest one at a run: whoever had the run before sends nothing more to it.
 
     Args:
         client: MLflow's client.
         run: The run.
         attempt: A training process.
-        going_on: Whether it trains now. One that has ended (offline, say) is the newest if it began later than others.
+        training: Whether it trains now. One that has ended (offline, say) is the newest if it began later than others.
 
     Raises:
-        RunElsewhere: Another one is newer.
+        AttemptSuperseded: Another one is newer.
     """
-    attempts = attempts_at(run)
+    attempts = get_attempts(run)
     newer = attempts and attempts[-1] != attempt
-    if newer and (attempt in attempts or (not going_on and attempts[-1].created > attempt.created)):
+    if newer and (attempt in attempts or (not training and attempts[-1].created > attempt.created)):
         raise _elsewhere(run.info.run_id, attempts[-1])
     if attempt in attempts:
         return
@@ -95,27 +95,27 @@ def require_newest(client: MlflowClient, run_id: str, attempt: Attempt) -> None:
     """Checks that no other process has gone on with a run since.
 
     Raises:
-        RunElsewhere: One has; names it.
+        AttemptSuperseded: One has; names it.
     """
-    attempts = attempts_at(client.get_run(run_id))
+    attempts = get_attempts(client.get_run(run_id))
     if attempts and attempts[-1] != attempt:
         raise _elsewhere(run_id, attempts[-1])
 
 
-def _elsewhere(run_id: str, newest: Attempt) -> RunElsewhere:
-    return RunElsewhere(
+def _elsewhere(run_id: str, newest: Attempt) -> AttemptSuperseded:
+    return AttemptSuperseded(
         f"run {run_id} has gone on from step {newest.from_step:,} in {newest}; nothing is sent from here"
     )
 
 
-def find_run(tag: str, value: str) -> Run | None:
+def find_run_by_tag(tag: str, value: str) -> Run | None:
     """Returns the newest run in MLflow that has a tag with a value; None where there is none.
 
     Raises:
         TrackingError: MLflow can't be reached.
     """
     uri = resolve_tracking_uri()
-    with reaching(uri, f"runs with the tag {tag}"):
+    with translate_mlflow_errors(uri, f"runs with the tag {tag}"):
         client = connect(uri)
         experiments = [experiment.experiment_id for experiment in client.search_experiments()]
         runs = client.search_runs(experiments, f"tags.`{tag}` = '{value}'", order_by=["attributes.start_time DESC"])

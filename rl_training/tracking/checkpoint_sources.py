@@ -26,7 +26,7 @@ from rl_training.runtime.checkpoint.downloaded import Download, write_download
 from rl_training.runtime.checkpoint.manifest import MANIFEST, POLICY, is_shard, read_manifest
 from rl_training.system.paths import downloads_root
 from rl_training.tracking.mlflow_run import RUN_UID
-from rl_training.tracking.mlflow_store import connect, explain, resolve_tracking_uri, without_credentials
+from rl_training.tracking.mlflow_store import connect, explain, resolve_tracking_uri, strip_credentials
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -58,7 +58,7 @@ evaluate, which takes no training state either."""
 
 
 def download_checkpoint(
-    source: str | Path, *, tracking_uri: str | None = None, wanted: Wanted = "everything", to_go_on: bool = False
+    source: str | Path, *, tracking_uri: str | None = None, wanted: Wanted = "everything", to_resume: bool = False
 ) -> Checkpoint:
     """Returns the verified checkpoint that `source` stands for, downloaded where it is not a directory.
 
@@ -70,7 +70,7 @@ def download_checkpoint(
             evaluation and fine-tuning only).
         tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded one.
         wanted: What is fetched and must be there; of the policy alone, a registered version has a copy of its own.
-        to_go_on: Whether a run is resumed as it is. While another process trains it, its checkpoints come and go: the
+        to_resume: Whether a run is resumed as it is. While another process trains it, its checkpoints come and go: the
             newest one would soon not be the newest.
 
     Raises:
@@ -80,19 +80,19 @@ def download_checkpoint(
         UserError: It is no source, or MLflow knows no such run, model or alias.
     """
     if Path(source).exists():
-        if to_go_on:
+        if to_resume:
             require_free(Path(source))
         return find_checkpoint(source, policy_only=wanted != "everything")
     parsed = parse_source(str(source))
     uri = resolve_tracking_uri(tracking_uri)
-    with reaching(uri, str(source)):
+    with translate_mlflow_errors(uri, str(source)):
         client = connect(uri)
         if isinstance(parsed, RunSource):
-            return checkpoint_of_run(client, parsed, wanted, to_go_on)
+            return download_run_checkpoint(client, parsed, wanted, to_resume)
         version = find_version(client, parsed)
         if wanted == "policy":
-            return policy_of_version(client, uri, version)
-        return checkpoint_of_version(client, uri, version, wanted)
+            return download_version_policy(client, uri, version)
+        return download_version_checkpoint(client, uri, version, wanted)
 
 
 class RunSource(NamedTuple):
@@ -130,7 +130,7 @@ def parse_source(text: str) -> RunSource | ModelSource:
 
 
 @contextmanager
-def reaching(uri: str, what: str) -> Iterator[None]:
+def translate_mlflow_errors(uri: str, what: str) -> Iterator[None]:
     """Turns MLflow's errors in the block into ours, by their codes.
 
     Raises:
@@ -142,7 +142,7 @@ def reaching(uri: str, what: str) -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        where, why = without_credentials(uri), explain(error, uri)
+        where, why = strip_credentials(uri), explain(error, uri)
         if error.error_code in _UNKNOWN:
             raise UserError(f"{what}: MLflow at {where} has no such thing: {why}") from None
         raise TrackingError(f"{what}: MLflow at {where} can't be reached or is in trouble: {why}") from None
@@ -156,7 +156,7 @@ def find_version(client: MlflowClient, source: ModelSource) -> ModelVersion:
     return client.get_model_version(source.name, source.version)
 
 
-def checkpoint_of_version(
+def download_version_checkpoint(
     client: MlflowClient, uri: str, version: ModelVersion, wanted: Wanted = "everything"
 ) -> Checkpoint:
     """Returns the checkpoint of the version's run; where that is gone, the version's own copy."""
@@ -174,15 +174,19 @@ def checkpoint_of_version(
                 version.version,
                 error,
             )
-    return policy_of_version(client, uri, version)
+    return download_version_policy(client, uri, version)
 
 
-def policy_of_version(client: MlflowClient, uri: str, version: ModelVersion) -> Checkpoint:
+def download_version_policy(client: MlflowClient, uri: str, version: ModelVersion) -> Checkpoint:
     """Returns the version's own copy, verified: weights, normaliser and settings, without training state."""
-    return open_checkpoint(fetch_part(client, uri, version, (MANIFEST, CONFIG, POLICY), MODEL_DATA), policy_only=True)
+    return open_checkpoint(
+        download_version_files(client, uri, version, (MANIFEST, CONFIG, POLICY), MODEL_DATA), policy_only=True
+    )
 
 
-def fetch_part(client: MlflowClient, uri: str, version: ModelVersion, names: Iterable[str], folder: str = "") -> Path:
+def download_version_files(
+    client: MlflowClient, uri: str, version: ModelVersion, names: Iterable[str], folder: str = ""
+) -> Path:
     """Downloads files of a registered version, those and no others, into a fresh directory; returns where they are.
 
     Raises:
@@ -190,7 +194,7 @@ def fetch_part(client: MlflowClient, uri: str, version: ModelVersion, names: Ite
     """
     from mlflow.artifacts import download_artifacts
 
-    target = fresh_directory() / PurePosixPath(folder).name
+    target = make_download_directory() / PurePosixPath(folder).name
     with _files_of(client, uri, version) as location:
         for name in names:
             address = "/".join(part for part in (location, folder, name) if part)
@@ -198,7 +202,7 @@ def fetch_part(client: MlflowClient, uri: str, version: ModelVersion, names: Ite
     return target
 
 
-def list_version(client: MlflowClient, uri: str, version: ModelVersion) -> list[str]:
+def list_version_files(client: MlflowClient, uri: str, version: ModelVersion) -> list[str]:
     """Returns the paths of a registered version's files; a folder that is none of ours stands for what is in it.
 
     Raises:
@@ -233,7 +237,7 @@ def _files_of(client: MlflowClient, uri: str, version: ModelVersion) -> Iterator
         ) from error
 
 
-def fresh_directory() -> Path:
+def make_download_directory() -> Path:
     """Returns a new, empty directory for a download; those of yesterday are removed."""
     root = downloads_root()
     for old in root.iterdir():
@@ -242,7 +246,9 @@ def fresh_directory() -> Path:
     return Path(tempfile.mkdtemp(dir=root))
 
 
-def checkpoint_of_run(client: MlflowClient, source: RunSource, wanted: Wanted, to_go_on: bool = False) -> Checkpoint:
+def download_run_checkpoint(
+    client: MlflowClient, source: RunSource, wanted: Wanted, to_resume: bool = False
+) -> Checkpoint:
     """Returns the checkpoint at an artifact path of a run, or the newest good one where the path is their folder."""
     run_id, path = source
     run = client.get_run(run_id)  # no such run is another error than no such artifact
@@ -256,7 +262,7 @@ def checkpoint_of_run(client: MlflowClient, source: RunSource, wanted: Wanted, t
     here, _ = newest_good(run_dir / CHECKPOINTS)
     if here is not None and here.run_uid != run.data.tags.get(RUN_UID):
         here = None
-    if here is not None and to_go_on:
+    if here is not None and to_resume:
         require_free(run_dir)
     for step, name in _newest_first(client, run_id, skipped):
         if here is not None and here.num_timesteps > step:
@@ -317,7 +323,7 @@ def _fetch_manifest(client: MlflowClient, run_id: str, path: str) -> Path:
     """Downloads a checkpoint's manifest alone; returns the fresh directory, of the checkpoint's name, that it is in."""
     if not _PATH.fullmatch(path):
         raise CheckpointError(f"run {run_id} has {one_line(path, ascii)} in MLflow, which is no checkpoint's path")
-    directory = fresh_directory() / path
+    directory = make_download_directory() / path
     directory.mkdir(parents=True)
     client.download_artifacts(run_id, f"{path}/{MANIFEST}", str(directory))
     return directory

@@ -20,8 +20,8 @@ from rl_training import run_layout
 from rl_training.runs.locks import require_ours
 from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.security.plain_json import NotReadable, parse_json
-from rl_training.tracking import run_files
-from rl_training.tracking.record_forms import MetricLine
+from rl_training.tracking import json_files
+from rl_training.tracking.record_schemas import MetricLine
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class MetricLog(Callback):
             path = self._evaluations / f"{run_layout.checkpoint_name(state.num_timesteps)}.json"
             try:
                 evaluation = {"num_timesteps": state.num_timesteps, **state.evaluation.to_dict()}
-                run_files.write_json(path, evaluation, sync=False)
+                json_files.write_json(path, evaluation, sync=False)
                 self._to_sync.add(path)
             except OSError as error:
                 logger.warning("%s can't be written: %s; training goes on without it", path, error.strerror)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from rl_training.errors import TrackingError
-from rl_training.tracking.ended_runs import end_abandoned, is_abandoned
 from rl_training.tracking.mlflow_run import RUN_UID
 from rl_training.tracking.mlflow_store import (
     connect,
@@ -22,8 +21,9 @@ from rl_training.tracking.mlflow_store import (
     get_or_create_experiment,
     is_server,
     resolve_tracking_uri,
-    without_credentials,
+    strip_credentials,
 )
+from rl_training.tracking.orphaned_runs import end_if_orphaned, is_orphaned
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -38,7 +38,7 @@ LOOKED_AT = 500
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     """One thing that was looked at."""
 
     check: str
@@ -56,7 +56,7 @@ class Finding:
         return asdict(self)
 
 
-def check_mlflow(*, fix: bool, gone: Callable[[str], bool] = lambda flow_run_id: False) -> Iterator[Finding]:
+def check_mlflow(*, fix: bool, gone: Callable[[str], bool] = lambda flow_run_id: False) -> Iterator[CheckResult]:
     """Yields what there is to say about MLflow.
 
     Args:
@@ -64,16 +64,16 @@ def check_mlflow(*, fix: bool, gone: Callable[[str], bool] = lambda flow_run_id:
         gone: Tells of a Prefect flow run whether it has ended for good or is not known.
     """
     uri = resolve_tracking_uri()
-    shown = without_credentials(uri)
+    shown = strip_credentials(uri)
     try:
         client = connect(uri)
         experiments = client.search_experiments(max_results=LOOKED_AT)
     except Exception as error:  # of whatever kind: it is what this is about
         reason = str(error) if isinstance(error, TrackingError) else explain(error, uri)
         advice = "start the server, or set MLFLOW_TRACKING_URI to where it is"
-        yield Finding("mlflow", "problem", f"{shown} does not answer: {reason}", advice)
+        yield CheckResult("mlflow", "problem", f"{shown} does not answer: {reason}", advice)
         return
-    yield Finding("mlflow", "ok", f"{shown} answers, with {len(experiments)} experiments")
+    yield CheckResult("mlflow", "ok", f"{shown} answers, with {len(experiments)} experiments")
     if is_server(uri):
         yield from _check_server(uri)
     yield _check_artifacts(client, uri)
@@ -83,19 +83,19 @@ def check_mlflow(*, fix: bool, gone: Callable[[str], bool] = lambda flow_run_id:
                 f"those of experiment {experiment.name!r} are at {experiment.artifact_location}, a path of one machine"
             )
             advice = "start the server with --artifacts-destination, and set `experiment` to a new name"
-            yield Finding("artifacts", "problem", text, advice)
+            yield CheckResult("artifacts", "problem", text, advice)
     yield from _check_runs(client, [experiment.experiment_id for experiment in experiments], gone, fix)
 
 
-def clock_finding(server: str, date: str | None) -> Finding:
+def check_clock(server: str, date: str | None) -> CheckResult:
     """Returns how a server's clock compares, by the Date header of its answer."""
     if date is None:
-        return Finding("clock", "note", f"{server} does not say what time it is")
+        return CheckResult("clock", "note", f"{server} does not say what time it is")
     difference = parsedate_to_datetime(date).timestamp() + 0.5 - time.time()
     if abs(difference) <= CLOCK_SECONDS:
-        return Finding("clock", "ok", f"{server} has the time of this machine")
+        return CheckResult("clock", "ok", f"{server} has the time of this machine")
     which = "ahead of" if difference > 0 else "behind"
-    return Finding(
+    return CheckResult(
         "clock",
         "problem",
         f"{server} is {abs(difference):.0f} s {which} this machine",
@@ -103,7 +103,7 @@ def clock_finding(server: str, date: str | None) -> Finding:
     )
 
 
-def _check_server(uri: str) -> Iterator[Finding]:
+def _check_server(uri: str) -> Iterator[CheckResult]:
     import mlflow
     from mlflow.utils.credentials import get_default_host_creds
     from mlflow.utils.rest_utils import http_request
@@ -112,28 +112,28 @@ def _check_server(uri: str) -> Iterator[Finding]:
         answer: Any = http_request(get_default_host_creds(uri), "/version", "GET")  # type: ignore[no-untyped-call]
         answer.raise_for_status()
     except Exception as error:
-        yield Finding("mlflow", "note", f"its version is not to be had: {explain(error, uri)}")
+        yield CheckResult("mlflow", "note", f"its version is not to be had: {explain(error, uri)}")
         return
     ours, theirs = mlflow.__version__, answer.text.strip()
     if ours.split(".")[:2] == theirs.split(".")[:2]:
-        yield Finding("mlflow", "ok", f"server {theirs}, client {ours}")
+        yield CheckResult("mlflow", "ok", f"server {theirs}, client {ours}")
     else:
         advice = "install the same version in both places (constraints.txt)"
-        yield Finding("mlflow", "problem", f"server {theirs}, client {ours}", advice)
-    yield clock_finding("the MLflow server", answer.headers.get("Date"))
+        yield CheckResult("mlflow", "problem", f"server {theirs}, client {ours}", advice)
+    yield check_clock("the MLflow server", answer.headers.get("Date"))
 
 
-def _check_artifacts(client: MlflowClient, uri: str) -> Finding:
+def _check_artifacts(client: MlflowClient, uri: str) -> CheckResult:
     try:
         same = _round_trip(client, uri)
     except Exception as error:
         text = f"a file can't be sent and fetched again: {explain(error, uri)}"
-        return Finding(
+        return CheckResult(
             "artifacts", "problem", text, "see the server's log, and whether its artifact store can be written"
         )
     if not same:
-        return Finding("artifacts", "problem", "a file came back as another one", "see the server's artifact store")
-    return Finding("artifacts", "ok", "a file was sent and came back")
+        return CheckResult("artifacts", "problem", "a file came back as another one", "see the server's artifact store")
+    return CheckResult("artifacts", "ok", "a file was sent and came back")
 
 
 def _round_trip(client: MlflowClient, uri: str) -> bool:
@@ -152,7 +152,7 @@ def _round_trip(client: MlflowClient, uri: str) -> bool:
 
 def _check_runs(
     client: MlflowClient, experiments: list[str], gone: Callable[[str], bool], fix: bool
-) -> Iterator[Finding]:
+) -> Iterator[CheckResult]:
     """Yields the runs that are RUNNING in MLflow and that nothing will end any more."""
     found = client.search_runs(experiments, "attributes.status = 'RUNNING'", max_results=LOOKED_AT)
     running = [run for run in found if RUN_UID in run.data.tags]
@@ -161,19 +161,19 @@ def _check_runs(
         run_id = run.info.run_id
         text = f"{run_id} is RUNNING in MLflow, and {why}"
         if not fix:
-            yield Finding("runs", "problem", text, "`rl-training doctor --fix` sets it to KILLED")
+            yield CheckResult("runs", "problem", text, "`rl-training doctor --fix` sets it to KILLED")
             continue
-        if not end_abandoned(client, run):
+        if not end_if_orphaned(client, run):
             client.set_terminated(run_id, "KILLED")
-        yield Finding("runs", "fixed", f"{text}: set to KILLED", f"`rl-training resume {run_id}` goes on from it")
+        yield CheckResult("runs", "fixed", f"{text}: set to KILLED", f"`rl-training resume {run_id}` goes on from it")
     if not dead:
-        yield Finding("runs", "ok", f"{len(running)} RUNNING in MLflow, none of them known to be dead")
+        yield CheckResult("runs", "ok", f"{len(running)} RUNNING in MLflow, none of them known to be dead")
 
 
 def _why_dead(run: Run, gone: Callable[[str], bool]) -> str | None:
     tags = run.data.tags
     if tags.get("host") == socket.gethostname():
-        if is_abandoned(run):
+        if is_orphaned(run):
             return "the process that trained it is gone"
         run_dir = Path(tags.get("run_dir", ""))
         return None if run_dir.exists() else f"its directory {run_dir} is gone"

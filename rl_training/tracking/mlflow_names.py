@@ -18,7 +18,7 @@ _ILLEGAL = re.compile(r"[^\w\-. /]", re.ASCII)
 _ODD_PATH = re.compile(r"(^|/)(\.{0,2}(/|$))+")
 
 
-def legal_name(name: str) -> str:
+def make_legal_name(name: str) -> str:
     """Returns `name` with what MLflow refuses in the names of metrics, parameters and tags replaced by `_`."""
     return _ODD_PATH.sub(r"\1_", _ILLEGAL.sub("_", name))[:MAX_KEY]
 
@@ -35,10 +35,10 @@ def flatten(settings: Mapping[str, Any]) -> dict[str, str]:
     """
     params: dict[str, str] = {}
     for path, value in _leaves(settings, ""):
-        name, count = legal_name(path), 1
+        name, count = make_legal_name(path), 1
         while name in params:
             count += 1
-            name = legal_name(f"{path[: MAX_KEY - 5]}_{count}")
+            name = make_legal_name(f"{path[: MAX_KEY - 5]}_{count}")
         params[name] = shorten(value if isinstance(value, str) else json.dumps(value, default=str), MAX_PARAM)
     return params
 

@@ -12,14 +12,14 @@ from rl_training.errors import TrackingError
 from rl_training.runtime.fine_tuning import CarriedOver
 from rl_training.runtime.inexact_resumes import INEXACT
 from rl_training.system.programs import program
-from rl_training.tracking.mlflow_names import MAX_TAG, legal_name, shorten
+from rl_training.tracking.mlflow_names import MAX_TAG, make_legal_name, shorten
 from rl_training.tracking.mlflow_store import (
     connect,
     get_or_create_experiment,
+    get_ui_hint,
+    get_ui_url,
     no_resend,
     resolve_tracking_uri,
-    ui_address,
-    ui_hint,
 )
 from rl_training.tracking.run_description import NOTE
 
@@ -46,7 +46,7 @@ class RunAddress:
     ui: str
 
 
-def find_or_create(
+def find_or_create_run(
     client: MlflowClient, uri: str, description: Mapping[str, Any], known_run_id: str | None, new_run: bool
 ) -> RunAddress:
     """Returns the run with the description's `run_uid`, made where there is none.
@@ -63,9 +63,9 @@ def find_or_create(
         TrackingError: The experiment was deleted.
     """
     if known_run_id is not None:
-        experiment_id = experiment_of(client, known_run_id)
+        experiment_id = get_experiment_id(client, known_run_id)
         if experiment_id is not None:
-            return RunAddress(known_run_id, experiment_id, ui_hint(uri, experiment_id, known_run_id))
+            return RunAddress(known_run_id, experiment_id, get_ui_hint(uri, experiment_id, known_run_id))
         if not new_run:
             sync = f"{program('rl-training')} sync {shlex.quote(description['tags']['run_dir'])}"
             raise RunDeleted(
@@ -76,10 +76,10 @@ def find_or_create(
     run_id = _find(client, experiment_id, description["run_uid"])
     if run_id is None:
         run_id = _create(client, experiment_id, description)
-    return RunAddress(run_id, experiment_id, ui_hint(uri, experiment_id, run_id))
+    return RunAddress(run_id, experiment_id, get_ui_hint(uri, experiment_id, run_id))
 
 
-def experiment_of(client: MlflowClient, run_id: str) -> str | None:
+def get_experiment_id(client: MlflowClient, run_id: str) -> str | None:
     """Returns the experiment's id of an active run, or None where the run was deleted."""
     from mlflow.exceptions import MlflowException
 
@@ -92,13 +92,13 @@ def experiment_of(client: MlflowClient, run_id: str) -> str | None:
     return str(info.experiment_id) if info.lifecycle_stage == "active" else None
 
 
-def run_page(run_id: str) -> str | None:
+def get_run_url(run_id: str) -> str | None:
     """Returns the address of a run's page; None where no server is known that shows it, or the run was deleted."""
     uri = resolve_tracking_uri()
-    if ui_address(uri) is None:
+    if get_ui_url(uri) is None:
         return None
-    experiment_id = experiment_of(connect(uri), run_id)
-    return None if experiment_id is None else ui_hint(uri, experiment_id, run_id)
+    experiment_id = get_experiment_id(connect(uri), run_id)
+    return None if experiment_id is None else get_ui_hint(uri, experiment_id, run_id)
 
 
 def _create(client: MlflowClient, experiment_id: str, description: Mapping[str, Any]) -> str:
@@ -133,7 +133,7 @@ def _find(client: MlflowClient, experiment_id: str, run_uid: str) -> str | None:
     return str(first.info.run_id)
 
 
-def find_run(client: MlflowClient, run_uid: str) -> str | None:
+def find_run_id(client: MlflowClient, run_uid: str) -> str | None:
     """Returns the id of the MLflow run of a training run, in whatever experiment it is; None where there is none."""
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     runs = client.search_runs(experiments, f"tags.{RUN_UID} = '{run_uid}'", max_results=1, order_by=["start_time ASC"])
@@ -166,7 +166,7 @@ def describe(client: MlflowClient, run: Run, description: Mapping[str, Any], not
     client.log_batch(
         run.info.run_id,
         params=new,
-        tags=[RunTag(legal_name(key), shorten(value, MAX_TAG)) for key, value in tags.items()],
+        tags=[RunTag(make_legal_name(key), shorten(value, MAX_TAG)) for key, value in tags.items()],
     )
     dataset = Dataset(**description["dataset"])
     client.log_inputs(run.info.run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
@@ -199,7 +199,7 @@ def _link_fork(client: MlflowClient, run_id: str, description: Mapping[str, Any]
     kind, fine_tuning = "fork", origin.get("fine_tuning")
     if fine_tuning is not None:
         kind, tags["forked_from.fine_tuning"] = "fine_tuned", str(CarriedOver(**fine_tuning))
-    if (parent := find_run(client, origin["run_uid"])) is not None:
+    if (parent := find_run_id(client, origin["run_uid"])) is not None:
         tags["forked_from.run_id"] = parent
         client.set_tag(parent, f"{kind}.{description['run_uid']}", run_id)
     for key, value in tags.items():
@@ -212,7 +212,7 @@ def mark_inexact(client: MlflowClient, run_id: str, metadata: Mapping[str, Any])
         client.set_tag(run_id, "resume.inexact", shorten(json.dumps(resumes), MAX_TAG))
 
 
-def latest_steps(client: MlflowClient, run: Run) -> dict[str, int]:
+def get_latest_steps(client: MlflowClient, run: Run) -> dict[str, int]:
     """Returns the last step of each metric that the run holds."""
     run_id = run.info.run_id
     return {key: max(metric.step for metric in client.get_metric_history(run_id, key)) for key in run.data.metrics}

@@ -85,7 +85,7 @@ def resolve_tracking_uri(uri: str | None = None) -> str:
     return uri
 
 
-def without_credentials(uri: str) -> str:
+def strip_credentials(uri: str) -> str:
     """Returns the URI without user name and password, fit to be shown and stored."""
     parts = urlsplit(uri)
     if "@" not in parts.netloc:
@@ -111,15 +111,15 @@ def is_server(uri: str) -> bool:
     return urlsplit(uri).scheme in ("http", "https")
 
 
-def sqlite_path(uri: str) -> Path | None:
+def get_sqlite_path(uri: str) -> Path | None:
     """Returns the file of an SQLite store, or None for another store."""
     return Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
 
 
-def ui_address(uri: str) -> str | None:
+def get_ui_url(uri: str) -> str | None:
     """Returns where people open MLflow's pages, without credentials; None where no server is known that shows them."""
     address = os.environ.get(UI_VARIABLE) or (uri if is_server(uri) else "")
-    return without_credentials(address).rstrip("/") or None
+    return strip_credentials(address).rstrip("/") or None
 
 
 def run_fragment(experiment_id: str, run_id: str) -> str:
@@ -133,15 +133,15 @@ def version_fragment(model: str, version: str) -> str:
     return f"#/models/{quote(model, safe='')}/versions/{version}"
 
 
-def version_page(uri: str, model: str, version: str) -> str | None:
+def get_version_url(uri: str, model: str, version: str) -> str | None:
     """Returns the address of a registered version's page; None where no server is known that shows it."""
-    address = ui_address(uri)
+    address = get_ui_url(uri)
     return None if address is None else f"{address}/{version_fragment(model, version)}"
 
 
-def ui_hint(uri: str, experiment_id: str, run_id: str) -> str:
+def get_ui_hint(uri: str, experiment_id: str, run_id: str) -> str:
     """Returns where a run can be seen: the page's address, or the command that opens it."""
-    if (address := ui_address(uri)) is not None:
+    if (address := get_ui_url(uri)) is not None:
         return f"{address}/{run_fragment(experiment_id, run_id)}"
     return f"{_store_setting(uri)}{program('rl-training')} ui {run_id}"
 
@@ -150,7 +150,7 @@ def _store_setting(uri: str) -> str:
     """Returns what has a command find the store from another shell too; a password is never a part of it."""
     if uri == embedded_tracking_uri():
         return f"{HOME_VARIABLE}={shlex.quote(str(home()))} " if os.environ.get(HOME_VARIABLE) else ""
-    return f"{URI_VARIABLE}={shlex.quote(uri)} " if without_credentials(uri) == uri else ""
+    return f"{URI_VARIABLE}={shlex.quote(uri)} " if strip_credentials(uri) == uri else ""
 
 
 def load_mlflow() -> None:
@@ -170,7 +170,7 @@ def connect(uri: str) -> MlflowClient:
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 
-    path = sqlite_path(uri)
+    path = get_sqlite_path(uri)
     if path is not None:
         try:
             _create_sqlite(path)
@@ -181,7 +181,7 @@ def connect(uri: str) -> MlflowClient:
     try:
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
     except MlflowException as error:
-        raise TrackingError(f"can't use the MLflow store {without_credentials(uri)}: {explain(error, uri)}") from None
+        raise TrackingError(f"can't use the MLflow store {strip_credentials(uri)}: {explain(error, uri)}") from None
 
 
 def _create_sqlite(path: Path) -> None:
@@ -201,14 +201,14 @@ def _create_sqlite(path: Path) -> None:
         beside = path.with_name(f".{path.name}.new")
         beside.unlink(missing_ok=True)
         owner_only_files.make_file(beside)  # SQLite gives a journal the permissions of its database
-        store = SqlAlchemyStore(SQLITE + str(beside), str(artifact_root(path)))  # type: ignore[no-untyped-call]
+        store = SqlAlchemyStore(SQLITE + str(beside), str(get_artifact_root(path)))  # type: ignore[no-untyped-call]
         store.engine.dispose()
         sync_file(beside)
         beside.replace(path)
         sync_directory(path.parent)
 
 
-def artifact_root(database: Path) -> Path:
+def get_artifact_root(database: Path) -> Path:
     """Returns the absolute directory of the artifacts that belong to an SQLite store."""
     if SQLITE + str(database) == embedded_tracking_uri():
         return embedded_artifact_root()
@@ -225,8 +225,8 @@ def get_or_create_experiment(client: MlflowClient, uri: str, name: str) -> str:
 
     experiment = client.get_experiment_by_name(name)
     if experiment is None:
-        database = sqlite_path(uri)
-        location = (artifact_root(database) / "experiments").as_uri() if database is not None else None
+        database = get_sqlite_path(uri)
+        location = (get_artifact_root(database) / "experiments").as_uri() if database is not None else None
         try:
             with no_resend():
                 return str(client.create_experiment(name, artifact_location=location))

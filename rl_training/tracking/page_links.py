@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rl_training import run_layout
 from rl_training.errors import UserError
-from rl_training.tracking import run_files
-from rl_training.tracking.checkpoint_sources import RunSource, find_version, parse_source, reaching
+from rl_training.tracking import json_files
+from rl_training.tracking.checkpoint_sources import RunSource, find_version, parse_source, translate_mlflow_errors
 from rl_training.tracking.mlflow_store import connect, run_fragment, version_fragment
 
 
@@ -25,7 +25,7 @@ def find_page(source: str | None, uri: str) -> str:
     if source is None:
         return ""
     parsed = parse_source(_run_of(Path(source)) if Path(source).is_dir() else source)
-    with reaching(uri, source):
+    with translate_mlflow_errors(uri, source):
         client = connect(uri)
         if isinstance(parsed, RunSource):
             return run_fragment(client.get_run(parsed.run_id).info.experiment_id, parsed.run_id)
@@ -34,7 +34,7 @@ def find_page(source: str | None, uri: str) -> str:
 
 def _run_of(run_dir: Path) -> str:
     try:
-        known = run_files.read_json(run_dir / run_layout.MLFLOW)
+        known = json_files.read_json(run_dir / run_layout.MLFLOW)
         return str((known or {})["run_id"])
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(

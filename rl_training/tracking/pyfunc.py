@@ -91,7 +91,7 @@ def save_model(checkpoint: Checkpoint, path: Path) -> None:
                 str(path),
                 loader_module=LOADER,
                 data_path=str(data),
-                signature=signature_of(policy.observation_space, policy.action_space),
+                signature=make_signature(policy.observation_space, policy.action_space),
                 pip_requirements=[f"rl-training=={__version__}"],  # named, so that MLflow infers nothing
             )
 
@@ -129,7 +129,7 @@ def _batch(observation: Any) -> Any:
     return [observation] if isinstance(observation, dict | tuple) else np.asarray(observation)[None]
 
 
-def signature_of(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> ModelSignature | None:
+def make_signature(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> ModelSignature | None:
     """Returns the signature with a leading batch dimension, or None for spaces that MLflow's schemas can't express."""
     from mlflow.models import ModelSignature
     from mlflow.types import Schema

@@ -22,7 +22,7 @@ from rl_training.run_layout import METADATA
 from rl_training.runs.metadata import Metadata
 from rl_training.runtime.run_utils import serialize_train_config
 from rl_training.security.secrets import redact
-from rl_training.tracking import run_files
+from rl_training.tracking import json_files
 from rl_training.tracking.mlflow_names import flatten
 
 NOTE = "mlflow.note.content"
@@ -44,7 +44,7 @@ def describe_run(run_dir: Path, config: TrainConfig, tags: Mapping[str, str], fr
     Raises:
         TrackingError: `run_dir` is no run's directory.
     """
-    metadata = run_files.read_json(run_dir / METADATA, Metadata)
+    metadata = json_files.read_json(run_dir / METADATA, Metadata)
     if metadata is None:
         raise TrackingError(f"{run_dir} is no run's directory: it has no {METADATA}")
     settings = serialize_train_config(config)
@@ -63,7 +63,7 @@ def describe_run(run_dir: Path, config: TrainConfig, tags: Mapping[str, str], fr
     }
 
 
-def trainer_is_alive(description: Mapping[str, Any]) -> bool:
+def is_trainer_alive(description: Mapping[str, Any]) -> bool:
     """Whether the process that trains this run is there, on this machine."""
     process = description["process"]
     if process["host"] != socket.gethostname():
@@ -121,7 +121,7 @@ def _note(run_dir: Path, config: TrainConfig, begun_by: str) -> str:
     )
 
 
-def illustrated(note: str, run_id: str, pictures: Iterable[str]) -> str:
+def add_pictures(note: str, run_id: str, pictures: Iterable[str]) -> str:
     """Returns a run's description with pictures behind its first paragraph.
 
     Args:

@@ -28,10 +28,10 @@ from rl_training.runs.stopping import StopFlag
 from rl_training.system.constructors import closes_on_error, ended_by
 from rl_training.system.paths import URI_VARIABLE
 from rl_training.system.programs import program
-from rl_training.tracking import run_files
+from rl_training.tracking import json_files
 from rl_training.tracking.metric_log import MetricLog, cut_damaged
-from rl_training.tracking.mlflow_store import is_server, resolve_tracking_uri, without_credentials
-from rl_training.tracking.record_forms import Shipped
+from rl_training.tracking.mlflow_store import is_server, resolve_tracking_uri, strip_credentials
+from rl_training.tracking.record_schemas import Shipped
 from rl_training.tracking.run_description import describe_run
 from rl_training.tracking.shipping.shipment import ShipReport
 from rl_training.tracking.shipping.shipper import LOADED
@@ -126,7 +126,7 @@ class TrackingSession:
                 raise TrackingError(answer["error"])
             start = "Start the server, or set" if is_server(self._uri or "") else "Set"
             raise TrackingError(
-                f"MLflow at {without_credentials(self._uri or '')} can't be used: {answer['error']}",
+                f"MLflow at {strip_credentials(self._uri or '')} can't be used: {answer['error']}",
                 f"{start} {URI_VARIABLE} to another store; or add --offline, and send the run later with "
                 f"`{program('rl-training')} sync`",
             )
@@ -140,7 +140,7 @@ class TrackingSession:
     def log_artifact(self, name: str, content: str | bytes) -> Path:
         """Writes a file that goes to MLflow as the artifact `name` (with folders, if it has slashes)."""
         path = self.run_dir / run_layout.ARTIFACTS / name
-        run_files.write_bytes(path, content.encode() if isinstance(content, str) else content)
+        json_files.write_bytes(path, content.encode() if isinstance(content, str) else content)
         return path
 
     def finish(
@@ -170,7 +170,7 @@ class TrackingSession:
         except RunTakenOver as taken:  # how it ends is another process's to say
             self._report = self._unreported(str(taken))
             return self._report
-        run_files.write_status(self.run_dir, status, stop_reason, error)
+        json_files.write_status(self.run_dir, status, stop_reason, error)
         self._report = self._last_report(wait)
         return self._report
 
@@ -272,7 +272,7 @@ class TrackingSession:
         return replace(report, message="; ".join(filter(None, [report.message, later])))
 
     def _unreported(self, message: str) -> ShipReport:
-        shipped = run_files.read_json(self.run_dir / run_layout.SHIPPED, Shipped) or {}
+        shipped = json_files.read_json(self.run_dir / run_layout.SHIPPED, Shipped) or {}
         offset = shipped.get("offsets", {}).get(run_layout.METRICS, 0)
         unsent = count_unsent(self.run_dir, self._total_timesteps, offset)
         return ShipReport(shipped.get("points", 0), unsent, message, shipped.get("run_id"))
@@ -310,7 +310,7 @@ def start_tracking(
     uri = None if offline else resolve_tracking_uri(tracking_uri)
     cut_damaged(run_dir / run_layout.METRICS)  # before the shipper reads it
     description = describe_run(run_dir, config, tags or {}, from_step)
-    run_files.write_json(run_dir / run_layout.TRACKING, description)
+    json_files.write_json(run_dir / run_layout.TRACKING, description)
     session = TrackingSession(run_dir, description, uri, stop)
     if wait:
         try:

@@ -20,7 +20,7 @@ from rl_training.run_layout import CONFIG
 from rl_training.runtime.checkpoint import Checkpoint, open_checkpoint
 from rl_training.runtime.checkpoint.manifest import MANIFEST, POLICY, one_line
 from rl_training.security.plain_json import open_plain_file
-from rl_training.tracking.checkpoint_sources import MODEL_DATA, fetch_part, list_version
+from rl_training.tracking.checkpoint_sources import MODEL_DATA, download_version_files, list_version_files
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -45,20 +45,20 @@ _REQUIREMENT = re.compile(r"(mlflow|rl-training)==[\w.+!-]+")
 _TOOL = re.compile(r"(python|pip|setuptools|wheel)([<=]?=[\w.+!-]+)?")
 
 
-def checked_copy(client: MlflowClient, uri: str, version: ModelVersion) -> Checkpoint:
+def download_verified_copy(client: MlflowClient, uri: str, version: ModelVersion) -> Checkpoint:
     """Fetches a registered version's own copy of its checkpoint, verified, and checks what MLflow would run of it.
 
     Raises:
         CheckpointError: It has other files than ours, MLflow would run or install something else, or it is damaged.
     """
-    there = set(list_version(client, uri, version))
+    there = set(list_version_files(client, uri, version))
     ours = {*DESCRIPTION, *(f"{MODEL_DATA}/{name}" for name in SERVED)}
     if there != ours:
         more, missing = ", ".join(sorted(there - ours)[:3]), ", ".join(sorted(ours - there)[:3])
         raise CheckpointError(f"it has {more}, which no version of ours has" if more else f"it has no {missing}")
-    root = fetch_part(client, uri, version, DESCRIPTION)
+    root = download_version_files(client, uri, version, DESCRIPTION)
     check_description(root)
-    return open_checkpoint(fetch_part(client, uri, version, SERVED, MODEL_DATA), policy_only=True)
+    return open_checkpoint(download_version_files(client, uri, version, SERVED, MODEL_DATA), policy_only=True)
 
 
 def check_description(root: Path) -> None:

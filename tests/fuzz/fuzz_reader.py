@@ -28,7 +28,7 @@ from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer
 from rl_training.errors import ConfigError, RLTrainingError
 from rl_training.experiment.loading import config_from_mapping, config_of_checkpoint, load_config
-from rl_training.promotion.decision import read_decision, result_of
+from rl_training.promotion.decision import make_result, read_decision
 from rl_training.promotion.monitoring_run import read_evaluation
 from rl_training.runtime.checkpoint import open_checkpoint
 from rl_training.runtime.checkpoint.downloaded import read_download
@@ -37,12 +37,12 @@ from rl_training.runtime.checkpoint.reading import best_path
 from rl_training.runtime.checkpoint.replay_shards import load_replay
 from rl_training.runtime.run_utils import open_training_run
 from rl_training.runtime.workflows import load_policy
-from rl_training.tracking.attempts import attempts_in
-from rl_training.tracking.ended_runs import end_status
-from rl_training.tracking.shipping.line_follower import Follower
+from rl_training.tracking.attempts import parse_attempts
+from rl_training.tracking.orphaned_runs import resolve_end_status
+from rl_training.tracking.shipping.metrics_reader import MetricsReader
 from rl_training.tracking.shipping.shipment import Shipment
-from rl_training.tracking.shipping.sync import store_of_run
-from rl_training.tracking.shipping.upload_progress import count_unsent, load_cursor
+from rl_training.tracking.shipping.sync import find_run_store
+from rl_training.tracking.shipping.upload_progress import count_unsent, load_progress
 from rl_training.tracking.version_files import check_description
 
 ROOM = 64 * 2**20
@@ -133,9 +133,9 @@ class Reader:
         return {
             "metadata.json": lambda: open_training_run(run_dir),
             "tracking.json": lambda: Shipment(run_dir, "sqlite:///x.db").attempt,
-            "mlflow.json": lambda: store_of_run(run_dir, None),
-            "shipped.json": lambda: load_cursor(run_dir, "sqlite:///x.db", "0" * 32),
-            "status.json": lambda: end_status(run_dir),
+            "mlflow.json": lambda: find_run_store(run_dir, None),
+            "shipped.json": lambda: load_progress(run_dir, "sqlite:///x.db", "0" * 32),
+            "status.json": lambda: resolve_end_status(run_dir),
             "best.json": lambda: best_path(run_dir),
             "download.json": lambda: read_download(open_checkpoint(self._inside(run_dir))),
             "metrics.jsonl": lambda: self._metrics(run_dir),
@@ -155,19 +155,19 @@ class Reader:
 
     @staticmethod
     def _metrics(run_dir: Path) -> Any:
-        lines = Follower(run_dir / run_layout.METRICS, 48).read(10_000)
+        lines = MetricsReader(run_dir / run_layout.METRICS, 48).read(10_000)
         return len(lines), count_unsent(run_dir, 48, 0)
 
     def _text(self, format: str, data: bytes) -> Any:
         if format == "overrides":
             return self._overrides(data)
         if format == "attempts":
-            return attempts_in(data.decode(errors="replace"), "the tag")
+            return parse_attempts(data.decode(errors="replace"), "the tag")
         file = self.work / "record.json"
         file.write_bytes(data)
         if format == "monitoring":
             return read_evaluation(file)
-        return result_of(read_decision(file), "0" * 32, "1", None).to_dict()
+        return make_result(read_decision(file), "0" * 32, "1", None).to_dict()
 
     def _overrides(self, data: bytes) -> Any:
         """As a flow takes them: as text, and as what Prefect makes of it."""

@@ -24,7 +24,7 @@ from rl_training.runtime.dqn_trainer import DQNTrainer
 from rl_training.runtime.ppo_trainer import PPOTrainer
 from rl_training.runtime.run_utils import TrainingRun, create_training_run
 from rl_training.runtime.sac_trainer import SACTrainer
-from rl_training.tracking import run_files
+from rl_training.tracking import json_files
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.run_description import describe_run
 
@@ -75,13 +75,13 @@ def make_samples(root: Path) -> None:
         log = MetricLog(run.run_dir)
         TRAINERS[algo](config, run, [log]).train()
     run_dir = root / "ppo"
-    run_files.write_json(run_dir / run_layout.TRACKING, describe_run(run_dir, settings("ppo", run_dir), {}))
-    run_files.write_status(run_dir, "FINISHED", "completed", None)
+    json_files.write_json(run_dir / run_layout.TRACKING, describe_run(run_dir, settings("ppo", run_dir), {}))
+    json_files.write_status(run_dir, "FINISHED", "completed", None)
     cursor = {"tracking_uri": "sqlite:///x.db", "run_id": "0" * 32, "offsets": {"metrics.jsonl": 0}, "points": 3}
-    run_files.write_json(run_dir / run_layout.SHIPPED, {**cursor, "checkpoints": ["a"], "artifacts": {"b.png": "c"}})
+    json_files.write_json(run_dir / run_layout.SHIPPED, {**cursor, "checkpoints": ["a"], "artifacts": {"b.png": "c"}})
     address = {"run_id": "0" * 32, "experiment_id": "1", "ui": "where", "tracking_uri": "sqlite:///x.db"}
-    run_files.write_json(run_dir / run_layout.MLFLOW, address)
-    run_files.write_json(run_dir / "download.json", {"newest": True, "run_dir": str(run_dir)})
+    json_files.write_json(run_dir / run_layout.MLFLOW, address)
+    json_files.write_json(run_dir / "download.json", {"newest": True, "run_dir": str(run_dir)})
     shutil.copy(run_dir / "checkpoints" / "best.json", run_dir / "best.json")
 
 

@@ -10,8 +10,8 @@ from mlflow_store import make_run, of_another_machine, stored_points
 
 from rl_training import run_layout
 from rl_training.runs.locks import take_over
-from rl_training.tracking import run_files
-from rl_training.tracking.attempts import attempts_at
+from rl_training.tracking import json_files
+from rl_training.tracking.attempts import get_attempts
 from rl_training.tracking.session import start_tracking
 
 pytestmark = pytest.mark.services
@@ -46,7 +46,7 @@ def test_a_process_that_wakes_up_after_its_run_went_on_writes_nothing_to_it(wher
     sleeper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
         assert sleeper.stdout.readline() == "asleep\n"
-        run_id = run_files.read_json(run_dir / run_layout.MLFLOW)["run_id"]
+        run_id = json_files.read_json(run_dir / run_layout.MLFLOW)["run_id"]
         while "attempt" not in client.get_run(run_id).data.tags:
             time.sleep(0.2)
         sleeper.send_signal(signal.SIGSTOP)
@@ -80,4 +80,4 @@ def test_a_process_that_wakes_up_after_its_run_went_on_writes_nothing_to_it(wher
     assert client.get_run(run_id).info.status == "FINISHED"
     assert sorted(step for _, step, _, _ in stored_points(client, run_id)) == list(range(0, 500, 10))
     assert client.get_run(run_id).data.tags["attempt"] == "2"
-    assert [attempt.from_step for attempt in attempts_at(client.get_run(run_id))] == [0, 200]
+    assert [attempt.from_step for attempt in get_attempts(client.get_run(run_id))] == [0, 200]

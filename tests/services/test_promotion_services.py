@@ -20,7 +20,7 @@ from waiting import wait_for
 
 from benchmarks.promotion.promotion_pairs import compete, holds
 from rl_training.api.promotion import promote_candidate
-from rl_training.promotion.model_registry import champion_of
+from rl_training.promotion.model_registry import get_champion
 from rl_training.system.paths import embedded_tracking_uri
 from rl_training.tracking.mlflow_store import connect
 
@@ -90,7 +90,7 @@ def test_a_decision_that_was_killed_before_the_alias_is_finished(store_template,
     """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(killed)], check=False, timeout=180)
     assert done.returncode == -signal.SIGKILL
-    assert champion_of(client, MODEL) is None
+    assert get_champion(client, MODEL) is None
     (decision,) = [tag for tag in client.get_model_version(MODEL, "1").tags if tag.startswith("decision.")]
     (record,) = client.list_artifacts(run_id, "promotions")
 
@@ -102,7 +102,7 @@ def test_a_decision_that_was_killed_before_the_alias_is_finished(store_template,
         "champion",
         decision,
     )
-    assert champion_of(client, MODEL).version == 1
+    assert get_champion(client, MODEL).version == 1
     assert client.list_artifacts(run_id, "promotions") == [record]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training import run_layout
-from rl_training.tracking import run_files
+from rl_training.tracking import json_files
 from rl_training.tracking.shipping.learning_curve import LearningCurve
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Figures:
         if written == self._evaluation_drawn:
             return
         self._evaluation_drawn = written
-        evaluation = run_files.read_json(path)
+        evaluation = json_files.read_json(path)
         if evaluation is not None:
             self._save(evaluation_histogram(evaluation, self._title), HISTOGRAM)
 

@@ -22,12 +22,12 @@ from rl_training.run_layout import MODEL_QUEUE, STEP
 from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name, open_checkpoint
 from rl_training.system.durable_files import make_directory, sync_directory
 from rl_training.tracking.checkpoint_sources import CHECKPOINT_TAG
+from rl_training.tracking.json_files import parse_json
 from rl_training.tracking.mlflow_store import no_resend
 from rl_training.tracking.pyfunc import save_model
-from rl_training.tracking.record_forms import NamedVersion
-from rl_training.tracking.run_files import parse_json
-from rl_training.tracking.shipping.line_follower import Point
+from rl_training.tracking.record_schemas import NamedVersion
 from rl_training.tracking.shipping.local_artifacts import sync_stored
+from rl_training.tracking.shipping.metrics_reader import Point
 from rl_training.tracking.version_files import SERVED
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def queue_model(run_dir: Path, staged: Path) -> None:
     sync_directory(queued.parent)  # before it is on record that the checkpoint was sent
 
 
-def queued_models(run_dir: Path) -> list[Path]:
+def list_queued_models(run_dir: Path) -> list[Path]:
     """Returns what is queued, the oldest checkpoint first."""
     return sorted((run_dir / MODEL_QUEUE).glob(f"{STEP}*"))
 
@@ -79,7 +79,7 @@ def send_model(
     Args:
         client: MLflow's client.
         run_id: The checkpoint's run.
-        queued: One of `queued_models`.
+        queued: One of `list_queued_models`.
         evaluation: The run's point of `RANKED_BY` at the checkpoint's step, where there is one.
         dataset: What it was evaluated on: the run's environment, as its description has it.
     """
@@ -87,7 +87,7 @@ def send_model(
         built = Path(folder) / "model"
         checkpoint = _build(queued, built)
         if checkpoint is not None:
-            model = logged_model(client, run_id, checkpoint, built)
+            model = get_or_create_logged_model(client, run_id, checkpoint, built)
             if evaluation is not None and _taken_after(checkpoint, evaluation):
                 _rank(client, run_id, model, evaluation, dataset)
     shutil.rmtree(queued)
@@ -95,7 +95,7 @@ def send_model(
         queued.parent.rmdir()
 
 
-def logged_model(client: MlflowClient, run_id: str, checkpoint: Checkpoint, built: Path) -> LoggedModel:
+def get_or_create_logged_model(client: MlflowClient, run_id: str, checkpoint: Checkpoint, built: Path) -> LoggedModel:
     """Returns the logged model of a run's checkpoint, whole; it is made where there is none.
 
     Args:
@@ -115,7 +115,7 @@ def logged_model(client: MlflowClient, run_id: str, checkpoint: Checkpoint, buil
     return model
 
 
-def name_version(client: MlflowClient, model: LoggedModel, version: ModelVersion) -> None:
+def link_version(client: MlflowClient, model: LoggedModel, version: ModelVersion) -> None:
     """Names a registered version on the model that it is made of, as an MLflow server does; a file's store does not."""
     tag = client.get_logged_model(model.model_id).tags.get(REGISTERED, "[]")
     named = parse_json(tag, f"the tag {REGISTERED} of the logged model {model.model_id}", list[NamedVersion])
@@ -124,7 +124,7 @@ def name_version(client: MlflowClient, model: LoggedModel, version: ModelVersion
         client.set_logged_model_tags(model.model_id, {REGISTERED: json.dumps([*named, one])})
 
 
-def known_evaluations(client: MlflowClient, run: Run) -> dict[int, Point]:
+def get_evaluations(client: MlflowClient, run: Run) -> dict[int, Point]:
     """Returns the points of `RANKED_BY` that MLflow has of a run, by step."""
     if RANKED_BY not in run.data.metrics:
         return {}

@@ -15,32 +15,32 @@ from typing import TYPE_CHECKING, Any
 from rl_training import run_layout
 from rl_training.errors import TrackingError
 from rl_training.runs.metadata import read_metadata
-from rl_training.tracking import run_files
-from rl_training.tracking.attempts import attempt_of, begin_attempt, require_newest
+from rl_training.tracking import json_files
+from rl_training.tracking.attempts import begin_attempt, get_attempt, require_newest
 from rl_training.tracking.metric_log import DIFFERENCE
 from rl_training.tracking.mlflow_names import MAX_TAG, shorten
 from rl_training.tracking.mlflow_run import (
     RunAddress,
     describe,
-    experiment_of,
-    find_or_create,
-    latest_steps,
+    find_or_create_run,
+    get_experiment_id,
+    get_latest_steps,
     mark_inexact,
     reopen,
     set_note,
     set_status,
 )
-from rl_training.tracking.mlflow_store import connect, without_credentials
-from rl_training.tracking.record_forms import Address, Description
-from rl_training.tracking.run_description import NOTE, illustrated
+from rl_training.tracking.mlflow_store import connect, strip_credentials
+from rl_training.tracking.record_schemas import Address, Description
+from rl_training.tracking.run_description import NOTE, add_pictures
 from rl_training.tracking.shipping.figures import CURVE, HISTOGRAM, Figures
-from rl_training.tracking.shipping.line_follower import Follower, Point
-from rl_training.tracking.shipping.logged_models import RANKED_BY, known_evaluations, queued_models, send_model
-from rl_training.tracking.shipping.upload_progress import Cursor, count_unsent, load_cursor
+from rl_training.tracking.shipping.logged_models import RANKED_BY, get_evaluations, list_queued_models, send_model
+from rl_training.tracking.shipping.metrics_reader import MetricsReader, Point
+from rl_training.tracking.shipping.upload_progress import UploadProgress, count_unsent, load_progress
 from rl_training.tracking.shipping.uploads import (
     fingerprint,
-    pending_artifacts,
-    pending_checkpoints,
+    list_pending_artifacts,
+    list_pending_checkpoints,
     send_artifact,
     send_checkpoint,
 )
@@ -82,7 +82,7 @@ class Shipment:
 
     def __init__(self, run_dir: Path, tracking_uri: str) -> None:
         self.run_dir, self.uri = run_dir, tracking_uri
-        description = run_files.read_json(run_dir / run_layout.TRACKING, Description)
+        description = json_files.read_json(run_dir / run_layout.TRACKING, Description)
         if description is None:
             if not (run_dir / run_layout.METADATA).exists():
                 raise TrackingError(f"{run_dir} holds no run; expected a run's directory")
@@ -90,12 +90,12 @@ class Shipment:
                 raise TrackingError(f"{run_dir / run_layout.TRACKING} is damaged; resuming the run writes it again")
             raise TrackingError(f"{run_dir} was trained untracked; a run to be sent later is started with --offline")
         self.description = description
-        self.attempt = attempt_of(description)
+        self.attempt = get_attempt(description)
         self.step = 0
         """The newest step read."""
         self._figures = Figures(run_dir, description["run_name"])
         self._followers = {
-            name: Follower(run_dir / name, description["total_timesteps"])
+            name: MetricsReader(run_dir / name, description["total_timesteps"])
             for name in (run_layout.METRICS, run_layout.SYSTEM_METRICS)
         }
         self._batches: dict[str, list[Point]] = {}
@@ -115,12 +115,12 @@ class Shipment:
             MlflowException: The server can't be reached or refuses.
         """
         self.client: MlflowClient = connect(self.uri)
-        shown = without_credentials(self.uri)
-        known = run_files.read_json(self.run_dir / run_layout.MLFLOW, Address)
+        shown = strip_credentials(self.uri)
+        known = json_files.read_json(self.run_dir / run_layout.MLFLOW, Address)
         known_id = known["run_id"] if known is not None and known["tracking_uri"] == shown else None
-        self.address = find_or_create(self.client, self.uri, self.description, known_id, new_run)
-        run_files.write_json(self.run_dir / run_layout.MLFLOW, {**asdict(self.address), "tracking_uri": shown})
-        self.cursor: Cursor = load_cursor(self.run_dir, shown, self.address.run_id)
+        self.address = find_or_create_run(self.client, self.uri, self.description, known_id, new_run)
+        json_files.write_json(self.run_dir / run_layout.MLFLOW, {**asdict(self.address), "tracking_uri": shown})
+        self.cursor: UploadProgress = load_progress(self.run_dir, shown, self.address.run_id)
         return self.address
 
     def ship(self, status: Callable[[], Mapping[str, Any]] | None = None) -> bool:
@@ -133,20 +133,20 @@ class Shipment:
             Whether there may be more.
 
         Raises:
-            RunElsewhere: Another training process has gone on with the run since.
+            AttemptSuperseded: Another training process has gone on with the run since.
             Exception: Whatever the way to the server gives; the piece is sent again by the next call.
         """
         if not self._described:
             run = self.client.get_run(self.address.run_id)
-            begin_attempt(self.client, run, self.attempt, going_on=status is None)
+            begin_attempt(self.client, run, self.attempt, training=status is None)
             if status is None:  # the run goes on, whatever an earlier end left on it
                 reopen(self.client, run)
             describe(self.client, run, self.description, self._note())
             # The run may have begun on another machine. And lines behind those on record as sent may have been
             # sent too, lost in a power cut, and made again with other times.
-            self._there = latest_steps(self.client, run)
+            self._there = get_latest_steps(self.client, run)
             if not self.cursor.offsets:
-                self._evaluations = known_evaluations(self.client, run)
+                self._evaluations = get_evaluations(self.client, run)
             self._described = True
             return True
         full = [self._ship_points(name) for name in self._followers]
@@ -161,15 +161,15 @@ class Shipment:
 
     def deleted(self) -> bool:
         """Whether the run was deleted in MLflow."""
-        return experiment_of(self.client, self.address.run_id) is None
+        return get_experiment_id(self.client, self.address.run_id) is None
 
     def left(self) -> str:
         """Returns what is still to be sent, in words; empty where MLflow has everything, the run's end too."""
         counts = {
             "metric value": self.report().unsent,
-            "checkpoint": len(pending_checkpoints(self.run_dir, self.cursor.checkpoints)),
-            "file": sum(1 for _ in pending_artifacts(self.run_dir, self.cursor.artifacts)),
-            "model": sum(1 for _ in queued_models(self.run_dir)),
+            "checkpoint": len(list_pending_checkpoints(self.run_dir, self.cursor.checkpoints)),
+            "file": sum(1 for _ in list_pending_artifacts(self.run_dir, self.cursor.artifacts)),
+            "model": sum(1 for _ in list_queued_models(self.run_dir)),
         }
         words = [f"{count:,} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count]
         return ", ".join(words) if words or self._ended else "how the run ended"
@@ -225,7 +225,7 @@ class Shipment:
         return batch
 
     def _ship_checkpoint(self) -> bool:
-        for checkpoint in pending_checkpoints(self.run_dir, self.cursor.checkpoints):
+        for checkpoint in list_pending_checkpoints(self.run_dir, self.cursor.checkpoints):
             self._require_newest()
             mark = fingerprint(checkpoint)
             if mark is not None and send_checkpoint(self.client, self.address.run_id, self.run_dir, checkpoint):
@@ -235,7 +235,7 @@ class Shipment:
         return False
 
     def _ship_artifact(self) -> bool:
-        for name, mark in pending_artifacts(self.run_dir, self.cursor.artifacts):
+        for name, mark in list_pending_artifacts(self.run_dir, self.cursor.artifacts):
             self._require_newest()
             send_artifact(self.client, self.address.run_id, self.run_dir, name)
             if name == run_layout.METADATA:
@@ -250,10 +250,10 @@ class Shipment:
     def _note(self, new: str = "") -> str:
         """Returns the description on the run's page, with the pictures that are there."""
         pictures = [name for name in PICTURES if name in self.cursor.artifacts or name == new]
-        return illustrated(self.description["tags"].get(NOTE, ""), self.address.run_id, pictures)
+        return add_pictures(self.description["tags"].get(NOTE, ""), self.address.run_id, pictures)
 
     def _ship_model(self) -> bool:
-        for queued in queued_models(self.run_dir):
+        for queued in list_queued_models(self.run_dir):
             self._require_newest()
             step = int(queued.name.removeprefix(run_layout.STEP))
             evaluation, dataset = self._evaluations.get(step), self.description["dataset"]

@@ -24,9 +24,9 @@ from filelock import FileLock, Timeout
 from rl_training import run_layout
 from rl_training.errors import TrackingError
 from rl_training.runs.locks import give_away
-from rl_training.tracking.attempts import RunElsewhere
-from rl_training.tracking.ended_runs import end_abandoned_runs, end_status
+from rl_training.tracking.attempts import AttemptSuperseded
 from rl_training.tracking.mlflow_store import connect, explain, is_server, load_mlflow, resolve_tracking_uri
+from rl_training.tracking.orphaned_runs import end_orphaned_runs, resolve_end_status
 from rl_training.tracking.shipping.shipment import Shipment
 from rl_training.tracking.shipping.system_metrics import SystemMetrics, interval
 
@@ -139,7 +139,7 @@ class Shipper:
 
     def _end_others(self) -> None:
         try:
-            for run_id in end_abandoned_runs(self.shipment.client, self.shipment.address.run_id):
+            for run_id in end_orphaned_runs(self.shipment.client, self.shipment.address.run_id):
                 logger.info("run %s, whose processes are gone, was ended in MLflow", run_id)
         except Exception as error:  # the runs of others are no reason to fail this one's; the next run looks again
             logger.warning("looking for runs whose processes are gone failed: %s", explain(error, self.shipment.uri))
@@ -151,7 +151,7 @@ class Shipper:
             return True
 
     def _note(self, error: Exception) -> None:
-        if isinstance(error, RunElsewhere):
+        if isinstance(error, AttemptSuperseded):
             self._elsewhere, self._trouble = True, str(error)
             give_away(self.shipment.run_dir, self._trouble)  # training hears of it by this
             return
@@ -164,7 +164,7 @@ class Shipper:
             logger.warning("asking for the run failed too: %s", explain(another, self.shipment.uri))
 
     def _status(self) -> Mapping[str, Any]:
-        return end_status(self.shipment.run_dir)
+        return resolve_end_status(self.shipment.run_dir)
 
 
 def say(replies: TextIO, message: Mapping[str, Any]) -> bool:

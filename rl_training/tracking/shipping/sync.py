@@ -10,12 +10,12 @@ from filelock import FileLock, Timeout
 from rl_training import run_layout
 from rl_training.errors import TrackingError
 from rl_training.security.planted_links import refuse_links
-from rl_training.tracking import run_files
-from rl_training.tracking.attempts import RunElsewhere
-from rl_training.tracking.ended_runs import end_status
-from rl_training.tracking.mlflow_store import explain, resolve_tracking_uri, without_credentials
-from rl_training.tracking.record_forms import Address
-from rl_training.tracking.run_description import trainer_is_alive
+from rl_training.tracking import json_files
+from rl_training.tracking.attempts import AttemptSuperseded
+from rl_training.tracking.mlflow_store import explain, resolve_tracking_uri, strip_credentials
+from rl_training.tracking.orphaned_runs import resolve_end_status
+from rl_training.tracking.record_schemas import Address
+from rl_training.tracking.run_description import is_trainer_alive
 from rl_training.tracking.shipping.shipment import Shipment, ShipReport
 
 TRIES = 4
@@ -39,7 +39,7 @@ def sync(run_dir: str | Path, *, tracking_uri: str | None = None, new_run: bool 
     """
     run_dir = Path(run_dir).absolute()
     refuse_links(run_dir)
-    shipment = Shipment(run_dir, store_of_run(run_dir, tracking_uri))
+    shipment = Shipment(run_dir, find_run_store(run_dir, tracking_uri))
     try:
         with FileLock(run_dir / run_layout.SHIPPER_LOCK, timeout=0):
             return _send(shipment, new_run)
@@ -53,16 +53,16 @@ def _send(shipment: Shipment, new_run: bool) -> ShipReport:
     except TrackingError:
         raise
     except Exception as error:
-        where = without_credentials(shipment.uri)
+        where = strip_credentials(shipment.uri)
         raise TrackingError(f"MLflow at {where} can't be used: {explain(error, shipment.uri)}") from None
     run_dir = shipment.run_dir
-    going_on = not (run_dir / run_layout.STATUS).exists() and trainer_is_alive(shipment.description)
+    training = not (run_dir / run_layout.STATUS).exists() and is_trainer_alive(shipment.description)
     tries = 0
     while True:
         try:
-            more = shipment.ship(None if going_on else lambda: end_status(run_dir))
+            more = shipment.ship(None if training else lambda: resolve_end_status(run_dir))
             tries = 0
-        except RunElsewhere as error:
+        except AttemptSuperseded as error:
             return shipment.report(str(error))
         except Exception as error:  # the server's trouble, of whatever kind
             tries += 1
@@ -74,10 +74,10 @@ def _send(shipment: Shipment, new_run: bool) -> ShipReport:
             return shipment.report()
 
 
-def store_of_run(run_dir: Path, tracking_uri: str | None) -> str:
+def find_run_store(run_dir: Path, tracking_uri: str | None) -> str:
     """Returns the store of a run: the one given, else where the run is, else as `resolve_tracking_uri` does."""
-    known = run_files.read_json(run_dir / run_layout.MLFLOW, Address)
+    known = json_files.read_json(run_dir / run_layout.MLFLOW, Address)
     chosen = resolve_tracking_uri(tracking_uri)
-    if tracking_uri is not None or known is None or without_credentials(chosen) == known["tracking_uri"]:
+    if tracking_uri is not None or known is None or strip_credentials(chosen) == known["tracking_uri"]:
         return chosen
     return resolve_tracking_uri(known["tracking_uri"])

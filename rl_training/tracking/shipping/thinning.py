@@ -15,7 +15,7 @@ EVALUATION_EVENTS = frozenset({"eval", "heldout"})
 """Events whose metrics are all kept."""
 
 
-class Thinning:
+class Downsampler:
     """Decides, line by line in the file's order, which metrics of a line are kept.
 
     Args:

@@ -21,7 +21,7 @@ TOP_LEVEL = (run_layout.CONFIG, run_layout.METADATA, f"{run_layout.CHECKPOINTS}/
 """Files outside of `artifacts/` that go too. The last names the checkpoint with the best periodic evaluation."""
 
 
-def pending_artifacts(run_dir: Path, sent: dict[str, str]) -> Iterator[tuple[str, str]]:
+def list_pending_artifacts(run_dir: Path, sent: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Yields the name and fingerprint of each file that MLflow does not have, or has in an older version.
 
     Args:
@@ -41,14 +41,14 @@ def pending_artifacts(run_dir: Path, sent: dict[str, str]) -> Iterator[tuple[str
 
 
 def send_artifact(client: MlflowClient, run_id: str, run_dir: Path, name: str) -> None:
-    """Sends one file that `pending_artifacts` named."""
+    """Sends one file that `list_pending_artifacts` named."""
     path = run_dir / name if name in TOP_LEVEL else run_dir / run_layout.ARTIFACTS / name
     folder = Path(name).parent.as_posix()
     client.log_artifact(run_id, str(path), None if folder == "." else folder)
     sync_stored(client.get_run(run_id).info.artifact_uri, [name])
 
 
-def pending_checkpoints(run_dir: Path, sent: list[str]) -> list[Path]:
+def list_pending_checkpoints(run_dir: Path, sent: list[str]) -> list[Path]:
     """Returns the finished checkpoints that MLflow does not have, by name."""
     found = sorted((run_dir / run_layout.CHECKPOINTS).glob(f"{run_layout.STEP}*"))
     return [path for path in found if (mark := fingerprint(path)) is not None and mark not in sent]

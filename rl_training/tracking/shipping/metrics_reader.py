@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.security.plain_json import MOST_BYTES, NotReadable, parse_json
-from rl_training.tracking.mlflow_names import legal_name
-from rl_training.tracking.record_forms import MetricLine
-from rl_training.tracking.shipping.thinning import Thinning
+from rl_training.tracking.mlflow_names import make_legal_name
+from rl_training.tracking.record_schemas import MetricLine
+from rl_training.tracking.shipping.thinning import Downsampler
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Line:
     """What the thinning keeps of it."""
 
 
-class Follower:
+class MetricsReader:
     """Reads the whole lines of a metrics file as they come; a last line without its end is left for later.
 
     Args:
@@ -54,8 +54,8 @@ class Follower:
         self.offset = 0
         """Bytes read: always the end of a whole line."""
         self.mark = ""
-        """Of the last line read; see `mark_of`."""
-        self._thinning = Thinning(total_timesteps)
+        """Of the last line read; see `hash_line`."""
+        self._thinning = Downsampler(total_timesteps)
 
     def read(self, most: int) -> list[Line]:
         """Returns the next lines, until they hold `most` points that are kept or there are no more."""
@@ -67,7 +67,7 @@ class Follower:
             file.seek(self.offset)
             while count < most and (raw := file.readline(MOST_BYTES)).endswith(b"\n"):
                 self.offset += len(raw)
-                self.mark = mark_of(raw)
+                self.mark = hash_line(raw)
                 try:
                     content = parse_json(raw, MetricLine)
                 except NotReadable as error:
@@ -81,15 +81,15 @@ class Follower:
     def _points(self, content: dict[str, Any]) -> list[Point]:
         step, timestamp = content["step"], round(content["time"] * 1000)
         kept = self._thinning.keep(content["event"], step, content["metrics"])
-        return [Point(legal_name(key), value, timestamp, step) for key, value in kept.items()]
+        return [Point(make_legal_name(key), value, timestamp, step) for key, value in kept.items()]
 
 
-def mark_of(line: bytes) -> str:
+def hash_line(line: bytes) -> str:
     """Returns what tells a line of a metrics file from another one in its place."""
     return hashlib.sha256(line).hexdigest()[:16]
 
 
-def line_before(path: Path, offset: int) -> bytes | None:
+def read_line_before(path: Path, offset: int) -> bytes | None:
     """Returns the line of a metrics file that ends at an offset; None if no line ends there."""
     try:
         with path.open("rb") as file:

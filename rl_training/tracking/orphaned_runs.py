@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from filelock import FileLock, Timeout
 
 from rl_training import run_layout
-from rl_training.tracking import run_files
+from rl_training.tracking import json_files
 from rl_training.tracking.mlflow_run import RUN_UID, set_status
-from rl_training.tracking.record_forms import Description, Status
-from rl_training.tracking.run_description import trainer_is_alive
+from rl_training.tracking.record_schemas import Description, Status
+from rl_training.tracking.run_description import is_trainer_alive
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -28,18 +28,18 @@ SWEEP_SECONDS = 5.0
 """After which a sweep begins with no other run; the next one goes on."""
 
 
-def end_status(run_dir: Path) -> dict[str, Any]:
+def resolve_end_status(run_dir: Path) -> dict[str, Any]:
     """Returns how the run ended; a process that is gone without a word was killed, and that is written down."""
     path = run_dir / run_layout.STATUS
-    status: dict[str, Any] | None = run_files.read_json(path, Status)
+    status: dict[str, Any] | None = json_files.read_json(path, Status)
     if status is None:
         error = "the training process is gone and left no status: it was killed"
         status = {"status": "KILLED", "stop_reason": "killed", "error": error, "time": _last_sign(run_dir)}
-        run_files.write_json(path, status)
+        json_files.write_json(path, status)
     return status
 
 
-def end_abandoned_runs(client: MlflowClient, own_run_id: str) -> list[str]:
+def end_orphaned_runs(client: MlflowClient, own_run_id: str) -> list[str]:
     """Ends in MLflow the runs of this machine that nothing will end any more, as their directories say they ended.
 
     Such a run is RUNNING in MLflow, its directory is here, the process that trained it is gone, and no other process
@@ -61,20 +61,20 @@ def end_abandoned_runs(client: MlflowClient, own_run_id: str) -> list[str]:
     for run in running:
         if time.monotonic() > deadline:
             break
-        if run.info.run_id != own_run_id and end_abandoned(client, run):
+        if run.info.run_id != own_run_id and end_if_orphaned(client, run):
             ended.append(str(run.info.run_id))
     return ended
 
 
-def end_abandoned(client: MlflowClient, run: Run) -> bool:
+def end_if_orphaned(client: MlflowClient, run: Run) -> bool:
     """Ends a run in MLflow where it is abandoned; returns whether it was."""
     with _abandoned(run) as run_dir:
         if run_dir is not None:
-            set_status(client, run.info.run_id, end_status(run_dir))
+            set_status(client, run.info.run_id, resolve_end_status(run_dir))
         return run_dir is not None
 
 
-def is_abandoned(run: Run) -> bool:
+def is_orphaned(run: Run) -> bool:
     """Returns whether a run's directory is here, the process that trained it is gone, and no other is sending it."""
     with _abandoned(run) as run_dir:
         return run_dir is not None
@@ -98,10 +98,10 @@ def _abandoned(run: Run) -> Iterator[Path | None]:
 
 
 def _has_no_process(run_dir: Path, run: Run) -> bool:
-    description = run_files.read_json(run_dir / run_layout.TRACKING, Description)
+    description = json_files.read_json(run_dir / run_layout.TRACKING, Description)
     if description is None or description["run_uid"] != run.data.tags.get(RUN_UID):
         return False
-    return not trainer_is_alive(description)
+    return not is_trainer_alive(description)
 
 
 def _last_sign(run_dir: Path) -> float:
