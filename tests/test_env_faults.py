@@ -133,5 +133,5 @@ def test_a_worker_that_dies_is_told_with_its_last_words() -> None:
     assert steps == 3
     assert message == (
         "environment case_envs:DiesLate-v0 (index 0) at its step 4: its worker process ended with exit code 3; "
-        "its last words: license server lost"
+        "its last output: license server lost"
     )

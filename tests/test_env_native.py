@@ -187,7 +187,7 @@ def test_a_resume_begins_fresh_episodes_from_the_saved_random_state(caplog: pyte
     assert again.observation.tolist() == twice.observation.tolist()
     assert np.abs(again.observation).max() <= 0.05
     assert again.observation.tolist() != started("CartPole-v1", num_envs=4).observation.tolist()
-    assert "its 4 native environments have one random state for all" in caplog.messages[0]
+    assert "its 4 native environments share one random state" in caplog.messages[0]
     assert again._envs.life_steps == 30
     assert again.observation_normalizer is not None
     assert again.observation_normalizer.statistics.count == 120

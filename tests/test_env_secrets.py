@@ -57,7 +57,7 @@ def test_a_fault(at: str, life_step: int, vectorization: str, api_token: str, mo
 
 def test_the_last_words_of_a_worker() -> None:
     config = settings(vectorization="async", env_kwargs={"api_token": "CASE-SECRET-7", "at": "exit"})
-    assert str(fault(config)).endswith("ended with exit code 3; its last words: bye, ***")
+    assert str(fault(config)).endswith("ended with exit code 3; its last output: bye, ***")
 
 
 def test_a_refusal_and_a_finding() -> None:

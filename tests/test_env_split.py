@@ -19,7 +19,7 @@ import pytest
 
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs import factory
-from rl_training.envs.factory import make_env, make_vector_env, shares
+from rl_training.envs.factory import divide_into_groups, make_env, make_vector_env
 from rl_training.envs.vector import worker_channel
 from rl_training.envs.vector.masked_vector_env import MaskedVectorEnv
 from rl_training.envs.vector.worker_channel import Channel
@@ -42,12 +42,12 @@ def split(env_id: str, *bounds: int) -> MaskedVectorEnv:
 
 
 def test_each_cpu_has_a_share_and_the_larger_ones_come_first() -> None:
-    assert shares("sync", 5, 2) == [range(5)]
-    assert shares("async", 2, 8) == [range(0), range(1), range(1, 2)]
-    assert shares("split", 8, 2) == [range(4), range(4, 8)]
-    assert shares("split", 5, 2) == [range(3), range(3, 5)]
-    assert shares("split", 8, 3) == [range(3), range(3, 6), range(6, 8)]
-    assert shares("split", 2, 64) == [range(1), range(1, 2)]
+    assert divide_into_groups("sync", 5, 2) == [range(5)]
+    assert divide_into_groups("async", 2, 8) == [range(0), range(1), range(1, 2)]
+    assert divide_into_groups("split", 8, 2) == [range(4), range(4, 8)]
+    assert divide_into_groups("split", 5, 2) == [range(3), range(3, 5)]
+    assert divide_into_groups("split", 8, 3) == [range(3), range(3, 6), range(6, 8)]
+    assert divide_into_groups("split", 2, 64) == [range(1), range(1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_the_quota_of_a_container_counts(
 ) -> None:
     (tmp_path / "cpu.max").write_text(f"{quota}\n")
     monkeypatch.setattr(factory.os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
-    monkeypatch.setattr(factory, "_QUOTA", tmp_path / "cpu.max")
+    monkeypatch.setattr(factory, "_CPU_QUOTA", tmp_path / "cpu.max")
     assert factory.usable_cpus() == cpus
-    monkeypatch.setattr(factory, "_QUOTA", tmp_path / "none")
+    monkeypatch.setattr(factory, "_CPU_QUOTA", tmp_path / "none")
     assert factory.usable_cpus() == 8
 
 

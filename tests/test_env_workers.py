@@ -17,7 +17,7 @@ from waiting import LIMIT
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.vector.masked_vector_env import MaskedVectorEnv
-from rl_training.envs.vector.worker import STEP
+from rl_training.envs.vector.worker_channel import STEP
 from rl_training.errors import EnvironmentRefused
 
 PARENT = """

@@ -312,9 +312,9 @@ def test_wrappers_stand_in_the_order_of_the_settings() -> None:
         ({"name": "FrameStackObservation"}, "does not fit environment 'case_envs:Plain-v0': TypeError"),
         (
             {"name": "os:getcwd"},
-            "wrapper 'os:getcwd' is no class of wrappers; expected a subclass of gymnasium.Wrapper",
+            "wrapper 'os:getcwd' is not a class of wrappers; expected a subclass of gymnasium.Wrapper",
         ),
-        ({"name": "subprocess:Popen"}, "wrapper 'subprocess:Popen' is no class of wrappers"),
+        ({"name": "subprocess:Popen"}, "wrapper 'subprocess:Popen' is not a class of wrappers"),
     ],
 )
 def test_wrappers_that_can_not_be_used_are_refused(wrapper: dict[str, Any], words: str) -> None:

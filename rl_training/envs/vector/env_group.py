@@ -1,4 +1,4 @@
-"""The environments of one process: a run of a vector environment's indices, stepped one after the other."""
+"""A group of environments: consecutive indices of a vector environment, stepped one after the other in one process."""
 
 from __future__ import annotations
 
@@ -10,33 +10,38 @@ from rl_training.envs.episode_replay import EpisodeReplay
 from rl_training.envs.vector.step_rows import StepRows
 
 
-class EnvShare:
+class EnvGroup:
     """Steps, resets and closes the environments of one process.
 
     Args:
         env_id: The id in the settings, for warnings.
-        secrets: What the environments are given and no warning may show.
+        secrets: Values that the environments are given and that no warning may show.
     """
 
     rows: StepRows
-    """Where they leave what comes of a step or reset; set before the first."""
+    """Arrays that the results of a step or reset are written to; set before the first reset."""
 
     def __init__(self, env_id: str, secrets: Collection[str]) -> None:
         self._env_id, self._secrets = env_id, secrets
         self._envs: dict[int, EpisodeReplay] = {}
 
     def make(self, indices: Iterable[int], make_env: Callable[[int], EpisodeReplay]) -> None:
-        """Makes the environments with these indices among all of the run; `close` closes those that were made."""
+        """Makes the environments with these indices within the run; after an error, `close` closes those made so far.
+
+        Args:
+            indices: Indices of the environments.
+            make_env: Makes the environment of an index.
+        """
         for index in indices:
             self._envs[index] = make_env(index)
 
     @property
     def spaces(self) -> list[tuple[Any, Any]]:
-        """The (observation space, action space) of each."""
+        """The (observation space, action space) of each environment."""
         return [(env.observation_space, env.action_space) for env in self._envs.values()]
 
     def step(self, actions: Any) -> None:
-        """Steps each with its own of `actions` [n, *A], which an environment may keep."""
+        """Steps each environment with its own row of `actions` [n, *A], which the environment may keep."""
         put, rows = self.rows.put, self.rows
         reward, terminated, truncated = rows.reward, rows.terminated, rows.truncated
         for (i, env), action in zip(self._envs.items(), actions, strict=True):
@@ -44,13 +49,13 @@ class EnvShare:
             put(i, observation)
 
     def begin_episodes(self) -> None:
-        """Resets those of which `rows.ended` says so, with the empty options that a reset by mask leaves."""
+        """Resets the environments marked in `rows.ended`, with the empty options that a reset by mask leaves."""
         for i, env in self._envs.items():
             if self.rows.ended[i]:
                 self.rows.put(i, env.reset(options={})[0])
 
     def reset(self, index: int, seed: int | None, options: dict[str, Any] | None) -> None:
-        """Resets one."""
+        """Resets one environment."""
         self.rows.put(index, self._envs[index].reset(seed=seed, options=options)[0])
 
     def restore(self, index: int, snapshot: Mapping[str, Any]) -> bool:
@@ -61,14 +66,14 @@ class EnvShare:
         return exact
 
     def call(self, index: int, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Calls a method of one, or reads an attribute."""
+        """Calls a method of one environment, or reads an attribute."""
         found = self._envs[index].get_wrapper_attr(name)
         return found(*args, **kwargs) if callable(found) else found
 
     def set_attr(self, index: int, name: str, value: Any) -> None:
-        """Sets an attribute of one."""
+        """Sets an attribute of one environment."""
         self._envs[index].set_wrapper_attr(name, value)
 
     def close(self) -> None:
-        """Closes every environment, those after one that fails on closing too."""
+        """Closes every environment, even if closing another one failed."""
         close_quietly(self._env_id, self._envs.values(), self._secrets)

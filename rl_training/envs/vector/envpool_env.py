@@ -1,4 +1,4 @@
-"""EnvPool's environments: compiled ones that step in threads of their own, here with resets by mask."""
+"""Adapts EnvPool, whose compiled environments step in their own threads, to resets by mask."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from rl_training.errors import EnvironmentRefused
 
 
-class EnvPoolRows(VectorEnv[Any, Any, Any]):
-    """EnvPool's environments of a name that Gymnasium has an environment for as well.
+class EnvPoolVectorEnv(VectorEnv[Any, Any, Any]):
+    """EnvPool's version of an environment that is registered with Gymnasium.
 
-    EnvPool's own way is NEXT_STEP; a row that is reset by mask goes on with its next step.
+    EnvPool's own autoreset mode is NEXT_STEP; a row that was reset by mask does not reset again at the next step.
 
     Args:
-        spec: Gymnasium's; its name without a namespace is EnvPool's.
-        num_envs: N.
-        **kwargs: EnvPool's own settings of the environment; the time limit is Gymnasium's by default.
+        spec: Gymnasium's specification; its name without the namespace is EnvPool's id.
+        num_envs: Number of environments (N).
+        **kwargs: EnvPool's settings of the environment; the time limit defaults to Gymnasium's.
 
     Raises:
         EnvironmentRefused: EnvPool has no environment of that name.
@@ -42,7 +42,7 @@ class EnvPoolRows(VectorEnv[Any, Any, Any]):
         if spec.max_episode_steps is not None:
             kwargs = {"max_episode_steps": spec.max_episode_steps, **kwargs}
         self._make = partial(envpool.make, name, env_type="gymnasium", num_envs=num_envs, **kwargs)
-        self._pool = self._made()
+        self._pool = self._open_pool()
         self.num_envs = num_envs
         self.single_observation_space = self._pool.single_observation_space
         self.single_action_space = self._pool.single_action_space
@@ -54,9 +54,9 @@ class EnvPoolRows(VectorEnv[Any, Any, Any]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[Any], dict[str, Any]]:
         """Resets all rows, or those where `options["reset_mask"]` (bool [N]) is true."""
-        if seed is not None:  # which a pool is made with
+        if seed is not None:  # a pool takes its seed only when it is made
             self._pool.close()
-            self._pool = self._made(seed=seed)
+            self._pool = self._open_pool(seed=seed)
         observation = self._pool.reset(options=options)[0]
         if options is None:
             self._newest = observation
@@ -66,18 +66,18 @@ class EnvPoolRows(VectorEnv[Any, Any, Any]):
         return self._newest, {}
 
     def step(self, actions: NDArray[Any]) -> Any:
-        """Steps all rows once; `terminated` is false where the time limit cuts as well."""
+        """Steps all rows once; `terminated` is False in a row that the time limit truncates."""
         result = self._pool.step(actions)
         self._newest = result[0]
         return result
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Ends the threads."""
+        """Ends EnvPool's threads."""
         self._pool.close()
 
-    def _made(self, **seed: int) -> Any:
+    def _open_pool(self, **seed: int) -> Any:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of bounds that are rounded to float32, when it first makes its spaces
+            warnings.simplefilter("ignore")  # EnvPool makes its spaces here, and warns of bounds rounded to float32
             pool = self._make(**seed)
             assert pool.observation_space is not None
         return pool

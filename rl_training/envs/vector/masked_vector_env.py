@@ -1,8 +1,8 @@
-"""Environments stepped together, where those whose episode ended are reset by mask.
+"""A vector environment that resets by mask the environments whose episode ended.
 
-They are divided into shares, each stepped by a process of its own, the first by this one; the shares have no effect on
-what comes out. Leaner than Gymnasium's vector environments where an environment's own step is quick: results are
-written to rows of memory that the processes share, and infos, which nothing here reads and which can't always be
+The environments are divided into groups. This process steps the first group, and a worker process steps each of the
+others; the division has no effect on the results. The overhead is lower than in Gymnasium's vector environments:
+results are written to memory that the processes share, and infos, which nothing here reads and which can't always be
 batched, are left out.
 """
 
@@ -22,9 +22,9 @@ from rl_training.config.settings import TrainConfig
 from rl_training.envs.contract.contract_guard import RaisedByEnvironment, fault_text, secrets_of
 from rl_training.envs.episode_replay import EpisodeReplay
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
-from rl_training.envs.vector.env_group import EnvShare
+from rl_training.envs.vector.env_group import EnvGroup
 from rl_training.envs.vector.step_rows import StepRows, shared_file
-from rl_training.envs.vector.worker import BEGIN, CLOSE_SECONDS, STEP, Reply
+from rl_training.envs.vector.worker_channel import BEGIN, CLOSE_SECONDS, STEP, Reply
 from rl_training.envs.vector.worker_process import WorkerProcess
 from rl_training.errors import CheckpointError, EnvironmentFault, EnvironmentRefused
 from rl_training.security.secrets import handed_down_secrets, hide
@@ -33,44 +33,44 @@ _FIELDS = ("algo", "env_id", "env_kwargs", "wrappers", "max_episode_steps", "tot
 
 
 class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
-    """A vector environment, autoreset DISABLED, of single environments as `make_env` makes them.
+    """A vector environment of environments from `make_env`; its autoreset mode is DISABLED.
 
     Args:
         config: The settings, as for `make_env`.
-        shares: Which environments each process steps, in their order: this process the first share, and a worker
-            process each of the others.
-        make: Makes the environment of an index, for this process's own share.
-        answer_seconds: How long a worker may take to each answer; an `EnvironmentFault` says that one did not come.
-            None waits for ever, as training does: a step takes what it takes.
+        groups: Indices of the environments that each process steps, in order: this process steps the first group,
+            which may be empty, and a worker process steps each of the others.
+        make_env: Makes the environment of an index, for the group of this process.
+        answer_seconds: Time limit for each answer of a worker, in seconds; an `EnvironmentFault` reports a late
+            answer. None waits for ever, as training does, because a step may take any time.
 
     Raises:
-        EnvironmentRefused: One can't be made, or has spaces without an array form, or they differ in their spaces.
+        EnvironmentRefused: An environment can't be made, its spaces have no array form, or the spaces differ.
     """
 
     life_steps = 0
-    """Steps since the run began: of each environment as many, since they step together."""
+    """Steps of each environment since the run began; the same for all, because they step together."""
 
     def __init__(
         self,
         config: TrainConfig,
-        shares: Sequence[range],
-        make: Callable[[int], EpisodeReplay],
+        groups: Sequence[range],
+        make_env: Callable[[int], EpisodeReplay],
         *,
         answer_seconds: float | None = None,
     ) -> None:
-        own, *others = shares
+        own, *others = groups
         self.num_envs = config.num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
         self._env_id, self._secrets = config.env_id, secrets_of(config)
         self._answer_seconds = answer_seconds
-        self._own_indices, self._own = own, EnvShare(config.env_id, self._secrets)
+        self._own_indices, self._own = own, EnvGroup(config.env_id, self._secrets)
         self._workers: list[WorkerProcess] = []
         try:
             with shared_file() if others else nullcontext(-1) as memory:
                 for indices in others:
-                    # Where this process has no share, there may be more workers than CPUs: waiting leaves them free.
+                    # If this process steps no environment, there may be more workers than CPUs, so they must not spin.
                     self._workers.append(WorkerProcess(indices, memory, spins=len(own) > 0))
-                pairs = self._make_all(config, make)
+                pairs = self._make_all(config, make_env)
                 self._take_spaces(pairs)
                 self._rows = self._own.rows = StepRows(*pairs[0], self.num_envs, memory)
                 for worker in self._workers:
@@ -85,28 +85,28 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         """Resets all environments, or those where `options["reset_mask"]` (bool [N]) is true.
 
         Args:
-            seed: One a environment; a number stands for itself and those after it.
-            options: Handed to the environments, but for `reset_mask`.
+            seed: One seed for each environment; a number is the seed of the first, and the next ones count up from it.
+            options: Options for the environments; `reset_mask` is removed from them.
 
         Returns:
-            The observations of all environments, those that were not reset as they were, and no infos.
+            The observations of all environments, unchanged for those that were not reset, and no infos.
         """
         rest = dict(options) if options is not None else None
         mask = rest.pop("reset_mask", None) if rest is not None else None
-        if mask is not None and seed is None and not rest:  # where episodes ended, the usual case
+        if mask is not None and seed is None and not rest:  # the usual case: episodes ended
             ended = self._rows.ended
             ended[:] = mask
             asked = [worker for worker in self._workers if np.count_nonzero(ended[worker.rows])]
             self._do(BEGIN, asked, self._own.begin_episodes)
         else:
             rows = range(self.num_envs) if mask is None else np.flatnonzero(mask).tolist()
-            self._ask("reset", {i: (_seed_of(i, seed), rest) for i in rows})
+            self._ask("reset", {i: (_pick_seed(i, seed), rest) for i in rows})
         return self._rows.observations(), {}
 
     def step(
         self, actions: Any
     ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Steps all environments once; the arrays are new ones each time, and there are no infos."""
+        """Steps all environments once; the arrays are new at each step, and there are no infos."""
         self.life_steps += 1
         if self._workers:
             self._rows.action[:] = actions
@@ -115,17 +115,17 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         return rows.observations(), rows.reward.copy(), rows.terminated.copy(), rows.truncated.copy(), {}
 
     def snapshots(self) -> list[dict[str, Any]]:
-        """Returns what `restore` needs; see `EpisodeReplay.snapshot`."""
+        """Returns the state that `restore` takes, one snapshot for each environment; see `EpisodeReplay.snapshot`."""
         return list(self.call("snapshot"))
 
     def restore(self, snapshots: Sequence[Mapping[str, Any]]) -> tuple[Any, list[int]]:
         """Plays each running episode again; see `EpisodeReplay.restore`.
 
         Returns:
-            The observations, and the indices of the environments that could only begin a fresh episode.
+            The observations, and the indices of the environments whose replay failed and which began a fresh episode.
 
         Raises:
-            CheckpointError: The snapshots are of another number of environments.
+            CheckpointError: The number of snapshots differs from the number of environments.
         """
         require_count(len(snapshots), self.num_envs)
         exact = self._ask("restore", {i: (snapshot,) for i, snapshot in enumerate(snapshots)})
@@ -137,12 +137,12 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         return tuple(self._ask("call", dict.fromkeys(range(self.num_envs), (name, args, kwargs))))
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Sets an attribute of each environment: one value for all, or a list or tuple of one each."""
+        """Sets an attribute of each environment, from one value for all or a list or tuple with one value for each."""
         each = values if isinstance(values, list | tuple) else [values] * self.num_envs
         self._ask("set_attr", {i: (name, value) for i, value in enumerate(each)})
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Hangs up, closes the environments of this process, and kills the workers that are late with theirs."""
+        """Closes the channels and the environments of this process, and kills the workers that take too long to end."""
         for worker in self._workers:
             worker.hang_up()
         deadline = time.monotonic() + CLOSE_SECONDS + 1.0
@@ -150,42 +150,44 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         for worker in self._workers:
             worker.end(deadline)
 
-    def _make_all(self, config: TrainConfig, make: Callable[[int], EpisodeReplay]) -> list[tuple[Any, Any]]:
-        """Has each process make its environments, at the same time; returns the spaces of each environment."""
+    def _make_all(self, config: TrainConfig, make_env: Callable[[int], EpisodeReplay]) -> list[tuple[Any, Any]]:
+        """Makes the environments in all processes at the same time, and returns the spaces of each environment."""
         fields = config.model_dump(include=set(_FIELDS))
         secrets = handed_down_secrets(fields) if self._workers else {}
         for worker in self._workers:
             worker.ask((fields, worker.indices, secrets))
-        self._own.make(self._own_indices, make)
-        return self._own.spaces + self._values(self._awaited([(worker, worker.indices) for worker in self._workers]))
+        self._own.make(self._own_indices, make_env)
+        return self._own.spaces + self._unpack(
+            self._await_replies([(worker, worker.indices) for worker in self._workers])
+        )
 
     def _take_spaces(self, pairs: Sequence[tuple[Any, Any]]) -> None:
         _require_same_spaces(self._env_id, pairs)
         self.single_observation_space, self.single_action_space = pairs[0]
-        ObservationEncoder(self.single_observation_space)  # which refuse a space that has no array form
+        ObservationEncoder(self.single_observation_space)  # refuses a space without an array form
         ActionCodec(self.single_action_space)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
 
     def _do(self, bell: bytes, workers: Sequence[WorkerProcess], own: Callable[..., None], *arguments: Any) -> None:
-        """Has workers do what `bell` asks for, and this process its own part meanwhile."""
+        """Runs the operation of a bell in workers, and meanwhile its counterpart `own` in this process."""
         for worker in workers:
             worker.ring(bell)
         try:
             own(*arguments)
         finally:
-            replies = self._awaited([(worker, worker.indices) for worker in workers])
-        self._values(replies)
+            replies = self._await_replies([(worker, worker.indices) for worker in workers])
+        self._unpack(replies)
 
     def _ask(self, command: str, calls: Mapping[int, tuple[Any, ...]]) -> list[Any]:
-        """Has `EnvShare`'s method `command` called for environments, each with arguments of its own.
+        """Calls a method of `EnvGroup` for some environments, in the process of each.
 
         Args:
-            command: The method's name.
-            calls: By index, in their order.
+            command: Name of the method.
+            calls: Arguments of each call by the index of its environment, in ascending order.
 
         Returns:
-            What came of each.
+            The results, in the same order.
         """
         asked = [(worker, [i for i in worker.indices if i in calls]) for worker in self._workers]
         asked = [(worker, indices) for worker, indices in asked if indices]
@@ -195,21 +197,21 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
             method = getattr(self._own, command)
             values = [method(i, *arguments) for i, arguments in calls.items() if i in self._own_indices]
         finally:
-            replies = self._awaited(asked)
-        return values + self._values(replies)
+            replies = self._await_replies(asked)
+        return values + self._unpack(replies)
 
-    def _awaited(self, asked: Iterable[tuple[WorkerProcess, Sequence[int]]]) -> list[tuple[int, Reply]]:
-        """Returns what workers reply for environments, each with its index; nothing of what went well after a bell.
+    def _await_replies(self, asked: Iterable[tuple[WorkerProcess, Sequence[int]]]) -> list[tuple[int, Reply]]:
+        """Returns the workers' replies with the index of each environment; none for a bell's operation that succeeded.
 
-        All are awaited, whatever goes wrong: an answer that is left in a pipe would be taken for a later request's.
+        All replies are awaited even after an error, because a later request would take an unread reply for its own.
         """
         replies: list[tuple[int, Reply]] = []
         for worker, indices in asked:
             replies += zip(indices, worker.replies(self._answer_seconds), strict=False)
         return replies
 
-    def _values(self, replies: Sequence[tuple[int, Reply]]) -> list[Any]:
-        """Returns what was answered, or raises the first error."""
+    def _unpack(self, replies: Sequence[tuple[int, Reply]]) -> list[Any]:
+        """Returns the values of successful replies, or raises the first error."""
         for i, (kind, value) in replies:
             if kind == "refused":
                 raise EnvironmentRefused(f"{value} (in the worker process of environment {i})")
@@ -222,16 +224,16 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 def require_count(found: int, num_envs: int) -> None:
-    """Checks the number of environments of a checkpoint.
+    """Checks that a checkpoint has as many environments as the settings.
 
     Raises:
-        CheckpointError: The settings have another.
+        CheckpointError: The numbers differ.
     """
     if found != num_envs:
         raise CheckpointError(f"the checkpoint has {found} environments; the settings have {num_envs}")
 
 
-def _seed_of(index: int, seed: int | list[int | None] | None) -> int | None:
+def _pick_seed(index: int, seed: int | list[int | None] | None) -> int | None:
     if isinstance(seed, list):
         return seed[index]
     return None if seed is None else seed + index

@@ -1,8 +1,8 @@
-"""Environments that step all of their N rows at once, in array operations of their own (`vector_entry_point`).
+"""Native vector environments, which step N rows at once in their own array operations (`vector_entry_point`).
 
-The mode in which they begin next episodes decides whether each step is N transitions. With DISABLED, rows are reset by
-mask; with SAME_STEP, the true final observation is in the infos. With NEXT_STEP, the step after an episode's end is a
-reset in that row, whose action counts for nothing, and a transition in the others.
+The autoreset mode decides whether each step is N transitions. With DISABLED, rows are reset by mask; with SAME_STEP,
+the true final observation is in the infos. With NEXT_STEP, the step after the end of an episode resets that row and
+ignores its action, while it is a transition in the other rows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _KINDS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 class MaskedCartPole(CartPoleVectorEnv):
     """Gymnasium's native CartPole with resets by mask.
 
-    Its own way is NEXT_STEP; rows that are reset by mask are not done when it looks for some to reset.
+    Gymnasium's mode is NEXT_STEP; rows that were reset by mask are no longer marked as done, so it resets none.
     """
 
     metadata = {**CartPoleVectorEnv.metadata, "autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
@@ -58,10 +58,10 @@ class MaskedCartPole(CartPoleVectorEnv):
 
 
 def make_native(spec: EnvSpec, num_envs: int, **kwargs: Any) -> VectorEnv[Any, Any, Any]:
-    """Makes the native vector environment of an id, in a mode in which each step is N transitions if it has one.
+    """Makes the native vector environment of an id, in a mode in which each step is N transitions if it offers one.
 
     Raises:
-        EnvironmentRefused: The id has none.
+        EnvironmentRefused: No native vector environment is registered for the id.
     """
     if spec.vector_entry_point is None:
         raise EnvironmentRefused(
@@ -73,20 +73,20 @@ def make_native(spec: EnvSpec, num_envs: int, **kwargs: Any) -> VectorEnv[Any, A
     if creator is CartPoleVectorEnv:
         spec = copy(spec)
         spec.vector_entry_point = MaskedCartPole  # type: ignore[assignment]
-    asked = {"autoreset_mode": AutoresetMode.SAME_STEP} if _takes(creator, "autoreset_mode") else {}
-    return gym.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **{**asked, **kwargs})
+    mode = {"autoreset_mode": AutoresetMode.SAME_STEP} if _has_parameter(creator, "autoreset_mode") else {}
+    return gym.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **{**mode, **kwargs})
 
 
 class NativeVectorEnv:
-    """A native vector environment as `TrainingEnvs` steps it: N transitions a step, then resets by mask.
+    """Wraps a native vector environment so that each step is N transitions, followed by resets by mask.
 
     Args:
         env_id: The id in the settings, for messages.
-        envs: The native vector environment, which this takes over and closes.
-        secrets: What it was given and no message may show.
+        envs: The native vector environment; `close` closes it.
+        secrets: Values that the environment was given and that no message may show.
 
     Raises:
-        EnvironmentRefused: Its mode is NEXT_STEP, or unknown; its observations or actions are not one array.
+        EnvironmentRefused: The autoreset mode is NEXT_STEP or unknown, or observations or actions are not one array.
     """
 
     def __init__(self, env_id: str, envs: VectorEnv[Any, Any, Any], secrets: Collection[str] = ()) -> None:
@@ -95,7 +95,7 @@ class NativeVectorEnv:
         self.single_observation_space = plain_space(envs.single_observation_space)
         self.single_action_space = plain_space(envs.single_action_space)
         self.life_steps = 0
-        """Steps since the run began: of each environment as many."""
+        """Steps of each environment since the run began."""
         mode = envs.metadata.get("autoreset_mode")
         if mode not in (AutoresetMode.DISABLED, AutoresetMode.SAME_STEP):
             raise EnvironmentRefused(
@@ -106,8 +106,8 @@ class NativeVectorEnv:
             )
         if not isinstance(self.single_observation_space, _KINDS) or not isinstance(self.single_action_space, _KINDS):
             raise EnvironmentRefused(
-                f"environment {env_id!r}: native vector environments are supported where observations and actions are "
-                f"one array each; got {self.single_observation_space} and {self.single_action_space}"
+                f"environment {env_id!r}: native vector environments are supported only if observations and actions "
+                f"are one array each; got {self.single_observation_space} and {self.single_action_space}"
             )
         self._shape = (self.num_envs, *(self.single_observation_space.shape or ()))
         self._seed = 0
@@ -120,8 +120,8 @@ class NativeVectorEnv:
         """Resets all environments, or those where `options["reset_mask"]` (bool [N]) is true.
 
         Args:
-            seed: As for the other vector environments; there is one random state for all, which has the first.
-            options: Nothing or the mask.
+            seed: One seed for each environment; only the first is used, because all share one random state.
+            options: None, or a dict with the mask.
 
         Raises:
             EnvironmentFault: The environment raised, exited, or broke its contract.
@@ -163,7 +163,7 @@ class NativeVectorEnv:
         return observation, reward, terminated, truncated, {}
 
     def snapshots(self) -> list[dict[str, Any]]:
-        """Returns what `restore` needs, of all environments together."""
+        """Returns the state that `restore` takes: one snapshot for all environments together."""
         return [
             {
                 "num_envs": self.num_envs,
@@ -174,19 +174,19 @@ class NativeVectorEnv:
         ]
 
     def restore(self, snapshots: Sequence[Mapping[str, Any]]) -> tuple[NDArray[Any], list[int]]:
-        """Begins fresh episodes: from the saved random state, or where there is none in reach, from another seed.
+        """Begins fresh episodes from the saved random state, or from another seed if the random state is out of reach.
 
         Returns:
-            The observations, and the indices of all environments.
+            The observations, and the indices of all environments, because all began a fresh episode.
 
         Raises:
-            CheckpointError: The snapshots are of another number of environments.
+            CheckpointError: The snapshot is from another number of environments.
         """
         (snapshot,) = snapshots
         require_count(snapshot["num_envs"], self.num_envs)
         logger.warning(
-            "environment %s: its %d native environments have one random state for all, so that no episode can be "
-            "played again: each begins a fresh one",
+            "environment %s: its %d native environments share one random state, so no episode can be played again; "
+            "each environment begins a fresh episode",
             self._env_id,
             self.num_envs,
         )
@@ -214,7 +214,7 @@ class NativeVectorEnv:
         return observation
 
     def _array(self, name: str, values: Any, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """Returns a copy, since an environment may hand out the same array each time and change it in place."""
+        """Returns a copy, because an environment may return the same array each time and change it in place."""
         array = np.asarray(values)
         if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
             raise self._fault(f"{name} is {describe(array)}; expected shape {shape} and dtype {np.dtype(dtype)}")
@@ -225,5 +225,5 @@ class NativeVectorEnv:
         return EnvironmentFault(f"{where}: {hide(what, self._secrets)}")
 
 
-def _takes(creator: Any, name: str) -> bool:
+def _has_parameter(creator: Any, name: str) -> bool:
     return name in inspect.signature(creator).parameters

@@ -1,4 +1,4 @@
-"""The last lines that a worker process wrote to its standard error, for the message when it dies."""
+"""Keeps the last lines that a worker process wrote to its standard error, for the message if the process dies."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _WIDTH = 300
 
 
 class StderrTail:
-    """Reads a process's standard error as it comes, so that the process never waits, and keeps the last lines.
+    """Reads the standard error of a process continuously, so that the process never blocks, and keeps the last lines.
 
     Args:
-        process: Started with `stderr=subprocess.PIPE`.
+        process: The process, started with `stderr=subprocess.PIPE`.
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -24,12 +24,12 @@ class StderrTail:
         self._thread.start()
 
     def last_lines(self) -> str:
-        """Returns the last lines of the ended process, as one line."""
+        """Returns the last lines of the process, which has ended, joined into one line."""
         self._thread.join(1.0)
         return " | ".join(self._lines)
 
     def close(self) -> None:
-        """Waits shortly for the reader; one whose process left a child with the same stderr is left behind."""
+        """Waits briefly for the reading thread; it is left running if a child of the process still holds the stderr."""
         self._thread.join(0.2)
 
     def _read(self) -> None:

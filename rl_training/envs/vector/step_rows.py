@@ -1,4 +1,4 @@
-"""What environments take and give in a step, in memory that processes can share: a row for each environment.
+"""Inputs and results of a step, as arrays in memory that processes can share: one row for each environment.
 
 Shapes: `N` environments, `*O` one observation as its space declares it, `*A` one action of the environment.
 """
@@ -21,14 +21,13 @@ from rl_training.envs.space_leaves import leaves
 
 
 class StepRows:
-    """Arrays of N rows; each process writes those of its own environments.
+    """Arrays of N rows; each process writes the rows of its own environments.
 
     Args:
-        observation_space: Of one environment; each of its parts has an array form.
-        action_space: The same of actions.
-        num_envs: N.
-        memory: Descriptor of an open file that holds the arrays for all processes that map it; -1 for memory of this
-            process alone.
+        observation_space: Observation space of one environment; each of its parts has an array form.
+        action_space: Action space of one environment.
+        num_envs: Number of environments (N).
+        memory: Descriptor of an open file that holds the arrays for all processes that map it; -1 for private memory.
     """
 
     def __init__(
@@ -40,31 +39,31 @@ class StepRows:
             (name, space.dtype, (num_envs, *(space.shape or ()))) for name, space in [*parts, ("action", action_space)]
         ]
         rows += [(name, np.dtype(kind), (num_envs,)) for name, kind in _FLAT]
-        arrays = _mapped(np.dtype(rows, align=True), memory)
+        arrays = _map_arrays(np.dtype(rows, align=True), memory)
         self.action: NDArray[Any] = arrays["action"]
-        """[N, *A] what the next step is made with."""
+        """[N, *A] the actions of the next step."""
         self.ended: NDArray[np.bool_] = arrays["ended"]
-        """[N] where the next episode is to begin."""
+        """[N] whether the next episode is to begin."""
         self.reward: NDArray[np.float64] = arrays["reward"]
-        """[N]"""
+        """[N] the rewards of the newest step."""
         self.terminated: NDArray[np.bool_] = arrays["terminated"]
-        """[N]"""
+        """[N] whether the newest step ended the episode in a terminal state."""
         self.truncated: NDArray[np.bool_] = arrays["truncated"]
-        """[N]"""
+        """[N] whether the newest step cut the episode, for example at a time limit."""
         self._columns = [arrays[name] for name, _ in parts]
         self.put: Callable[[int, Any], None] = self._put_parts
         """Writes the newest observation of an environment into its row."""
-        self.observations: Callable[[], Any] = self._all_parts
-        """Returns the newest observations [N, *O], in memory of their own: an array, or a dict or tuple of arrays."""
-        if self._leaves[0].space is observation_space:  # the usual case, in no time
+        self.observations: Callable[[], Any] = self._collect_parts
+        """Returns a copy of the newest observations [N, *O]: an array, or a dict or tuple of arrays."""
+        if self._leaves[0].space is observation_space:  # the usual case, without overhead
             self.put, self.observations = self._columns[0].__setitem__, self._columns[0].copy
 
     def _put_parts(self, row: int, observation: Any) -> None:
         for leaf, column in zip(self._leaves, self._columns, strict=True):
             column[row] = leaf.pick(observation)
 
-    def _all_parts(self) -> Any:
-        return _assembled(self._space, iter(self._columns))
+    def _collect_parts(self) -> Any:
+        return _assemble(self._space, iter(self._columns))
 
 
 _FLAT = (("ended", np.bool_), ("reward", np.float64), ("terminated", np.bool_), ("truncated", np.bool_))
@@ -72,10 +71,10 @@ _FLAT = (("ended", np.bool_), ("reward", np.float64), ("terminated", np.bool_), 
 
 @contextmanager
 def shared_file() -> Iterator[int]:
-    """Opens a file without a name, for `StepRows`: what processes have mapped of it stays until the last of them ends.
+    """Opens a nameless file for `StepRows`; its memory lives until the last process that has mapped it ends.
 
     Yields:
-        Its descriptor, open within the block.
+        The descriptor of the file, open within the block.
     """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("rl_training")
@@ -88,15 +87,15 @@ def shared_file() -> Iterator[int]:
             yield file.fileno()
 
 
-def _mapped(layout: np.dtype[Any], memory: int) -> NDArray[Any]:
+def _map_arrays(layout: np.dtype[Any], memory: int) -> NDArray[Any]:
     if memory >= 0:
-        os.ftruncate(memory, layout.itemsize)  # to the same size in each process
+        os.ftruncate(memory, layout.itemsize)  # harmless in the second process, which asks for the same size
     return np.ndarray((), layout, mmap(memory, layout.itemsize))
 
 
-def _assembled(space: gym.Space[Any], columns: Iterator[NDArray[Any]]) -> Any:
+def _assemble(space: gym.Space[Any], columns: Iterator[NDArray[Any]]) -> Any:
     if isinstance(space, spaces.Dict):
-        return {key: _assembled(part, columns) for key, part in space.spaces.items()}
+        return {key: _assemble(part, columns) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(_assembled(part, columns) for part in space.spaces)
+        return tuple(_assemble(part, columns) for part in space.spaces)
     return next(columns).copy()

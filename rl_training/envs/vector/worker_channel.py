@@ -1,7 +1,7 @@
-"""A line between two processes: messages, and bells of one byte for what is said in memory that both share.
+"""A channel between two processes: messages, and one-byte bells that announce data in shared memory.
 
-Two pipes, which carry a byte in a third of the time that a socket takes. The system calls order memory too: what one
-side wrote before it rang, the other reads after it heard that, on every kind of CPU.
+The channel is two pipes, which carry a byte in a third of the time that a socket takes. The system calls also order
+memory: what one side wrote before it rang is visible to the other side once it hears the bell, on every kind of CPU.
 """
 
 from __future__ import annotations
@@ -13,19 +13,27 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
+STEP, BEGIN, DONE = b"s", b"b", b"d"
+"""Bells: step every environment with `StepRows.action`; begin the episodes marked in `StepRows.ended`; done."""
+
+Reply = tuple[str, Any]
+"""A worker's reply for one environment: `("ok", value)`, or an error kind with its details; see `worker`."""
+
+CLOSE_SECONDS = 5.0
+"""Time that an environment has to finish its step and close after the parent has closed its end of the channel."""
 SPIN_SECONDS = 0.0005
-"""How long a side that may spin looks for an answer again and again before it sleeps: waking takes 50 µs and more."""
+"""Time that a spinning side polls before it sleeps, because waking up takes 50 µs or more."""
 
 _MESSAGE = b"m"
 
 
 class Channel:
-    """One end of the line, which closes the two descriptors that it is given.
+    """One end of the channel; it owns the two descriptors and closes them.
 
     Args:
-        reading: Descriptor of the pipe that brings what the other side says.
+        reading: Descriptor of the pipe from the other side.
         writing: Descriptor of the pipe to the other side.
-        spins: Whether waiting begins with `SPIN_SECONDS` of looking, which pays where each process has a CPU.
+        spins: Whether a wait begins with `SPIN_SECONDS` of polling, which pays off if each process has its own CPU.
     """
 
     def __init__(self, reading: int, writing: int, *, spins: bool) -> None:
@@ -36,14 +44,15 @@ class Channel:
         self._arrival.register(reading, select.POLLIN)
 
     def ring(self, bell: bytes) -> None:
-        """Tells the other side by one byte, not `m`, what shared memory holds for it."""
+        """Announces by one byte, other than `m`, that shared memory holds data for the other side."""
         os.write(self._writing, bell)
 
     def send(self, message: Any) -> None:
         """Sends an object.
 
         Raises:
-            PicklingError: Or a TypeError or an AttributeError: it can't be sent between processes, and nothing was.
+            PicklingError: The object can't be pickled, and nothing was sent; for some objects, Python raises a
+                TypeError or an AttributeError instead.
         """
         pickled = pickle.dumps(message)
         os.write(self._writing, _MESSAGE)
@@ -53,11 +62,11 @@ class Channel:
         """Returns the next message, or the byte of a bell.
 
         Args:
-            seconds: How long to wait; None waits for ever.
+            seconds: Time limit in seconds; None waits for ever.
 
         Raises:
             EOFError: The other side has closed its end.
-            TimeoutError: Nothing came in time.
+            TimeoutError: Nothing arrived in time.
         """
         if self._spin_seconds:
             end = time.monotonic() + self._spin_seconds
@@ -71,12 +80,12 @@ class Channel:
         return self._reader.recv() if kind == _MESSAGE else kind
 
     def wait_for_end(self) -> None:
-        """Returns once the other side has closed its end, by whatever ended it; reads nothing."""
+        """Blocks until the other side has closed its end or died, without reading anything."""
         hung_up = select.poll()
         hung_up.register(self._reading, 0)
         hung_up.poll()
 
     def close(self) -> None:
-        """Hangs up."""
+        """Closes this end."""
         self._reader.close()
         self._writer.close()

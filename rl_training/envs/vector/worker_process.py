@@ -1,8 +1,9 @@
-"""A process that runs a share of a vector environment's environments, as its parent sees it.
+"""The parent's side of a worker process, which runs a group of environments.
 
-Gymnasium's `AsyncVectorEnv` forks, or re-runs the caller's main module (which under Prefect imports all of Prefect in
-each worker); loses the text of an environment that exits; and waits for ever on closing. Here each worker is a plain
-program with two pipes: no sibling holds an end of them, closing ours ends the worker, and there is a deadline.
+Gymnasium's `AsyncVectorEnv` forks, or runs the caller's main module again (which under Prefect imports all of Prefect
+in each worker). It also loses the error text of an environment that exits, and waits for ever when it closes. Here,
+each worker is a plain program with two pipes: no other worker holds an end of these pipes, so closing the parent's end
+ends the worker, and a deadline bounds the wait.
 """
 
 from __future__ import annotations
@@ -17,36 +18,28 @@ from contextlib import ExitStack
 from typing import Any
 
 from rl_training.envs.vector.stderr_tail import StderrTail
-from rl_training.envs.vector.worker import CLOSE_SECONDS, DONE, Reply
-from rl_training.envs.vector.worker_channel import Channel
+from rl_training.envs.vector.worker_channel import CLOSE_SECONDS, DONE, Channel, Reply
 from rl_training.security.import_guard import kept_out
 from rl_training.system.constructors import closes_on_error, ended_by
 
-_START = """import json, sys
+# The handler ignores signals from the very start: a cancel signals the whole process group, and the parent ends its
+# workers by itself. SIG_IGN would be inherited by programs that the environment starts, which could then not be ended.
+_PROGRAM = """import json, sys
 sys.path[:] = json.loads(sys.argv[2])
 from rl_training.security.import_guard import keep_out
-any(map(keep_out, json.loads(sys.argv[3])))
-from rl_training.envs.vector.worker import main
-main(*json.loads(sys.argv[1]))"""
-
-
-def _started(descriptors: Sequence[int], spins: bool) -> subprocess.Popen[bytes]:
-    arguments = [json.dumps(part) for part in ([*descriptors, spins], [str(path) for path in sys.path], kept_out())]
-    return subprocess.Popen(
-        [sys.executable, "-c", _START, *arguments],
-        pass_fds=descriptors,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+for name in json.loads(sys.argv[3]):
+    keep_out(name)
+from rl_training.system.signal_handlers import handled_by
+with handled_by(lambda signum, frame: None):
+    from rl_training.envs.vector.worker import main
+    main(*json.loads(sys.argv[1]))"""
 
 
 class WorkerProcess:
-    """Starts a worker; the first message to it says what it makes, see `rl_training.envs.vector.worker`.
+    """Starts a worker; the first message describes its environments, see `rl_training.envs.vector.worker`.
 
     Args:
-        indices: Which of the run's environments are its own.
+        indices: Indices of the worker's environments within the run.
         memory: Descriptor of the file for `StepRows`.
         spins: See `Channel`.
     """
@@ -55,46 +48,46 @@ class WorkerProcess:
     def __init__(self, indices: range, memory: int, *, spins: bool) -> None:
         self._opened = ExitStack()
         self.indices, self.rows = indices, slice(indices.start, indices.stop)
-        theirs = self._opened.enter_context(ExitStack())
-        self._channel, *pipes = self._open_channel(theirs, spins)
-        self.process = ended_by(self._opened, _started([*pipes, memory], spins))
-        theirs.close()
+        worker_ends = self._opened.enter_context(ExitStack())
+        self._channel, *pipes = self._open_channel(worker_ends, spins)
+        self.process = ended_by(self._opened, _start([*pipes, memory], spins))
+        worker_ends.close()
         self._tail = StderrTail(self.process)
 
-    def _open_channel(self, theirs: ExitStack, spins: bool) -> tuple[Channel, int, int]:
-        """Returns our end, and the descriptors of the worker's, which `theirs` closes here."""
+    def _open_channel(self, worker_ends: ExitStack, spins: bool) -> tuple[Channel, int, int]:
+        """Returns the parent's end, and the descriptors of the worker's end, which `worker_ends` closes here."""
         requests, asking = os.pipe()
-        theirs.callback(os.close, requests)
+        worker_ends.callback(os.close, requests)
         try:
             answering, answers = os.pipe()
         except OSError:
             os.close(asking)
             raise
-        theirs.callback(os.close, answers)
+        worker_ends.callback(os.close, answers)
         channel = Channel(answering, asking, spins=spins)
         self._opened.callback(channel.close)
         return channel, requests, answers
 
     def ask(self, message: Any) -> None:
-        """Sends a request; what it comes to is said by `replies`."""
+        """Sends a request; `replies` returns the answer."""
         try:
             self._channel.send(message)
         except ConnectionError:
-            # It is gone; why is said where its answer is awaited.
+            # The worker is gone; `replies` reports why.
             return
 
     def ring(self, bell: bytes) -> None:
-        """Asks by a bell for what stands in shared memory."""
+        """Requests by a bell an operation whose arguments are in shared memory."""
         try:
             self._channel.ring(bell)
         except ConnectionError:
             return
 
     def replies(self, seconds: float | None = None) -> list[Reply]:
-        """Returns what the worker answers; nothing where what a bell asked for is done.
+        """Returns the worker's replies; an empty list if the operation of a bell succeeded.
 
         Args:
-            seconds: How long the answer may take; None waits for ever.
+            seconds: Time limit in seconds; None waits for ever.
         """
         try:
             answer = self._channel.receive(seconds)
@@ -102,14 +95,14 @@ class WorkerProcess:
         except TimeoutError as error:
             return [("gone", (str(error), None))]
         except (EOFError, ConnectionError):
-            return [("gone", (self._why_gone(), None))]
+            return [("gone", (self._explain_end(), None))]
 
     def hang_up(self) -> None:
-        """Lets the worker close its environments and end."""
+        """Closes the channel, upon which the worker closes its environments and ends."""
         self._channel.close()
 
     def end(self, deadline: float) -> None:
-        """Waits until the worker has ended, and kills it where that is later than `deadline` (monotonic seconds)."""
+        """Waits until the worker has ended, and kills it at `deadline` (monotonic seconds)."""
         try:
             self.process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -117,11 +110,23 @@ class WorkerProcess:
             self.process.wait()
         self._tail.close()
 
-    def _why_gone(self) -> str:
+    def _explain_end(self) -> str:
         try:
             code = self.process.wait(CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
             return "its worker process hung up without ending"
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
         tail = self._tail.last_lines()
-        return f"its worker process {how}" + (f"; its last words: {tail}" if tail else "")
+        return f"its worker process {how}" + (f"; its last output: {tail}" if tail else "")
+
+
+def _start(descriptors: Sequence[int], spins: bool) -> subprocess.Popen[bytes]:
+    arguments = [json.dumps(part) for part in ([*descriptors, spins], [str(path) for path in sys.path], kept_out())]
+    return subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, *arguments],
+        pass_fds=descriptors,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
