@@ -159,12 +159,12 @@ def flow_server(
 @pytest.fixture(scope="module")
 def flow_home(flow_server: Any) -> Iterator[Path]:
     """The home of the flows that run in this process; other modules' flows have been in it too."""
-    from rl_training.services.embedded_server import prefect_at
+    from rl_training.services.embedded_server import use_server
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RL_TRAINING_HOME", str(flow_server.home.parent))
         patch.delenv("MLFLOW_TRACKING_URI", raising=False)
-        with prefect_at(flow_server):
+        with use_server(flow_server):
             yield flow_server.home.parent
 
 

@@ -133,12 +133,12 @@ def test_readmes_config_is_valid():
 
 
 def test_readmes_deployment_fits_into_the_project(tmp_path):
-    from rl_training.services.prefect_yaml import read_project
+    from rl_training.services.prefect_yaml import read_prefect_yaml
 
     _, entry = blocks(README, "yaml")
     file = tmp_path / "prefect.yaml"
     file.write_text((ROOT / "prefect.yaml").read_text(encoding="utf-8") + "\n" + entry, encoding="utf-8")
-    added = read_project(file, datetime(2026, 6, 1, tzinfo=UTC))[-1]
+    added = read_prefect_yaml(file, datetime(2026, 6, 1, tzinfo=UTC))[-1]
     assert added.name == "retrain-flow/pendulum"
     assert f"{added.schedules[0].times[0]:%d %H:%M %Z}" == "01 02:30 CEST"
     assert added.warnings == ()

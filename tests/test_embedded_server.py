@@ -31,9 +31,9 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 
 OWNER = """
 import os, sys, time
-from rl_training.services.embedded_server import embedded_server
+from rl_training.services.embedded_server import provide_server
 
-with embedded_server() as url:
+with provide_server() as url:
     from prefect import flow, get_run_logger
     from prefect.events import emit_event
 
@@ -194,11 +194,11 @@ def test_streams_of_events_are_for_the_owner_alone(living: tuple[int, str]) -> N
 def test_doctor_finds_that_it_wants_a_password_and_refuses_other_sites(living: tuple[int, str], home: Path) -> None:
     from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-    from rl_training.services.doctor import examine
+    from rl_training.services.doctor import diagnose
 
     port, password = living
     with temporary_settings({PREFECT_API_URL: f"http://127.0.0.1:{port}/api", PREFECT_API_AUTH_STRING: password}):
-        diagnosis = examine()
+        diagnosis = diagnose()
     assert [finding.status for finding in diagnosis.findings if finding.check == "prefect"] == ["ok", "ok"]
 
 
@@ -329,9 +329,9 @@ def test_a_machine_without_loopback_is_a_one_line_error(tmp_path: Path, monkeypa
 
 IMPORTED = """
 import os
-from rl_training.services.embedded_server import before_import
+from rl_training.services.prefect_environment import prepare_prefect
 
-with before_import():
+with prepare_prefect():
     from prefect.settings import PREFECT_HOME
 
     print(PREFECT_HOME.value(), os.environ["DO_NOT_TRACK"])
@@ -358,11 +358,11 @@ def test_the_users_own_server_is_used_and_must_answer(monkeypatch: pytest.Monkey
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     from rl_training.errors import UserError
-    from rl_training.services.embedded_server import embedded_server
+    from rl_training.services.embedded_server import provide_server
 
     with (
         temporary_settings(updates={PREFECT_API_URL: "http://127.0.0.1:9/api"}),
         pytest.raises(UserError, match=r"Prefect server at http://127\.0\.0\.1:9/api does not answer"),
-        embedded_server(),
+        provide_server(),
     ):
         raise AssertionError("the block must not run")

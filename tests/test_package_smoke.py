@@ -1,11 +1,15 @@
 """The package as it is found and shipped: its version, its parts, its configs, its entry points."""
 
+import os
 import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from itertools import chain
 from pathlib import Path
+
+import pytest
 
 import rl_training
 
@@ -49,3 +53,52 @@ def test_every_dependency_is_pinned():
 def test_module_runs_as_the_command_line():
     done = subprocess.run([sys.executable, "-m", "rl_training", "--version"], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout.strip()) == (0, "0.1.0")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = "from setuptools.build_meta import build_wheel; import sys; build_wheel(sys.argv[1])"
+    source = folder / "source"
+    source.mkdir()
+    for name in ("rl_training", "configs", "prefect.yaml", "pyproject.toml", "README.md", "LICENSE", "flows"):
+        (source / name).symlink_to(ROOT / name)
+    done = subprocess.run([sys.executable, "-c", build, str(folder)], cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (path,) = folder.glob("*.whl")
+    return path
+
+
+def test_the_wheel_installs_one_top_level_name(wheel):
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"rl_training"}
+    assert {"rl_training/configs/ppo/cartpole.yaml", "rl_training/deployments/prefect.yaml"} <= set(names)
+
+
+FIND_FLOWS = """
+from datetime import datetime, UTC
+from rl_training.services.prefect_environment import prepare_prefect
+with prepare_prefect():
+    from prefect.flows import load_flow_from_entrypoint
+    from rl_training.services.prefect_yaml import find_prefect_yaml, read_prefect_yaml
+    file = find_prefect_yaml()
+    print(file)
+    print(len(read_prefect_yaml(file, datetime.now(UTC))))
+    print(load_flow_from_entrypoint("rl_training.flows.train.train_flow").fn.__code__.co_filename)
+"""
+
+
+def test_an_installed_wheel_deploys_its_own_flows_in_a_project_that_has_a_folder_of_that_name(wheel, tmp_path):
+    site, project = tmp_path / "site", tmp_path / "project"
+    zipfile.ZipFile(wheel).extractall(site)
+    (project / "flows").mkdir(parents=True)
+    (project / "flows" / "train.py").write_text("raise RuntimeError('the project has a train of its own')")
+    variables = {**os.environ, "PYTHONPATH": str(site), "RL_TRAINING_HOME": str(tmp_path), "HOME": str(tmp_path)}
+    command = [sys.executable, "-c", FIND_FLOWS]  # with the working directory on the path, as for `python -m prefect`
+    done = subprocess.run(command, cwd=project, env=variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    file, count, train = done.stdout.splitlines()
+    assert Path(file) == site / "rl_training/deployments/prefect.yaml"
+    assert int(count) >= 22
+    assert Path(train) == site / "rl_training/flows/train.py"

@@ -1,5 +1,6 @@
 """`prefect.yaml`: what is shipped, against Prefect's own model, and which faults of a file `deploy` refuses."""
 
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 from rl_training.config.shipped_configs import shipped_names
 from rl_training.errors import UserError
 from rl_training.experiment.loading import load_config
-from rl_training.services.prefect_yaml import HEARTBEAT, KEYS, LIMIT_KEYS, default_file, read_project
+from rl_training.services.prefect_yaml import HEARTBEAT, KEYS, LIMIT_KEYS, find_prefect_yaml, read_prefect_yaml
 
 FILE = Path(__file__).resolve().parents[1] / "prefect.yaml"
 NOW = datetime(2026, 3, 27, 12, 0, tzinfo=UTC)
@@ -37,7 +38,7 @@ def test_the_keys_are_those_that_prefect_knows(shipped: dict[str, Any]) -> None:
 
 
 def test_each_shipped_config_has_its_deployment_and_each_flow_its_default(shipped: dict[str, Any]) -> None:
-    deployments = {deployment.name: deployment for deployment in read_project(FILE, NOW)}
+    deployments = {deployment.name: deployment for deployment in read_prefect_yaml(FILE, NOW)}
     named = {f"train-flow/{name.replace('/', '-').replace('_', '-')}": name for name in shipped_names()}
     parameters = {
         f"train-flow/{entry['name']}": entry["parameters"]["config"]
@@ -74,9 +75,9 @@ def test_the_file_of_the_working_directory_goes_before_the_one_of_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert default_file() == FILE
+    assert find_prefect_yaml() == FILE
     (tmp_path / "prefect.yaml").touch()
-    assert default_file() == tmp_path / "prefect.yaml"
+    assert find_prefect_yaml() == tmp_path / "prefect.yaml"
 
 
 GOOD: dict[str, Any] = {
@@ -96,18 +97,18 @@ def written(folder: Path, *entries: Any) -> Path:
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:
-    (mine,) = read_project(written(tmp_path, GOOD), NOW)
+    (mine,) = read_prefect_yaml(written(tmp_path, GOOD), NOW)
     assert (mine.name, mine.pool, mine.limit) == ("train-flow/mine", "pool", 2)
     assert mine.lines()[1].startswith("    nightly (UTC): Sat 2026-03-28 03:00 UTC")
     elsewhere = {**GOOD, "parameters": {"config": "/of/the/worker.yaml"}}
-    (mine,) = read_project(written(tmp_path, elsewhere), NOW)
+    (mine,) = read_prefect_yaml(written(tmp_path, elsewhere), NOW)
     assert mine.lines()[-1] == (
         "    warning: config /of/the/worker.yaml is not on this machine; a worker must be able to read it"
     )
 
 
 def test_a_deployment_without_a_limit_is_said_to_be_one(tmp_path: Path) -> None:
-    (mine,) = read_project(written(tmp_path, {**GOOD, "concurrency_limit": None}), NOW)
+    (mine,) = read_prefect_yaml(written(tmp_path, {**GOOD, "concurrency_limit": None}), NOW)
     assert mine.limit is None
     assert "it has no concurrency_limit" in mine.lines()[-1]
 
@@ -118,8 +119,8 @@ def test_a_deployment_without_a_limit_is_said_to_be_one(tmp_path: Path) -> None:
         ({"shedules": []}, "unknown key shedules; did you mean schedules"),
         ({"name": None}, "name: is required"),
         ({"work_pool": {}}, "work_pool.name: is required"),
-        ({"entrypoint": "rl_training.flows.train.no_flow"}, "is no flow here"),
-        ({"entrypoint": "no_such_module.flow"}, "is no flow here"),
+        ({"entrypoint": "rl_training.flows.train.no_flow"}, "is not a flow"),
+        ({"entrypoint": "no_such_module.flow"}, "is not a flow"),
         ({"parameters": {"cofnig": 1}}, "train-flow takes no cofnig; it takes config, overrides"),
         ({"parameters": {"config": "ppo/cartpol"}}, "did you mean ppo/cartpole"),
         ({"parameters": {"config": "ppo/cartpole", "overrides": {"sed": 1}}}, "did you mean seed"),
@@ -134,8 +135,22 @@ def test_a_deployment_without_a_limit_is_said_to_be_one(tmp_path: Path) -> None:
 )
 def test_each_fault_is_refused_by_name(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message) as caught:
-        read_project(written(tmp_path, {**GOOD, **changes}), NOW)
+        read_prefect_yaml(written(tmp_path, {**GOOD, **changes}), NOW)
     assert all(line.startswith(f"{tmp_path}/prefect.yaml: deployment ") for line in str(caught.value).splitlines())
+
+
+def test_an_entrypoint_of_an_earlier_version_is_refused_with_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "flows").mkdir()
+    (tmp_path / "flows" / "train.py").write_text("raise ImportError('the project has a train of its own')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "flows"]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(UserError, match=r"'flows\.train\.train_flow' has moved; write rl_training\.flows\.train\.tr"):
+        read_prefect_yaml(written(tmp_path, {**GOOD, "entrypoint": "flows.train.train_flow"}), NOW)
+    sys.modules.pop("flows", None)
 
 
 def test_all_faults_of_a_file_are_told_at_once(tmp_path: Path) -> None:
@@ -147,7 +162,7 @@ def test_all_faults_of_a_file_are_told_at_once(tmp_path: Path) -> None:
         GOOD,
     ]
     with pytest.raises(UserError) as caught:
-        read_project(written(tmp_path, *bad), NOW)
+        read_prefect_yaml(written(tmp_path, *bad), NOW)
     said = [line.removeprefix(f"{tmp_path}/prefect.yaml: ") for line in str(caught.value).splitlines()]
     assert [line.split(":")[0] for line in said] == [
         "deployment a", "deployment b", "deployment 3", "two deployments are named train-flow/mine",
@@ -159,4 +174,4 @@ def test_what_is_no_project_is_refused_in_one_line(text: str, tmp_path: Path) ->
     file = tmp_path / "prefect.yaml"
     file.write_text(text)
     with pytest.raises(UserError, match=r"prefect\.yaml: [^\n]*$"):
-        read_project(file, NOW)
+        read_prefect_yaml(file, NOW)

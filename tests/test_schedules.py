@@ -6,7 +6,7 @@ import pytest
 from prefect.cli.deploy._models import RawScheduleConfig
 
 from rl_training.errors import UserError
-from rl_training.services.schedules import KEYS, run_times
+from rl_training.services.schedules import KEYS, compute_run_times
 
 FRIDAY = datetime(2026, 3, 27, 12, 0, tzinfo=UTC)
 NIGHTLY = {"cron": "30 2 * * *", "timezone": "Europe/Berlin", "slug": "nightly"}
@@ -18,7 +18,7 @@ def test_the_keys_are_those_that_prefect_takes():
 
 
 def test_the_next_three_times_are_in_the_zone_of_the_schedule():
-    (line,) = run_times(NIGHTLY, FRIDAY).lines()
+    (line,) = compute_run_times(NIGHTLY, FRIDAY).lines()
     # In the night to 29 March clocks go from 02:00 to 03:00.
     assert line == (
         "nightly (Europe/Berlin): Sat 2026-03-28 02:30 CET, Sun 2026-03-29 03:30 CEST, Mon 2026-03-30 02:30 CEST"
@@ -35,7 +35,7 @@ def test_the_next_three_times_are_in_the_zone_of_the_schedule():
     ],
 )
 def test_each_kind_of_schedule(schedule, times):
-    found = run_times({**schedule, "timezone": "UTC", "slug": "x"}, FRIDAY)
+    found = compute_run_times({**schedule, "timezone": "UTC", "slug": "x"}, FRIDAY)
     assert [f"{time:%d %H:%M}" for time in found.times] == times
     assert found.warnings == ()
 
@@ -64,7 +64,7 @@ def test_each_kind_of_schedule(schedule, times):
 )
 def test_what_is_no_schedule_is_refused_with_what_to_write(schedule, message):
     with pytest.raises(UserError, match=message):
-        run_times(schedule, FRIDAY)
+        compute_run_times(schedule, FRIDAY)
 
 
 @pytest.mark.parametrize(
@@ -72,15 +72,15 @@ def test_what_is_no_schedule_is_refused_with_what_to_write(schedule, message):
     [
         ({"timezone": "EST"}, "timezone EST is a fixed distance from UTC"),
         ({"timezone": "Etc/GMT+5"}, "timezone Etc/GMT+5 is a fixed distance from UTC"),
-        ({"timezone": None}, "names no timezone, so its times are in UTC"),
+        ({"timezone": None}, "has no timezone, so its times are in UTC"),
         ({"slug": None}, "has no slug"),
     ],
 )
 def test_what_may_be_another_than_one_thinks_is_said(changes, warning):
-    (said,) = run_times({**NIGHTLY, **changes}, FRIDAY).warnings
+    (said,) = compute_run_times({**NIGHTLY, **changes}, FRIDAY).warnings
     assert warning in said
 
 
 def test_zones_with_a_clock_of_their_own_give_no_warning():
     for zone in ("UTC", "Etc/UTC", "Asia/Tokyo", "EST5EDT"):
-        assert run_times({**NIGHTLY, "timezone": zone}, FRIDAY).warnings == ()
+        assert compute_run_times({**NIGHTLY, "timezone": zone}, FRIDAY).warnings == ()

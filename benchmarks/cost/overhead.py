@@ -77,7 +77,7 @@ def run_flow(config: str, overrides: list[str]) -> dict[str, float]:
     ):
         import_module(module)
     from rl_training.cli.progress_display import make_progress
-    from rl_training.services.embedded_server import embedded_server
+    from rl_training.services.embedded_server import provide_server
     from rl_training.services.flow_runner import run_train_flow
     from rl_training.tracking import session
 
@@ -85,7 +85,7 @@ def run_flow(config: str, overrides: list[str]) -> dict[str, float]:
     ending: list[float] = []
     session.TrackingSession.ready = _timed(session.TrackingSession.ready, starting)  # type: ignore[method-assign]
     session.TrackingSession.finish = _timed(session.TrackingSession.finish, ending)  # type: ignore[method-assign]
-    with embedded_server():
+    with provide_server():
         began = time.perf_counter()
         overrides = [*overrides, "promotion.enabled=false"]
         summary = run_train_flow(config, overrides, [make_progress()]).to_dict()

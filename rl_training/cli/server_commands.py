@@ -71,28 +71,28 @@ def ui(
 def deploy(*, file: File = None, json: Json = False) -> int:
     """Prepare a Prefect server: work pool, watch for dead runs, deployments with their limits and schedules."""
     with result_stream() as out:
-        from rl_training.services.deploy import deploy as bring
+        from rl_training.services.deploy import deploy as run_deploy
 
-        deployed = bring(file)
-        write_result(out, deployed.to_dict(), deployed.lines(), as_json=json)
+        result = run_deploy(file)
+        write_result(out, result.to_dict(), result.lines(), as_json=json)
         return 0
 
 
 def doctor(*, fix: Fix = False, json: Json = False) -> int:
     """Look at the Prefect server, its workers and MLflow, and say what to do about what is wrong."""
     with result_stream() as out:
-        from rl_training.services.doctor import examine
+        from rl_training.services.doctor import diagnose
 
-        diagnosis = examine(fix=fix)
+        diagnosis = diagnose(fix=fix)
         write_result(out, diagnosis.to_dict(), diagnosis.lines(), as_json=json)
         return 0 if diagnosis.healthy else EXIT_USER_ERROR
 
 
 def worker(*, pool: Pool = "rl-training", name: Name = None, limit: Limit = None) -> int:
     """Run what a Prefect server has due; SIGTERM or Ctrl-C lets the flow runs under way save first."""
-    from rl_training.services.embedded_server import before_import
+    from rl_training.services.prefect_environment import prepare_prefect
 
-    with before_import():
+    with prepare_prefect():
         from rl_training.services.worker import run_worker
 
         run_worker(pool, name=name, limit=limit)

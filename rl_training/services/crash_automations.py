@@ -1,7 +1,7 @@
-"""What marks a flow run whose process is gone as Crashed: automations of the Prefect server, which has none of its own.
+"""Automations of the Prefect server that mark a flow run as Crashed when its process is gone.
 
-A flow run sends a heartbeat each half a minute. One that stays silent three times as long has no process any more, and
-one that a worker has taken and that never starts has lost its worker.
+Prefect has none by default. A flow run sends a heartbeat every 30 seconds. If there is none for three times as long,
+its process no longer exists; if a worker has taken a flow run that then never starts, the worker no longer exists.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 SILENCE_SECONDS = 3 * HEARTBEAT_SECONDS
 START_SECONDS = 300
-"""From the moment that a worker takes a flow run to its first line of code; twelve seconds are usual."""
+"""Time limit from the moment a worker takes a flow run until its code starts; it usually takes twelve seconds."""
 
 
-def automations() -> list[AutomationCore]:
-    """Returns what must be on the server."""
+def build_automations() -> list[AutomationCore]:
+    """Returns the automations that must be on the server."""
     return [
-        _crash(
+        _build_automation(
             "rl-training: flow runs without a heartbeat",
             {"prefect.flow-run.heartbeat"},
             SILENCE_SECONDS,
             f"No heartbeat for {SILENCE_SECONDS} s: the process of this flow run is gone.",
         ),
-        _crash(
+        _build_automation(
             "rl-training: flow runs that never start",
             {"prefect.flow-run.Pending", "prefect.flow-run.Submitting", "prefect.flow-run.InfrastructurePending"},
             START_SECONDS,
@@ -38,15 +38,16 @@ def automations() -> list[AutomationCore]:
     ]
 
 
-def _crash(name: str, after: set[str], seconds: int, message: str) -> AutomationCore:
+def _build_automation(name: str, after: set[str], seconds: int, message: str) -> AutomationCore:
+    """Returns an automation that marks a flow run as Crashed if nothing follows an event in `after` for `seconds`."""
     from prefect.client.schemas.objects import StateType
     from prefect.events.actions import ChangeFlowRunState
     from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 
-    ours: dict[str, str | list[str]] = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"}
+    tagged: dict[str, str | list[str]] = {"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{TAG}"}
     trigger = EventTrigger(
         match={"prefect.resource.id": "prefect.flow-run.*"},
-        match_related=ours,
+        match_related=tagged,
         after=after,
         expect={"prefect.flow-run.*"},
         for_each={"prefect.resource.id"},
@@ -56,33 +57,33 @@ def _crash(name: str, after: set[str], seconds: int, message: str) -> Automation
     )
     crash = ChangeFlowRunState(state=StateType.CRASHED, name="Crashed", message=message, force=False)
     return AutomationCore(
-        name=name, description=f"Kept by `rl-training deploy`. {message}", trigger=trigger, actions=[crash]
+        name=name, description=f"Managed by `rl-training deploy`. {message}", trigger=trigger, actions=[crash]
     )
 
 
 def install_automations(client: SyncPrefectClient) -> dict[str, str]:
-    """Makes the automations, or sets them right where they differ; one that someone has paused stays paused.
+    """Creates the automations, or updates those that differ; an automation that a user has paused stays paused.
 
     Returns:
-        What was done with each: `created`, `updated` or `unchanged`.
+        What was done with each automation, by name: `created`, `updated` or `unchanged`.
     """
-    done = {}
-    for wanted in automations():
-        there = client.read_automations_by_name(wanted.name)
-        for extra in there[1:]:
-            client.delete_automation(extra.id)
-        if not there:
+    outcomes = {}
+    for wanted in build_automations():
+        existing = client.read_automations_by_name(wanted.name)
+        for duplicate in existing[1:]:
+            client.delete_automation(duplicate.id)
+        if not existing:
             client.create_automation(wanted)
-            done[wanted.name] = "created"
-        elif is_as_wanted(there[0], wanted):
-            done[wanted.name] = "unchanged"
+            outcomes[wanted.name] = "created"
+        elif has_same_effect(existing[0], wanted):
+            outcomes[wanted.name] = "unchanged"
         else:
-            client.update_automation(there[0].id, wanted.model_copy(update={"enabled": there[0].enabled}))
-            done[wanted.name] = "updated"
-    return done
+            client.update_automation(existing[0].id, wanted.model_copy(update={"enabled": existing[0].enabled}))
+            outcomes[wanted.name] = "updated"
+    return outcomes
 
 
-def is_as_wanted(there: AutomationCore, wanted: AutomationCore) -> bool:
-    """Returns whether an automation of the server does what is wanted, whether or not it is paused."""
-    same_trigger = there.trigger.model_dump(exclude={"id"}) == wanted.trigger.model_dump(exclude={"id"})
-    return same_trigger and there.actions == wanted.actions
+def has_same_effect(existing: AutomationCore, wanted: AutomationCore) -> bool:
+    """Returns whether two automations have the same trigger and actions; one of them may be paused."""
+    same_trigger = existing.trigger.model_dump(exclude={"id"}) == wanted.trigger.model_dump(exclude={"id"})
+    return same_trigger and existing.actions == wanted.actions

@@ -1,4 +1,4 @@
-"""`rl-training deploy`: brings a Prefect server to where the deployments of a `prefect.yaml` can run on it."""
+"""`rl-training deploy`: sets up a Prefect server for the deployments of a `prefect.yaml`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import UserError
 from rl_training.services.crash_automations import install_automations
-from rl_training.services.embedded_server import before_import, lasting_server
-from rl_training.services.prefect_yaml import Deployment, default_file, read_project
+from rl_training.services.moved_entrypoints import update_entrypoints
+from rl_training.services.prefect_environment import prepare_prefect
+from rl_training.services.prefect_yaml import Deployment, find_prefect_yaml, read_prefect_yaml
+from rl_training.services.user_server import connect_to_user_server
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -23,21 +25,21 @@ POOL_TYPE = "process"
 
 
 @dataclass(frozen=True)
-class Deployed:
-    """What is on the server now."""
+class DeployResult:
+    """The state of the server after `deploy`."""
 
     api_url: str
     file: Path
     pools: Mapping[str, str]
-    """Work pools, and what was done with each."""
+    """What was done with each work pool, by name."""
     automations: Mapping[str, str]
-    """Automations, and what was done with each."""
+    """What was done with each automation, by name."""
     deployments: Sequence[Deployment]
     paused: Sequence[str]
-    """Schedules of them that do not run, by deployment and slug: somebody has paused them, or the file does."""
+    """Schedules that do not run because a user or the file has paused them, by deployment and slug."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns it for JSON."""
+        """Returns the result for JSON."""
         return {
             "api_url": self.api_url,
             "file": str(self.file),
@@ -63,41 +65,44 @@ class Deployed:
         }
 
     def lines(self) -> list[str]:
-        """Returns it for people."""
+        """Returns the result as text."""
         pool = next(iter(self.pools))
         return [
-            *(f"work pool {name}: {done}" for name, done in self.pools.items()),
-            *(f"automation {name!r}: {done}" for name, done in self.automations.items()),
+            *(f"work pool {name}: {outcome}" for name, outcome in self.pools.items()),
+            *(f"automation {name!r}: {outcome}" for name, outcome in self.automations.items()),
             f"{len(self.deployments)} deployments of {self.file} at {self.api_url}:",
             *(f"  {line}" for deployment in self.deployments for line in deployment.lines()),
             *(f"paused, does not run: {schedule}" for schedule in self.paused),
             "",
-            f"their runs need a worker: rl-training worker{'' if pool == 'rl-training' else f' --pool {pool}'}",
-            f"to run one: prefect deployment run '{self.deployments[0].name}' --watch",
+            f"flow runs need a worker: rl-training worker{'' if pool == 'rl-training' else f' --pool {pool}'}",
+            f"start a flow run: prefect deployment run '{self.deployments[0].name}' --watch",
         ]
 
 
-def deploy(file: Path | None = None) -> Deployed:
-    """Makes work pools, automations and deployments, or sets them right; what is as it shall be stays.
+def deploy(file: Path | None = None) -> DeployResult:
+    """Creates work pools, automations and deployments, or updates those that differ.
 
     Args:
-        file: A `prefect.yaml`; by default that of the working directory, or else the one that came with the package.
+        file: A `prefect.yaml`; by default the one in the working directory, or else the one in the package.
 
     Raises:
-        UserError: The file has faults (a line each), there is no Prefect server, or it refuses something.
+        UserError: The file has faults (one line for each), there is no Prefect server, or the server refuses a request.
     """
-    with before_import():
-        file = (file or default_file()).absolute()
-        deployments = read_project(file, datetime.now().astimezone())
-        with lasting_server() as (api_url, client):
-            pools = {name: _make_pool(client, name) for name in dict.fromkeys(one.pool for one in deployments)}
+    with prepare_prefect():
+        file = (file or find_prefect_yaml()).absolute()
+        deployments = read_prefect_yaml(file, datetime.now().astimezone())
+        with connect_to_user_server() as (api_url, client):
+            names = dict.fromkeys(deployment.pool for deployment in deployments)
+            pools = {name: _create_pool(client, name) for name in names}
             automations = install_automations(client)
-            _deploy(file)
-            paused = [schedule for deployment in deployments for schedule in _paused(client, deployment)]
-    return Deployed(api_url, file, pools, automations, deployments, paused)
+            _run_prefect_deploy(file)
+            update_entrypoints(client)
+            paused = [schedule for deployment in deployments for schedule in _list_paused(client, deployment)]
+    return DeployResult(api_url, file, pools, automations, deployments, paused)
 
 
-def _make_pool(client: SyncPrefectClient, name: str) -> str:
+def _create_pool(client: SyncPrefectClient, name: str) -> str:
+    """Creates a work pool if it does not exist, and returns what was done."""
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectAlreadyExists
     from prefect.workers.process import ProcessWorker
@@ -111,8 +116,8 @@ def _make_pool(client: SyncPrefectClient, name: str) -> str:
     return "created"
 
 
-def _deploy(file: Path) -> None:
-    """Has Prefect deploy the file; it is the one that knows how."""
+def _run_prefect_deploy(file: Path) -> None:
+    """Runs `prefect deploy` for the file, because only that command implements all of its keys."""
     done = subprocess.run(
         [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)],
         stdin=subprocess.DEVNULL,
@@ -122,23 +127,26 @@ def _deploy(file: Path) -> None:
         check=False,
     )
     if done.returncode != 0:
-        raise UserError(f"Prefect could not deploy {file}:\n{(done.stdout + done.stderr).strip()}")
+        raise UserError(f"`prefect deploy` failed for {file}:\n{(done.stdout + done.stderr).strip()}")
 
 
-def _paused(client: SyncPrefectClient, deployment: Deployment) -> list[str]:
+def _list_paused(client: SyncPrefectClient, deployment: Deployment) -> list[str]:
     """Returns the schedules of a deployment that do not run.
 
     Raises:
-        UserError: The server does not have it: Prefect leaves out what it can't read, and calls that a success.
+        UserError: The deployment is not on the server. `prefect deploy` skips entries that it can't read and reports
+            success.
     """
     from prefect.exceptions import ObjectNotFound
 
     try:
-        there = client.read_deployment_by_name(deployment.name)
+        deployed = client.read_deployment_by_name(deployment.name)
     except ObjectNotFound:
-        raise UserError(f"Prefect deployed the file and left {deployment.name} out; see `prefect deploy`") from None
+        raise UserError(
+            f"`prefect deploy` skipped {deployment.name} without an error; run it by hand to see why"
+        ) from None
     return [
         f"{deployment.name}, schedule {schedule.slug or schedule.id}"
-        for schedule in there.schedules
-        if there.paused or not schedule.active
+        for schedule in deployed.schedules
+        if deployed.paused or not schedule.active
     ]

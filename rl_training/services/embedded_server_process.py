@@ -1,9 +1,9 @@
-"""The child process of `embedded_server`: one Prefect server on a socket handed to it, which never outlives its parent.
+"""The child process of `embedded_server`: a Prefect server on an inherited socket that never outlives its parent.
 
-It runs in a session of its own, so that Ctrl-C in the terminal reaches the flow and not the server under it. The parent
-holds the other end of this process's stdin: when that closes, whatever ended the parent (SIGKILL too), the server ends.
-The working directory is where the server keeps its files; its database is named without a folder, since some characters
-that a folder may have can't be in a database's URL.
+The process runs in its own session, so that Ctrl-C in the terminal reaches the flow and not the server that it uses.
+The parent holds the other end of this process's stdin. When the parent ends, even by SIGKILL, stdin closes and the
+server ends. The server keeps its files in the working directory. The database is named without a folder, because the
+name of a folder may contain characters that a database URL can't.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from rl_training.serving.prefect_login import LogInPage
 
 DATABASE = Path("prefect.db")
 SHUTDOWN_SECONDS = 4.0
-"""What the server gets to write the last events down, once its parent has gone or let go of it."""
+"""Time for the server to write the last events after its stdin has closed."""
 
 
 class WatchedServer(uvicorn.Server):
-    """Says "ready" on stdout when it can be talked to, and lets go of the start lock then."""
+    """Prints "ready" and releases the start lock once it answers requests."""
 
     def __init__(self, config: uvicorn.Config, start_lock: FileLock) -> None:
         super().__init__(config)
         self._start_lock = start_lock
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
-        """Starts to serve; migrations of an older database have run when this returns."""
+        """Starts serving; any migrations of an older database are done when this returns."""
         await super().startup(sockets)
         self._start_lock.release()
         if self.started and not self.should_exit:
@@ -43,7 +43,7 @@ class WatchedServer(uvicorn.Server):
 
 
 def end_with_parent(server: list[WatchedServer]) -> None:
-    """Blocks until the parent's end of stdin closes, then ends this session: in order if it serves, at once if not."""
+    """Waits until stdin closes, then shuts the server down if it has started, and kills this session."""
     while os.read(0, 64):
         pass
     if server and server[0].started:
@@ -53,7 +53,7 @@ def end_with_parent(server: list[WatchedServer]) -> None:
 
 
 def create_database() -> None:
-    """Makes the database beside its place and moves it there whole, so that a start cut short leaves none half made."""
+    """Creates the database under a temporary name and renames it, so that an interrupted start leaves none behind."""
     unfinished = DATABASE.with_suffix(".new")
     for leftover in Path().glob(f"{unfinished}*"):
         leftover.unlink()
@@ -68,27 +68,27 @@ def create_database() -> None:
 
 
 def database_url(database: Path) -> str:
-    """Returns the URL by which Prefect opens a database of the working directory."""
+    """Returns the URL of a database in the working directory."""
     return f"sqlite+aiosqlite:///{database}"
 
 
-def application(port: int) -> SameOriginGuard:
-    """Returns Prefect's server, which asks its callers for a password, behind what other sites do not pass."""
+def build_application(port: int) -> SameOriginGuard:
+    """Returns Prefect's server, behind a log-in page and a check that refuses requests from other sites."""
     from prefect.server.api.server import create_app
 
     return SameOriginGuard(LogInPage(create_app()), port)
 
 
 def main() -> None:
-    """Makes the database where there is none, and serves on the socket handed over until the parent is gone."""
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # by `nohup` it is ignored
+    """Creates the database if there is none, and serves on the inherited socket until the parent ends."""
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # `nohup` ignores it
         signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     os.umask(0o077)
     listener = socket(fileno=int(sys.argv[1]))
     servers: list[WatchedServer] = []
     threading.Thread(target=end_with_parent, args=(servers,), daemon=True).start()
 
-    # Simultaneous first starts take turns: two migrations of one database break it.
+    # Simultaneous first starts wait for each other, because two migrations of the same database would break it.
     start_lock = FileLock(DATABASE.with_suffix(".lock"))
     start_lock.acquire()
     if not DATABASE.exists():
@@ -96,7 +96,7 @@ def main() -> None:
     os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = database_url(DATABASE)
     port = listener.getsockname()[1]
     config = uvicorn.Config(
-        lambda: application(port),
+        lambda: build_application(port),
         factory=True,
         log_level="error",
         lifespan="on",

@@ -1,4 +1,4 @@
-"""Runs a flow for the command line: a Prefect server if need be, few lines on the console, and a summary."""
+"""Runs a flow in this process for the command line, with an embedded Prefect server if none is set up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from rl_training.runs.stopping import Terminated, interrupted_by_signals
 from rl_training.runtime.callbacks import Callback
-from rl_training.services.embedded_server import before_import, embedded_server
+from rl_training.services.embedded_server import provide_server
+from rl_training.services.prefect_environment import prepare_prefect
 
 if TYPE_CHECKING:
     from rl_training.api.retraining import Start
@@ -22,27 +23,27 @@ Overrides = Mapping[str, Any] | Sequence[str]
 
 @dataclass(frozen=True)
 class FlowSummary:
-    """What a flow run came to."""
+    """The result of a flow that trains."""
 
     values: Mapping[str, Any]
-    """See `rl_training.flows.pipeline.summarize`."""
+    """The flow's result; see `rl_training.flows.pipeline.summarize`."""
 
     @property
     def stop_reason(self) -> str:
-        """Why training ended; `skipped` where it was not due."""
+        """Why training ended; `skipped` if no training was due."""
         return str(self.values.get("stop_reason", "skipped"))
 
     @property
     def unsent(self) -> str:
-        """What is not in MLflow, and what to do; empty where everything is there."""
+        """A message about data that is not in MLflow yet, with what to do; empty if there is none."""
         return str(self.values.get("unsent", ""))
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns it for JSON."""
+        """Returns the summary for JSON."""
         return dict(self.values)
 
     def lines(self) -> list[str]:
-        """Returns it for people."""
+        """Returns the summary as text."""
         from rl_training.api.summary import summary_lines
 
         if self.values.get("skipped"):
@@ -61,21 +62,21 @@ def run_train_flow(
     Args:
         config: A YAML file, the name of a shipped one, or the settings themselves.
         overrides: A mapping, or texts `dotted.key=value`.
-        callbacks: See training besides the flow's own, a progress display for one.
+        callbacks: Callbacks of the training, such as a progress display, besides the flow's own.
 
     Returns:
-        What it came to; `stop_reason` is `signal` where Ctrl-C or SIGTERM has stopped it, resumable.
+        The summary; `stop_reason` is `signal` if Ctrl-C or SIGTERM has stopped the run, which can be resumed.
 
     Raises:
         UserError: The settings, the environment or a server can't be used; nothing was trained.
-        RunFailed: The run broke; its last good checkpoint is kept.
-        KeyboardInterrupt: A signal came before there was a run.
+        RunFailed: Training failed; its newest good checkpoint is kept.
+        KeyboardInterrupt: A signal arrived before the run existed.
     """
-    with before_import(), _quiet_prefect():
+    with prepare_prefect(), _quiet_prefect():
         from rl_training.flows.train import read_settings, train_flow
 
-        parameters = _plain(config), _plain(overrides)
-        read_settings(*parameters)  # a mistake in them is said before a server is started
+        parameters = _to_json(config), _to_json(overrides)
+        read_settings(*parameters)  # reports a mistake before a server is started
         return FlowSummary(_run(lambda: train_flow(*parameters), callbacks))
 
 
@@ -91,15 +92,15 @@ def run_resume_flow(
 
     Args:
         source: An MLflow run id, `runs:/ID`, `models:/NAME@ALIAS`, or the directory of a run or checkpoint.
-        overrides: Settings that change.
-        callbacks: See training besides the flow's own.
-        fine_tune: Begin a new run with the checkpoint's weights alone.
+        overrides: Settings to change.
+        callbacks: Callbacks of the training, besides the flow's own.
+        fine_tune: Whether to start a new run from the checkpoint's weights alone.
         allow_modules: Modules that a received run may name.
     """
-    with before_import(), _quiet_prefect():
+    with prepare_prefect(), _quiet_prefect():
         from rl_training.flows.resume import resume_flow
 
-        parameters = str(source), _plain(overrides), fine_tune, list(allow_modules)
+        parameters = str(source), _to_json(overrides), fine_tune, list(allow_modules)
         return FlowSummary(_run(lambda: resume_flow(*parameters), callbacks))
 
 
@@ -116,15 +117,15 @@ def run_retrain_flow(
     Args:
         config: A YAML file, the name of a shipped one, or the settings themselves.
         overrides: A mapping, or texts `dotted.key=value`.
-        callbacks: See training besides the flow's own.
-        start: Whose weights it starts with: the champion's, or new ones.
-        min_hours: Age of the champion before which nothing is due.
+        callbacks: Callbacks of the training, besides the flow's own.
+        start: Whether to start from the champion's weights or from new ones.
+        min_hours: Skip the retraining if the champion is younger than this, in hours.
     """
-    with before_import(), _quiet_prefect():
+    with prepare_prefect(), _quiet_prefect():
         from rl_training.flows.retrain import retrain_flow
         from rl_training.flows.train import read_settings
 
-        parameters = _plain(config), _plain(overrides)
+        parameters = _to_json(config), _to_json(overrides)
         read_settings(*parameters)
         return FlowSummary(_run(lambda: retrain_flow(*parameters, start, min_hours), callbacks))
 
@@ -140,21 +141,21 @@ def run_evaluate_flow(
     """Runs evaluate-flow in this process, and returns its result.
 
     Args:
-        source: As a rule `models:/NAME@champion`.
-        overrides: Settings of `promotion.*`, `evaluation.*` and `env_kwargs.*` that differ.
-        episodes: How many, in place of `promotion.episodes`.
-        roll_back: Whether a champion that has dropped is rolled back.
+        source: The policy, usually `models:/NAME@champion`.
+        overrides: Settings of `promotion.*`, `evaluation.*` and `env_kwargs.*` to change.
+        episodes: The number of episodes; by default `promotion.episodes`.
+        roll_back: Whether to roll back a champion that plays worse than when it was promoted.
         allow_modules: Modules that a received policy may name.
 
     Raises:
         UserError: The source, the settings or a server can't be used.
         EnvironmentFault: An environment broke its contract.
-        KeyboardInterrupt: A signal came.
+        KeyboardInterrupt: A signal arrived.
     """
-    with before_import(), _quiet_prefect():
+    with prepare_prefect(), _quiet_prefect():
         from rl_training.flows.evaluate import evaluate_flow
 
-        parameters = str(source), episodes, roll_back, _plain(overrides), list(allow_modules)
+        parameters = str(source), episodes, roll_back, _to_json(overrides), list(allow_modules)
         return _run(lambda: evaluate_flow(*parameters))
 
 
@@ -169,26 +170,26 @@ def run_promote_flow(
 
     Args:
         candidate: A run, a checkpoint's directory, or a registered version.
-        overrides: Settings of `promotion.*` and `evaluation.*` that differ.
-        force: A reason to make it champion whatever the gate finds.
+        overrides: Settings of `promotion.*` and `evaluation.*` to change.
+        force: A reason to promote the candidate whatever the gate decides.
         allow_modules: Modules that a received candidate may name.
     """
-    with before_import(), _quiet_prefect():
+    with prepare_prefect(), _quiet_prefect():
         from rl_training.flows.promote import promote_flow
 
-        return _run(lambda: promote_flow(str(candidate), _plain(overrides), force, list(allow_modules)))
+        return _run(lambda: promote_flow(str(candidate), _to_json(overrides), force, list(allow_modules)))
 
 
-def _plain(value: Any) -> Any:
-    """A flow's parameters are JSON."""
+def _to_json(value: Any) -> Any:
+    """Converts a parameter to a type that JSON has, as Prefect requires."""
     if isinstance(value, Mapping):
         return dict(value)
     return str(value) if isinstance(value, str | Path) else list(value)
 
 
 def _run(call: Callable[[], dict[str, Any]], callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
-    # Prefect turns SIGTERM into an exception of its own, and hands the signal on to whom it would have come before.
-    with interrupted_by_signals() as interruptions, embedded_server(_import_what_runs_need):
+    # Prefect turns SIGTERM into an exception of its own, and then calls the handler that was installed before.
+    with interrupted_by_signals() as interruptions, provide_server(_import_training):
         from prefect.exceptions import TerminationSignal
 
         from rl_training.flows.pipeline import summarize_stopped
@@ -208,20 +209,20 @@ def _run(call: Callable[[], dict[str, Any]], callbacks: Sequence[Callback] = ())
             return summary
 
 
-def _import_what_runs_need() -> None:
-    """Imports while the server starts: both take seconds."""
+def _import_training() -> None:
+    """Imports the training code while the server starts, because both take seconds."""
     import rl_training.api.training  # noqa: F401
 
 
 @contextmanager
 def _quiet_prefect() -> Iterator[None]:
-    """Keeps Prefect's lines off the console, where a flow's caller writes its own; the server has them all."""
+    """Keeps Prefect's log lines off the console, which belongs to the caller; the server stores all of them."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
-    import_module("prefect.main")  # which puts handlers of its own on the root logger
+    import_module("prefect.main")  # it adds its own handlers to the root logger
     root.handlers[:], root.level = handlers, level
     prefect_logger, propagate = logging.getLogger("prefect"), logging.getLogger("prefect").propagate
-    senders = [logging.getLogger(name) for name in ("EventsWorker", "APILogWorker")]  # warn that they have work left
+    senders = [logging.getLogger(name) for name in ("EventsWorker", "APILogWorker")]  # they warn about unsent items
     levels = [logger.level for logger in senders]
     prefect_logger.propagate = False
     for logger in senders:

@@ -1,4 +1,4 @@
-"""Flow runs in the embedded server's database whose process is gone: nobody else will say that they have ended."""
+"""Flow runs in the embedded server's database whose process no longer exists, so that nothing else ends them."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OWNER = "process:"
-"""Beginning of the tag that names the process of a flow run: its machine, number, and when it began."""
+"""Prefix of the tag that identifies the process of a flow run by host name, process id and start time."""
 
-LOOKED_AT = 100
-"""Flow runs that one sweep looks at, at most."""
+MAX_FLOW_RUNS = 100
+"""The largest number of flow runs that is checked at a time."""
 
 
 def owner_tag() -> str:
-    """Returns the tag of the flow runs of this process."""
+    """Returns the tag for flow runs of this process."""
     process = psutil.Process()
     return f"{OWNER}{socket.gethostname()}/{process.pid}/{process.create_time():.2f}"
 
 
-def end_abandoned_flow_runs() -> None:
-    """Sets to Crashed the flow runs that are Running or Pending, and whose process on this machine is gone.
+def end_orphaned_flow_runs() -> None:
+    """Marks unfinished flow runs as Crashed if their process ran on this machine and no longer exists.
 
-    To be called where the embedded server is the one that Prefect's client talks to. What goes wrong is said and stops
-    nothing: the next start looks again.
+    Call it while Prefect's client is connected to the embedded server. An error is logged and otherwise ignored,
+    because the next start checks again.
     """
     from prefect.client.orchestration import get_client
 
     try:
         with get_client(sync_client=True) as client:
-            for run in _unfinished(client):
+            for run in _read_unfinished(client):
                 if any(_is_gone(tag) for tag in run.tags):
-                    _end(client, run)
+                    _mark_as_crashed(client, run)
     except Exception as error:
-        logger.warning("looking for flow runs whose processes are gone failed: %s", error)
+        logger.warning("could not look for flow runs whose processes are gone: %s", error)
 
 
-def _unfinished(client: SyncPrefectClient) -> list[FlowRun]:
+def _read_unfinished(client: SyncPrefectClient) -> list[FlowRun]:
     from prefect.client.schemas.filters import FlowRunFilter
 
     unfinished = FlowRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING", "PENDING", "CANCELLING"]}}})
-    return client.read_flow_runs(flow_run_filter=unfinished, limit=LOOKED_AT)
+    return client.read_flow_runs(flow_run_filter=unfinished, limit=MAX_FLOW_RUNS)
 
 
 def _is_gone(tag: str) -> bool:
-    """Whether a tag names a process that was on this machine and is no more; another may have its number by now."""
+    """Returns whether a tag identifies a process of this machine that no longer exists; its id may be in use again."""
     if not tag.startswith(OWNER):
         return False
     host, pid, created = tag.removeprefix(OWNER).rsplit("/", 2)
@@ -65,14 +65,14 @@ def _is_gone(tag: str) -> bool:
         return True
 
 
-def _end(client: SyncPrefectClient, run: FlowRun) -> None:
+def _mark_as_crashed(client: SyncPrefectClient, run: FlowRun) -> None:
     from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
     from prefect.states import Crashed
 
-    crashed: State[None] = Crashed(message="The process of this flow run is gone and left no word: it was killed.")
+    crashed: State[None] = Crashed(message="The process of this flow run was killed and could not report its end.")
     within = FlowRunFilter.model_validate({"id": {"any_": [run.id]}})
     unfinished = TaskRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING", "PENDING"]}}})
     for task_run in client.read_task_runs(flow_run_filter=within, task_run_filter=unfinished):
         client.set_task_run_state(task_run.id, crashed, force=True)
     client.set_flow_run_state(run.id, crashed, force=True)
-    logger.info("flow run %s, whose process is gone, was set to Crashed", run.name)
+    logger.info("the process of flow run %s is gone: the flow run is marked as Crashed", run.name)

@@ -1,4 +1,4 @@
-"""A `prefect.yaml`: where it is, and what is wrong with it; Prefect itself leaves out what it can't use."""
+"""Reading a `prefect.yaml` and reporting its faults; Prefect itself silently skips what it can't use."""
 
 from __future__ import annotations
 
@@ -13,59 +13,60 @@ import yaml
 
 from rl_training.config.suggestions import nearest_word
 from rl_training.errors import ConfigError, UserError
-from rl_training.services.schedules import RunTimes, run_times
+from rl_training.services.moved_entrypoints import MOVED
+from rl_training.services.schedules import RunTimes, compute_run_times
 
 FILE = "prefect.yaml"
 TAG = "rl-training"
-"""Of our deployments: their flow runs are the ones that are watched for heartbeats."""
+"""The tag of our deployments; flow runs with it must send heartbeats."""
 HEARTBEAT = "PREFECT_FLOWS_HEARTBEAT_FREQUENCY"
 HEARTBEAT_SECONDS = 30
-"""Between two heartbeats of a flow run; Prefect's own least."""
+"""Time between two heartbeats of a flow run; the smallest value that Prefect allows."""
 
 KEYS = frozenset({
     "name", "version", "version_type", "tags", "description", "schedule", "schedules", "paused", "concurrency_limit",
     "flow_name", "entrypoint", "parameters", "enforce_parameter_schema", "build", "push", "pull", "work_pool",
     "triggers", "sla",
 })  # fmt: skip
-"""Of a deployment: those that Prefect takes; it overlooks all others."""
+"""The keys of a deployment that Prefect knows; it ignores all others."""
 LIMIT_KEYS = frozenset({"limit", "collision_strategy", "grace_period_seconds"})
 STRATEGIES = ("ENQUEUE", "CANCEL_NEW")
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """One deployment of the file."""
+    """A deployment of the file."""
 
     name: str
-    """With its flow's: `train-flow/default`."""
+    """The full name, with the flow's: `train-flow/default`."""
     pool: str
     limit: int | None
     schedules: tuple[RunTimes, ...]
     warnings: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """Returns it for people."""
+        """Returns the deployment, its schedules and its warnings as text."""
         indented = [line for schedule in self.schedules for line in schedule.lines()]
         indented += [f"warning: {text}" for text in self.warnings]
         return [self.name, *(f"    {line}" for line in indented)]
 
 
-def default_file() -> Path:
-    """Returns the `prefect.yaml` of the working directory, or else the one that came with the package."""
+def find_prefect_yaml() -> Path:
+    """Returns the `prefect.yaml` of the working directory or, if there is none, the one in the package."""
     here, package = Path(FILE), Path(__file__).resolve().parents[1]
     installed, repository = package / "deployments" / FILE, package.parent / FILE
     return here.absolute() if here.is_file() else installed if installed.is_file() else repository
 
 
-def read_project(file: Path, now: datetime) -> list[Deployment]:
+def read_prefect_yaml(file: Path, now: datetime) -> list[Deployment]:
     """Returns the deployments of a `prefect.yaml`.
 
     Args:
-        file: It.
-        now: With its zone; schedules are shown from here on.
+        file: The file.
+        now: The time, with its zone, after which the next runs of each schedule are computed.
 
     Raises:
-        UserError: A line for every fault.
+        UserError: The file has faults; the message has one line for each.
     """
     try:
         document = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -78,7 +79,7 @@ def read_project(file: Path, now: datetime) -> list[Deployment]:
     for position, entry in enumerate(entries, start=1):
         where = entry.get("name", position) if isinstance(entry, Mapping) else position
         try:
-            deployments.append(_deployment(entry, now))
+            deployments.append(_read_deployment(entry, now))
         except UserError as error:
             faults += [f"{file}: deployment {where}: {line}" for line in str(error).splitlines()]
     names = [deployment.name for deployment in deployments]
@@ -88,7 +89,7 @@ def read_project(file: Path, now: datetime) -> list[Deployment]:
     return deployments
 
 
-def _deployment(entry: Any, now: datetime) -> Deployment:
+def _read_deployment(entry: Any, now: datetime) -> Deployment:
     if not isinstance(entry, Mapping):
         raise UserError(f"expected a mapping, got {entry!r}")
     if unknown := sorted(set(map(str, entry)) - KEYS):
@@ -98,41 +99,43 @@ def _deployment(entry: Any, now: datetime) -> Deployment:
     for key, value in (("name", entry.get("name")), ("entrypoint", entry.get("entrypoint")), ("work_pool.name", pool)):
         if not isinstance(value, str) or not value:
             raise UserError(f"{key}: is required, as text")
-    flow = _flow(entry["entrypoint"])
+    flow = _load_flow(entry["entrypoint"])
     _check_heartbeat(entry)
     schedules, parameters = [], [entry.get("parameters") or {}]
-    for schedule in _schedules(entry):
-        schedules.append(run_times(schedule, now))
+    for schedule in _list_schedules(entry):
+        schedules.append(compute_run_times(schedule, now))
         parameters.append({**parameters[0], **(schedule.get("parameters") or {})})
     warnings = [text for given in parameters for text in _check_parameters(flow, given)]
-    limit = _limit(entry)
+    limit = _read_limit(entry)
     if limit is None:
         warnings.append("it has no concurrency_limit: a second flow run fails while the first one trains")
     name = f"{flow.name}/{entry['name']}"
     return Deployment(name, str(pool), limit, tuple(schedules), tuple(dict.fromkeys(warnings)))
 
 
-def _flow(entrypoint: str) -> Any:
+def _load_flow(entrypoint: str) -> Any:
     from prefect.flows import load_flow_from_entrypoint
 
     try:
         return load_flow_from_entrypoint(entrypoint)
     except Exception as error:
-        raise UserError(f"entrypoint {entrypoint!r} is no flow here: {type(error).__name__}: {error}") from None
+        if entrypoint in MOVED:
+            raise UserError(f"entrypoint {entrypoint!r} has moved; write {MOVED[entrypoint]}") from None
+        raise UserError(f"entrypoint {entrypoint!r} is not a flow: {type(error).__name__}: {error}") from None
 
 
 def _check_heartbeat(entry: Mapping[str, Any]) -> None:
-    """Requires of what is watched that its heartbeats are as frequent as the watch takes them to be."""
+    """Requires the heartbeat frequency that the crash automations rely on."""
     environment = (entry["work_pool"].get("job_variables") or {}).get("env") or {}
     seconds = str(environment.get(HEARTBEAT, ""))
     if TAG in (entry.get("tags") or []) and seconds != str(HEARTBEAT_SECONDS):
         raise UserError(
-            f"its runs are taken for dead without a heartbeat each {HEARTBEAT_SECONDS} s (tag {TAG}); set "
-            f'work_pool.job_variables.env.{HEARTBEAT} to "{HEARTBEAT_SECONDS}", got {seconds or "none"}'
+            f"flow runs with the tag {TAG} must send a heartbeat every {HEARTBEAT_SECONDS} s, or they are marked as "
+            f'Crashed; set work_pool.job_variables.env.{HEARTBEAT} to "{HEARTBEAT_SECONDS}", got {seconds or "none"}'
         )
 
 
-def _limit(entry: Mapping[str, Any]) -> int | None:
+def _read_limit(entry: Mapping[str, Any]) -> int | None:
     limit = entry.get("concurrency_limit")
     if isinstance(limit, Mapping):
         if unknown := sorted(set(limit) - LIMIT_KEYS):
@@ -146,7 +149,7 @@ def _limit(entry: Mapping[str, Any]) -> int | None:
     return limit
 
 
-def _schedules(entry: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _list_schedules(entry: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     many, one = entry.get("schedules"), entry.get("schedule")
     if not isinstance(many, list | None):
         raise UserError(f"schedules: expected a list, got {many!r}")
@@ -157,7 +160,7 @@ def _schedules(entry: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _check_parameters(flow: Any, parameters: Any) -> Iterator[str]:
-    """Yields warnings."""
+    """Checks a deployment's parameters against its flow, and yields warnings."""
     if not isinstance(parameters, Mapping):
         raise UserError(f"parameters: expected a mapping, got {parameters!r}")
     known = list(inspect.signature(flow.fn).parameters)

@@ -1,4 +1,4 @@
-"""When a deployment's schedule runs: refused where it would never fire, or not at the times that one reads in it."""
+"""The run times of a deployment's schedule; a schedule that is likely to be a mistake is refused."""
 
 from __future__ import annotations
 
@@ -15,38 +15,39 @@ from rl_training.errors import UserError
 KINDS = ("cron", "interval", "rrule")
 KEYS = frozenset(
     {*KINDS, "timezone", "anchor_date", "active", "parameters", "slug", "replaces", "day_or"}
-)  # those of Prefect, and no others
+)  # the keys that Prefect knows
 DEFAULT_ZONE = "UTC"
-"""What Prefect takes where a schedule names none."""
+"""The zone that Prefect uses for a schedule without `timezone`."""
 SHOWN = 3
-"""Run times that are shown of each schedule."""
+"""Number of run times that are shown for each schedule."""
 
 
 @dataclass(frozen=True)
 class RunTimes:
-    """The next times of a schedule."""
+    """The next run times of a schedule."""
 
     slug: str | None
     zone: str
     times: tuple[datetime, ...]
-    """At most `SHOWN`, in the zone."""
+    """At most `SHOWN` times, in the zone."""
     warnings: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """Returns them for people."""
+        """Returns the run times and warnings as text."""
         times = ", ".join(f"{time:%a %Y-%m-%d %H:%M %Z}" for time in self.times)
         return [f"{self.slug or 'schedule'} ({self.zone}): {times}", *(f"warning: {text}" for text in self.warnings)]
 
 
-def run_times(schedule: Mapping[str, Any], now: datetime) -> RunTimes:
+def compute_run_times(schedule: Mapping[str, Any], now: datetime) -> RunTimes:
     """Returns when a schedule of a `prefect.yaml` runs next.
 
     Args:
-        schedule: `cron`, `interval` or `rrule`, with `timezone`, `slug` and the rest of what Prefect takes.
-        now: With its zone.
+        schedule: `cron`, `interval` or `rrule`, and the optional keys of Prefect such as `timezone` and `slug`.
+        now: The current time, with its zone.
 
     Raises:
-        UserError: It never fires, can't be read, or would not run when one thinks; the message says what to write.
+        UserError: The schedule can't be read, never fires, or would not mean what it seems to; the message says what to
+            write instead.
     """
     unknown = sorted(set(schedule) - KEYS)
     if unknown:
@@ -56,33 +57,33 @@ def run_times(schedule: Mapping[str, Any], now: datetime) -> RunTimes:
     given = [kind for kind in KINDS if schedule.get(kind) is not None]
     if len(given) != 1:
         raise UserError(f"got {' and '.join(given) or 'none'} of {', '.join(KINDS)}; expected exactly one")
-    zone, warnings = _zone(schedule.get("timezone"))
+    zone, warnings = _read_zone(schedule.get("timezone"))
     if given == ["cron"]:
         _check_cron(schedule["cron"])
-    times = _times(given[0], _as_prefect_reads_it(given[0], schedule, zone), now)
+    times = _next_times(given[0], _parse(given[0], schedule, zone), now)
     if not times:
         raise UserError(f"{given[0]} {str(schedule[given[0]])!r} never fires; give one that has a next time")
     slug = schedule.get("slug")
     if slug is None:
-        warnings.append("it has no slug, so a pause made in the UI is undone by the next deploy")
+        warnings.append("it has no slug, so the next deploy undoes a pause that was made in the UI")
     shown = tuple(time.astimezone(ZoneInfo(zone)) for time in times)
     return RunTimes(slug, zone, shown, tuple(warnings))
 
 
-def _zone(name: Any) -> tuple[str, list[str]]:
-    """Returns the zone, and what is odd about it."""
+def _read_zone(name: Any) -> tuple[str, list[str]]:
+    """Returns a schedule's zone, and warnings about it."""
     if name is None:
-        return DEFAULT_ZONE, [f"it names no timezone, so its times are in {DEFAULT_ZONE}"]
+        return DEFAULT_ZONE, [f"it has no timezone, so its times are in {DEFAULT_ZONE}"]
     known = available_timezones()
     if not isinstance(name, str) or name not in known:
         close = nearest_word(str(name), sorted(known)) or "Europe/Berlin or America/Los_Angeles"
         raise UserError(f"timezone {name!r} is not known; expected a name of the tz database such as {close}")
     zone = ZoneInfo(name)
     offsets = {datetime(2026, month, 15, tzinfo=zone).utcoffset() for month in (1, 4, 7, 10)}
-    bare = "/" not in name or name.startswith("Etc/")
-    if bare and len(offsets) == 1 and offsets != {timedelta(0)}:
-        text = f"timezone {name} is a fixed distance from UTC, without summer time; a name such as "
-        return name, [text + "America/New_York has the clock of a place"]
+    is_abbreviation = "/" not in name or name.startswith("Etc/")
+    if is_abbreviation and len(offsets) == 1 and offsets != {timedelta(0)}:
+        text = f"timezone {name} is a fixed distance from UTC, without summer time; for the local time of a place, "
+        return name, [text + "use a name such as America/New_York"]
     return name, []
 
 
@@ -93,11 +94,17 @@ def _check_cron(cron: Any) -> None:
     if len(fields) != 5:
         raise UserError(
             f"cron {cron!r} has {len(fields)} fields, expected five: minute, hour, day of month, month, day of week, "
-            f"such as '0 3 * * *'" + (" (a sixth would be the second, and fire many times)" if len(fields) > 5 else "")
+            f"such as '0 3 * * *'"
+            + (
+                " (a sixth field would be the second, and the schedule would fire many times)"
+                if len(fields) > 5
+                else ""
+            )
         )
 
 
-def _as_prefect_reads_it(kind: str, schedule: Mapping[str, Any], zone: str) -> Any:
+def _parse(kind: str, schedule: Mapping[str, Any], zone: str) -> Any:
+    """Returns the schedule as Prefect's own type."""
     from prefect.server.schemas.schedules import CronSchedule, IntervalSchedule, RRuleSchedule
     from pydantic import ValidationError
 
@@ -111,11 +118,11 @@ def _as_prefect_reads_it(kind: str, schedule: Mapping[str, Any], zone: str) -> A
         raise UserError(f"{kind} {str(schedule[kind])!r} can't be read: {reasons}") from None
 
 
-def _times(kind: str, schedule: Any, now: datetime) -> list[datetime]:
+def _next_times(kind: str, schedule: Any, now: datetime) -> list[datetime]:
     try:
         times: list[datetime] = asyncio.run(schedule.get_dates(n=SHOWN, start=now))
     except ValueError as error:
-        if kind == "cron":  # no time within fifty years
+        if kind == "cron":  # no run time within fifty years
             return []
         raise UserError(f"{kind} can't be used: {error}") from None
     return times

@@ -1,8 +1,8 @@
-"""`rl-training worker`: Prefect's process worker, which lets its flow runs save before it ends.
+"""`rl-training worker`: a Prefect process worker that lets its flow runs save before it ends.
 
-Prefect's own, told to stop, kills its flow runs at once and leaves them `Running`; it gives up after some minutes
-without its server, and kills them then too. This one cancels them as a user does, waits, and only then ends; and it
-waits for a server that is away, as training does.
+When Prefect's own process worker is told to stop, it kills its flow runs at once and leaves them `Running`. It also
+kills them if its server is away for some minutes. This worker cancels its flow runs as a user would, waits until they
+have saved, and then ends. It waits for a server that is away.
 """
 
 from __future__ import annotations
@@ -25,59 +25,60 @@ from prefect.states import Cancelled, Cancelling
 from prefect.workers.process import ProcessWorker
 
 from rl_training.errors import UserError
-from rl_training.services.embedded_server import lasting_server
+from rl_training.services.moved_entrypoints import update_entrypoints
 from rl_training.services.prefect_yaml import HEARTBEAT, HEARTBEAT_SECONDS
+from rl_training.services.user_server import connect_to_user_server
 from rl_training.system.signal_handlers import heeded_signals
 
 logger = get_logger("worker")
 
 POOL = "rl-training"
 POLL_SECONDS = 5.0
-"""How long a poll that is under way may take, once the worker is told to stop."""
+"""Time limit for a poll that is under way when the worker is told to stop."""
 SAVE_SECONDS = 75.0
-"""How long flow runs may take to end: to start, where they were about to, then a cancel, with 30 s to save."""
+"""Time limit for flow runs to end: those about to start do so first, and a cancel leaves 30 s for saving."""
 STOP_SECONDS = 25.0
-"""How long processes may take to save that are told to stop without the server's help."""
+"""Time limit for saving if processes are told to stop by a signal and not through the server."""
 SHIP_SECONDS = 15.0
-"""How long what they have left behind may take to bring the last of a run to MLflow."""
-CANCELLED = "Its worker was told to stop. A retry goes on from the newest checkpoint."
+"""Time limit for the shippers of flow runs to send the rest of a run to MLflow."""
+CANCELLED = "The worker was told to stop. A retry resumes from the newest checkpoint."
 LABEL = "prefect.worker.name"
-"""Of a flow run: the worker that took it last."""
+"""The label of a flow run that names the worker which took it last."""
 
 
 class SavingWorker(ProcessWorker):
-    """A process worker that can stop taking flow runs, and does not give up on a server that is away."""
+    """A process worker that can stop taking flow runs, and that waits for a server that is away."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.last_taken: frozenset[UUID] = frozenset()
-        """What the last poll took; it may not have this worker's label yet."""
+        """The flow runs that the last poll took; they may not have this worker's label yet."""
         self._takes_runs = True
         self._polling = asyncio.Lock()
         self._is_away = False
 
     @classmethod
     def __dispatch_key__(cls) -> str:
-        """Under this Prefect looks workers up; it has one of the type `process` already."""
+        """Returns the type by which Prefect registers the worker; the type `process` is taken by its own."""
         return "rl-training-process"
 
     async def get_and_submit_flow_runs(self) -> list[FlowRun]:
-        """Takes what is due."""
+        """Takes the flow runs that are due."""
         if not self._takes_runs:
             return []
         async with self._polling:
             try:
                 taken = await super().get_and_submit_flow_runs()
             except httpx.HTTPError as error:
-                self._bear(error)
+                self._tolerate(error)
                 return []
             self.last_taken, self._is_away = frozenset(run.id for run in taken), False
             return taken
 
-    async def take_no_more(self) -> None:
-        """Returns when no further flow run is taken; a poll that is under way may still take some."""
+    async def stop_taking(self) -> None:
+        """Stops taking flow runs; a poll that is under way may still take some before this returns."""
         self._takes_runs = False
-        with suppress(TimeoutError):  # of a server that does not answer it either
+        with suppress(TimeoutError):  # the server does not answer the poll
             await asyncio.wait_for(self._polling.acquire(), POLL_SECONDS)
 
     async def sync_with_backend(self) -> None:
@@ -85,10 +86,10 @@ class SavingWorker(ProcessWorker):
         try:
             await super().sync_with_backend()
         except httpx.HTTPError as error:
-            self._bear(error)
+            self._tolerate(error)
 
-    def _bear(self, error: httpx.HTTPError) -> None:
-        """Passes over a server that is away, or in trouble of its own.
+    def _tolerate(self, error: httpx.HTTPError) -> None:
+        """Ignores an error that means that the server is away or has failed, and logs the first one.
 
         Raises:
             HTTPStatusError: The server refuses the request.
@@ -96,17 +97,17 @@ class SavingWorker(ProcessWorker):
         if isinstance(error, httpx.HTTPStatusError) and error.response.status_code < 500:
             raise error
         if not self._is_away:
-            logger.warning("the Prefect server is away; flow runs go on, and this worker waits for it: %s", error)
+            logger.warning("the Prefect server is away; flow runs continue, and this worker waits for it: %s", error)
         self._is_away = True
 
 
 def run_worker(pool: str = POOL, *, name: str | None = None, limit: int | None = None) -> None:
-    """Runs the flow runs of a work pool until SIGTERM, SIGINT or SIGHUP; lets those under way save, and ends.
+    """Runs the flow runs of a work pool until SIGTERM, SIGINT or SIGHUP, then lets those under way save and ends.
 
     Args:
         pool: The work pool.
-        name: The worker's; by default one that no other has. Two workers of one name end each other's flow runs.
-        limit: Flow runs at a time; by default as many as are due.
+        name: The worker's name; unique by default. Two workers of the same name would end each other's flow runs.
+        limit: The largest number of flow runs at a time; by default there is no limit.
 
     Raises:
         UserError: There is no Prefect server, or it has no such work pool.
@@ -114,15 +115,16 @@ def run_worker(pool: str = POOL, *, name: str | None = None, limit: int | None =
     from prefect.exceptions import ObjectNotFound
 
     os.environ.setdefault(HEARTBEAT, str(HEARTBEAT_SECONDS))
-    with lasting_server() as (api_url, client):
+    with connect_to_user_server() as (api_url, client):
         try:
             client.read_work_pool(pool)
         except ObjectNotFound:
-            raise UserError(f"{api_url} has no work pool {pool!r}; `rl-training deploy` makes it") from None
-    asyncio.run(_serve(pool, name, limit))
+            raise UserError(f"{api_url} has no work pool {pool!r}; `rl-training deploy` creates it") from None
+        update_entrypoints(client)
+    asyncio.run(_run_until_stopped(pool, name, limit))
 
 
-async def _serve(pool: str, name: str | None, limit: int | None) -> None:
+async def _run_until_stopped(pool: str, name: str | None, limit: int | None) -> None:
     worker = SavingWorker(
         work_pool_name=pool,
         name=name or f"worker {os.uname().nodename} {os.getpid()} {int(time.time())}",
@@ -130,25 +132,25 @@ async def _serve(pool: str, name: str | None, limit: int | None) -> None:
         heartbeat_interval_seconds=int(PREFECT_WORKER_HEARTBEAT_SECONDS.value()),
         create_pool_if_not_found=False,
     )
-    told = asyncio.Event()
+    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in heeded_signals():
-        loop.add_signal_handler(number, told.set)  # a second one changes nothing
+        loop.add_signal_handler(number, stop.set)  # further signals change nothing
     serving = asyncio.create_task(worker.start(printer=logger.info))
-    waiting = asyncio.create_task(told.wait())
+    waiting = asyncio.create_task(stop.wait())
     await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
     if waiting.done():
-        await worker.take_no_more()
-        await _let_save(pool, worker.name, worker.last_taken)
+        await worker.stop_taking()
+        await _stop_flow_runs(pool, worker.name, worker.last_taken)
     waiting.cancel()
     serving.cancel()
     with suppress(asyncio.CancelledError):
         await serving
 
 
-async def _let_save(pool: str, name: str, last_taken: frozenset[UUID]) -> None:
-    """Cancels the flow runs of this worker, and returns when they and what they have started have ended."""
-    family = psutil.Process().children(recursive=True)
+async def _stop_flow_runs(pool: str, name: str, last_taken: frozenset[UUID]) -> None:
+    """Cancels the flow runs of this worker, and returns when their processes have ended."""
+    processes = psutil.Process().children(recursive=True)
     try:
         async with get_client() as client:
             try:
@@ -156,33 +158,33 @@ async def _let_save(pool: str, name: str, last_taken: frozenset[UUID]) -> None:
                     await _cancel_and_wait(client, pool, name, last_taken)
             except TimeoutError:
                 await _stop_processes()
-                for run in await unfinished_runs(client, pool, name, last_taken):
-                    logger.warning("flow run %s took too long; it is ended as it is", run.name)
+                for run in await read_unfinished(client, pool, name, last_taken):
+                    logger.warning("flow run %s did not save in time; it is cancelled", run.name)
                     await client.set_flow_run_state(run.id, Cancelled(message=CANCELLED), force=True)
     except httpx.HTTPError as error:
-        logger.warning("the Prefect server is away (%s): the flow runs' processes are told to stop by us", error)
+        logger.warning("the Prefect server is away (%s): stopping the processes of flow runs directly", error)
         await _stop_processes()
     deadline = time.monotonic() + SHIP_SECONDS
-    while time.monotonic() < deadline and any(_lives(process) for process in family):
+    while time.monotonic() < deadline and any(_is_alive(process) for process in processes):
         await asyncio.sleep(0.2)
 
 
 async def _cancel_and_wait(client: PrefectClient, pool: str, name: str, last_taken: frozenset[UUID]) -> None:
-    asked = set()
-    while runs := await unfinished_runs(client, pool, name, last_taken):
+    cancelled = set()
+    while runs := await read_unfinished(client, pool, name, last_taken):
         for run in runs:
-            # What is about to start can't be told to stop before it has.
-            if run.state_type == StateType.RUNNING and run.id not in asked:
-                asked.add(run.id)
-                logger.info("flow run %s is told to save and end", run.name)
+            # A flow run that is about to start can't be cancelled before it runs.
+            if run.state_type == StateType.RUNNING and run.id not in cancelled:
+                cancelled.add(run.id)
+                logger.info("cancelling flow run %s, which saves first", run.name)
                 await client.set_flow_run_state(run.id, Cancelling(message=CANCELLED))
         await asyncio.sleep(0.5)
 
 
-async def unfinished_runs(
+async def read_unfinished(
     client: PrefectClient, pool: str, name: str, last_taken: frozenset[UUID] = frozenset()
 ) -> list[FlowRun]:
-    """Returns the flow runs of a work pool that a worker has taken and that have not ended."""
+    """Returns the unfinished flow runs of a work pool that a worker has taken."""
     unfinished = FlowRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING", "PENDING", "CANCELLING"]}}})
     of_pool = WorkPoolFilter.model_validate({"name": {"any_": [pool]}})
     runs = await client.read_flow_runs(flow_run_filter=unfinished, work_pool_filter=of_pool)
@@ -190,15 +192,15 @@ async def unfinished_runs(
 
 
 async def _stop_processes() -> None:
-    """Tells the processes of flow runs to stop without the server's help; training saves, as at a cancel."""
+    """Sends SIGTERM to the processes of flow runs; training saves, as it does when cancelled."""
     children = psutil.Process().children()
     for child in children:
         with suppress(psutil.NoSuchProcess):
             child.terminate()
     deadline = time.monotonic() + STOP_SECONDS
-    while time.monotonic() < deadline and any(_lives(child) for child in children):
+    while time.monotonic() < deadline and any(_is_alive(child) for child in children):
         await asyncio.sleep(0.2)
 
 
-def _lives(process: psutil.Process) -> bool:
+def _is_alive(process: psutil.Process) -> bool:
     return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)

@@ -20,8 +20,8 @@ from services_support import ENV_SECRET, TINY, Services, eventually, mlflow_run
 from rl_training.errors import UserError
 from rl_training.services import crash_automations
 from rl_training.services.deploy import deploy
-from rl_training.services.doctor import examine
-from rl_training.services.worker import LABEL, unfinished_runs
+from rl_training.services.doctor import diagnose
+from rl_training.services.worker import LABEL, read_unfinished
 
 pytestmark = pytest.mark.services
 
@@ -243,25 +243,25 @@ def heartbeat(services: Services, flow_run: str, tags: list[str]) -> None:
 
 
 def test_doctor_names_what_is_wrong_and_what_to_do(services: Services, deployed: dict[str, Any]) -> None:
-    pool, (silence, _) = "/work_pools/rl-training", crash_automations.automations()
+    pool, (silence, _) = "/work_pools/rl-training", crash_automations.build_automations()
     promoting = f"/deployments/{services.get('/deployments/name/promote-flow/default')['id']}"
     services.patch(pool, {"is_paused": True})
     services.patch(promoting, {"concurrency_limit": None})
     with get_client(sync_client=True) as client:
         client.delete_automation(client.read_automations_by_name(silence.name)[0].id)
     try:
-        diagnosis = examine()
+        diagnosis = diagnose()
     finally:
         services.patch(pool, {"is_paused": False})
         services.patch(promoting, {"concurrency_limit": 1})
     problems = [finding.line() for finding in diagnosis.findings if finding.status == "problem"]
     assert not diagnosis.healthy
     assert problems == [
-        "problem limits: promote-flow/default has no concurrency limit; `rl-training deploy` sets it right, where "
-        "prefect.yaml has its concurrency_limit",
-        "problem work pool: rl-training is paused; `prefect work-pool resume rl-training` has its flow runs started "
+        "problem limits: promote-flow/default has no concurrency limit; set concurrency_limit in prefect.yaml, then "
+        "`rl-training deploy`",
+        "problem work pool: rl-training is paused; `prefect work-pool resume rl-training` lets its flow runs start "
         "again",
-        f"problem automations: {silence.name!r} is not there; `rl-training deploy` sets it right",
+        f"problem automations: {silence.name!r} does not exist; run `rl-training deploy` to fix it",
     ]
     notes = [finding for finding in diagnosis.findings if finding.status == "note" and finding.check == "prefect"]
     for note, name in zip(notes, ("CORS_ALLOWED_ORIGINS", "API_AUTH_STRING"), strict=True):
@@ -280,7 +280,7 @@ def test_a_worker_tells_its_own_flow_runs_from_those_of_others(services: Service
 
     async def found() -> set[str]:
         async with get_client() as client:
-            runs = await unfinished_runs(client, "rl-training", "a", frozenset({UUID(theirs), UUID(new)}))
+            runs = await read_unfinished(client, "rl-training", "a", frozenset({UUID(theirs), UUID(new)}))
             return {str(run.id) for run in runs}
 
     assert asyncio.run(found()) == {ours, new}
