@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_replay_frames import Episodes, assert_same_batches, make, transitions
-from test_replay_shards import first_shard, refusal, save, shards_in, write_ahead
-from waiting import LIMIT
+from test_replay_shards import first_shard, peak_share, refusal, save, shards_in, write_ahead
 
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer
@@ -130,21 +127,8 @@ def test_a_shard_of_frames_does_not_fit_a_plain_buffer_nor_the_other_way_round(t
         assert text.startswith(f"{first_shard(checkpoint)} is refused: {words}")
 
 
-PEAK = """
-import sys
-import psutil
-from pathlib import Path
-sys.path[:0] = [{root!r}, {tests!r}]
-from test_replay_shards import *
-from rl_training.data.replay_frames import FrameReplayBuffer
-
-def peak():
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return 1024 * int(status["VmHWM"].split()[0])
-
-run(Path(sys.argv[1]) / "warm_up")
+FRAMES = """
 stack, no = np.zeros((1, 4, 84, 84), np.uint8), np.zeros(1, bool)
-before = psutil.Process().memory_info().rss
 buffer = FrameReplayBuffer(20_000, 1, (4, 84, 84), 1, (), np.dtype(np.int64))
 store = ReplayStore(Path(sys.argv[1]) / "replay")
 if sys.argv[2] == "save":
@@ -156,7 +140,6 @@ if sys.argv[2] == "save":
     save(Path(sys.argv[1]), store, buffer)
 else:
     store.load(open_checkpoint(Path(sys.argv[1]) / "checkpoints" / "step_000000024000"), buffer)
-print((peak() - before) / buffer.nbytes)
 """
 
 
@@ -164,7 +147,4 @@ print((peak() - before) / buffer.nbytes)
 def test_saving_and_loading_take_less_than_a_third_of_the_buffer_besides(tmp_path: Path) -> None:
     """Peak memory of a process of its own with a buffer of 160 MB, of which the ninth for episodes is not touched."""
     for task in ("save", "load"):
-        script = PEAK.format(root=str(ROOT), tests=str(ROOT / "tests"))
-        command = [sys.executable, "-c", script, str(tmp_path), task]
-        share = float(subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIMIT).stdout)
-        assert 0.85 < share < 1.3, task
+        assert 0.85 < peak_share(FRAMES, tmp_path, task) < 1.3, task
