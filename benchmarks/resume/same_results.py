@@ -29,13 +29,12 @@ from benchmarks.resume.run_comparison import differences
 IMAGES: dict[str, Any] = {
     "env_kwargs": {"continuous": False},
     "wrappers": [
-        {"name": "ResizeObservation", "kwargs": {"shape": [36, 36]}},
+        {"name": "GrayscaleObservation"},
         {"name": "FrameStackObservation", "kwargs": {"stack_size": 2}},
-        {"name": "ReshapeObservation", "kwargs": {"shape": [36, 36, 6]}},
     ],
     "evaluation": {"every": 160, "episodes": 1, "num_envs": 1, "max_episode_steps": 40},
 }
-"""CarRacing in small pictures, two to an observation."""
+"""CarRacing in shades of grey, two frames to an observation."""
 
 CASES: dict[str, tuple[str, str, dict[str, Any], bool]] = {
     "ppo-discrete-sync": ("ppo", "CartPole-v1", {}, False),
@@ -66,6 +65,7 @@ def train(checkout: Path, config: Path, home: Path, *, stop: bool) -> dict[str, 
         "env": {**environment(home), "PYTHONPATH": str(checkout)},
         "cwd": checkout,
         "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
         "text": True,
     }
     process = subprocess.Popen(
@@ -75,11 +75,11 @@ def train(checkout: Path, config: Path, home: Path, *, stop: bool) -> dict[str, 
         while process.poll() is None and recorded_step(run_dir) < STOP_AT:
             time.sleep(0.005)
         process.send_signal(signal.SIGTERM)
-    output, _ = process.communicate()
+    output, errors = process.communicate()
     if process.returncode == 75:
         output = subprocess.run([*command, "resume", str(run_dir), *flags], check=True, **own).stdout
     elif process.returncode != 0:
-        raise SystemExit(f"{config.name} failed in {checkout}: exit code {process.returncode}")
+        raise SystemExit(f"{config.name} failed in {checkout}: exit code {process.returncode}\n{errors}")
     summary: dict[str, Any] = json.loads(output.splitlines()[-1])
     return summary | {"resumed": process.returncode == 75}
 
