@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test slow-test check services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-durability power-cuts bench-replay bench-speed bench-solved bench-scaling screenshots clean
+.PHONY: help setup train test slow-test check services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-durability bench-same power-cuts bench-replay bench-speed bench-solved bench-scaling screenshots clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -39,6 +39,7 @@ help:
 	@echo "  make bench-overhead   measure what the flow and tracking cost"
 	@echo "  make bench-saving     measure how long training stands still for a checkpoint of a replay buffer of 1 GB"
 	@echo "  make bench-durability measure what durable checkpoints cost, beside an earlier commit (EARLIER=CHECKOUT)"
+	@echo "  make bench-same       compare twelve short runs with those of an earlier commit, bit for bit (EARLIER=CHECKOUT)"
 	@echo "  make bench-replay     measure what replay buffers of images take, a million transitions among them (8 GB)"
 	@echo "  make bench-speed      measure speed beside other libraries (PEERS=FOLDER, CLEANRL=CHECKOUT, ROUNDS=5) and the machine"
 	@echo "  make bench-solved     measure the time until CartPole and Pendulum are solved, beside the same libraries (SEEDS=5)"
@@ -122,6 +123,9 @@ bench-saving: $(READY)
 
 bench-durability: $(READY)
 	@$(BIN)/python -m benchmarks.cost.durability $(EARLIER)
+
+bench-same: $(READY)
+	@$(BIN)/python -m benchmarks.resume.same_results $(EARLIER)
 
 power-cuts: $(READY)
 	@RL_TRAINING_POWER_CUTS=0 $(BIN)/python -m pytest -q -m 'slow or not slow' tests/test_power_cuts.py
