@@ -21,6 +21,8 @@ for path in PATHS:
         sys.path.insert(0, path)
 # One thread, before numpy and torch are imported: sums differ between counts, and so would what a tiny task learns.
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
+# Hundreds of child processes import what the first of them has compiled.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Messages name programs by their names where PATH leads to them.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -74,6 +76,17 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     chosen = BACKENDS[request.param]
     monkeypatch.setattr(flat, "backend_of", lambda device: chosen)
     return chosen
+
+
+@pytest.fixture
+def small_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A config file with the settings `SMALL`. The folder `home` beside it is the home of rl_training."""
+    from tests.tiny_tasks import SMALL
+
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "home"))
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return path
 
 
 def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:

@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from tiny_tasks import SMALL
 from waiting import LIMIT
 
 from rl_training.cli.app import run
@@ -17,19 +18,6 @@ from rl_training.cli.output import log_to_stderr
 from rl_training.errors import CheckpointNotWritten, EnvironmentFault, RunFailed, foreign_cause
 
 ROOT = Path(__file__).resolve().parents[1]
-
-SMALL = """
-algo: ppo
-env_id: case_envs:Plain-v0
-total_timesteps: 256
-num_envs: 2
-rollout_steps: 32
-batch_size: 64
-epochs: 1
-logging: {every: 64}
-evaluation: {every: 128, episodes: 3, final_episodes: 5, video: false}
-checkpoint: {every: 128}
-"""
 
 SUMMARY_KEYS = {
     "run_id",

@@ -12,27 +12,7 @@ from typing import Any
 import pytest
 from waiting import LIMIT
 
-TRAIN = [sys.executable, "-m", "rl_training", "train", "--no-track", "--config"]
-CONFIG = """
-algo: ppo
-env_id: case_envs:Prints-v0
-total_timesteps: 256
-num_envs: 2
-rollout_steps: 32
-batch_size: 64
-epochs: 1
-logging: {every: 64}
-evaluation: {every: 128, episodes: 3, final_episodes: 5, video: false}
-checkpoint: {every: 128}
-"""
-
-
-@pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "home"))
-    path = tmp_path / "config.yaml"
-    path.write_text(CONFIG)
-    return path
+TRAIN = [sys.executable, "-m", "rl_training", "train", "--no-track", "--set", "env_id=case_envs:Prints-v0", "--config"]
 
 
 def shell(command: str, **variables: Any) -> subprocess.CompletedProcess[str]:
@@ -47,9 +27,9 @@ def shell(command: str, **variables: Any) -> subprocess.CompletedProcess[str]:
     )
 
 
-def record(config: Path) -> list[float]:
+def record(small_config: Path) -> list[float]:
     """The steps of the held-out evaluation that the one run has on record."""
-    (metrics,) = config.parent.glob("home/runs/*/metrics.jsonl")
+    (metrics,) = small_config.parent.glob("home/runs/*/metrics.jsonl")
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     return [line["step"] for line in lines if line["event"] == "heldout"]
 
@@ -59,22 +39,24 @@ def record(config: Path) -> list[float]:
     ["2>&1 | head -n 1", ">/dev/full 2>/dev/full", "<&- >&- 2>&-"],
     ids=["a reader that quits", "a full disk", "closed streams"],
 )
-def test_training_outlives_its_display(redirection: str, config: Path) -> None:
-    done = shell(f"{' '.join(TRAIN)} {config} {redirection}")
+def test_training_outlives_its_display(redirection: str, small_config: Path) -> None:
+    done = shell(f"{' '.join(TRAIN)} {small_config} {redirection}")
     assert done.returncode == 0, done
-    assert record(config) == [256]
+    assert record(small_config) == [256]
 
 
-def test_a_result_in_json_that_nobody_can_read_is_an_error_and_the_run_is_on_record(config: Path) -> None:
-    done = shell(f"{' '.join(TRAIN)} {config} --json | true")
+def test_a_result_in_json_that_nobody_can_read_is_an_error_and_the_run_is_on_record(small_config: Path) -> None:
+    done = shell(f"{' '.join(TRAIN)} {small_config} --json | true")
     assert done.returncode == 1, done
-    (run_dir,) = (config.parent / "home/runs").glob("*")
+    (run_dir,) = (small_config.parent / "home/runs").glob("*")
     lost = f"the result could not be written to stdout: Broken pipe; the record of the run is in {run_dir}"
     assert done.stderr.splitlines()[-1] == f"error: {lost}"
-    assert record(config) == [256]
+    assert record(small_config) == [256]
 
 
-def test_lines_for_people_may_be_left_unread_and_not_be_lost_on_a_disk_if_no_record_has_them(config: Path) -> None:
+def test_lines_for_people_may_be_left_unread_and_not_be_lost_on_a_disk_if_no_record_has_them(
+    small_config: Path,
+) -> None:
     algorithms = f"{' '.join(TRAIN[:3])} algorithms"
     assert shell(f"{algorithms} | true").returncode == 0
     done = shell(f"{algorithms} >/dev/full")
@@ -85,18 +67,18 @@ def test_lines_for_people_may_be_left_unread_and_not_be_lost_on_a_disk_if_no_rec
 
 
 @pytest.mark.slow
-def test_a_terminal_that_is_gone_ends_no_run_that_ignores_its_hangup(config: Path) -> None:
+def test_a_terminal_that_is_gone_ends_no_run_that_ignores_its_hangup(small_config: Path) -> None:
     """Each write to the terminal fails then, in the middle of the progress bar."""
     ours, theirs = os.openpty()
     process = subprocess.Popen(
-        ["env", "--ignore-signal=HUP", *TRAIN, str(config), "--set", "total_timesteps=2_560"],
+        ["env", "--ignore-signal=HUP", *TRAIN, str(small_config), "--set", "total_timesteps=2_560"],
         stdin=subprocess.DEVNULL,
         stdout=theirs,
         stderr=theirs,
-        cwd=config.parent,
+        cwd=small_config.parent,
     )
     os.close(theirs)
     os.read(ours, 1)
     os.close(ours)
     assert process.wait(LIMIT) == 0
-    assert record(config) == [2_560]
+    assert record(small_config) == [2_560]

@@ -16,27 +16,6 @@ from waiting import LIMIT
 from rl_training.runs.stopping import EXIT_STOPPED
 from rl_training.system.signal_handlers import handled_by, handlers_kept, look, put_back
 
-CONFIG = """
-algo: ppo
-env_id: case_envs:TakesSignals-v0
-total_timesteps: 10_000_000
-num_envs: 2
-rollout_steps: 32
-batch_size: 64
-epochs: 1
-logging: {every: 64}
-evaluation: {every: 128, episodes: 3, final_episodes: 5, video: false}
-checkpoint: {every: 1_000}
-"""
-
-
-@pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "home"))
-    path = tmp_path / "config.yaml"
-    path.write_text(CONFIG)
-    return path
-
 
 @pytest.mark.parametrize(
     ("during", "vectorization", "number"),
@@ -47,12 +26,13 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_a_signal_stops_training_although_the_environment_takes_it(
-    during: str, vectorization: str, number: signal.Signals, config: Path
+    during: str, vectorization: str, number: signal.Signals, small_config: Path
 ) -> None:
-    sets = [f"env_kwargs.during={during}", f"vectorization={vectorization}"]
+    sets = ["env_id=case_envs:TakesSignals-v0", f"env_kwargs.during={during}", f"vectorization={vectorization}"]
+    sets += ["total_timesteps=10_000_000", "checkpoint.every=1_000"]
     words = [word for override in sets for word in ("--set", override)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "rl_training", "train", "--config", str(config), "--no-track", "--json", *words],
+        [sys.executable, "-m", "rl_training", "train", "--config", str(small_config), "--no-track", "--json", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

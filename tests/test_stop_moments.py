@@ -18,19 +18,6 @@ from rl_training.runtime.checkpoint import find_checkpoint, open_checkpoint
 from rl_training.runtime.checkpoint.downloaded import Download, write_download
 from rl_training.system.signal_handlers import SIGNALS
 
-SMALL = """
-algo: ppo
-env_id: case_envs:Plain-v0
-total_timesteps: 256
-num_envs: 2
-rollout_steps: 32
-batch_size: 64
-epochs: 1
-logging: {every: 64}
-evaluation: {every: 128, episodes: 3, final_episodes: 5, video: false}
-checkpoint: {every: 128}
-"""
-
 IMPORTS = "rl_training.experiment.loading.load_config"
 DOWNLOAD = "rl_training.api.training.download_checkpoint"
 PLAY = "rl_training.api.training.check_environment"
@@ -42,14 +29,6 @@ TRAIN = "rl_training.runtime.trainer.Trainer.train"
 JUDGE = "rl_training.api.training.judge_final_policy"
 SUMMARIZE = "rl_training.api.training.summarize"
 WRITE_RESULT = "rl_training.cli.training_end.write_result"
-
-
-@pytest.fixture
-def config(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "home"))
-    path = tmp_path / "small.yaml"
-    path.write_text(SMALL)
-    return path
 
 
 def strike(monkeypatch, where: str, number: int = signal.SIGTERM, times: int = 1) -> None:
@@ -72,23 +51,23 @@ def strike(monkeypatch, where: str, number: int = signal.SIGTERM, times: int = 1
     monkeypatch.setattr(owner, name, struck)
 
 
-def run_directories(config: Path) -> list[Path]:
-    return sorted((config.parent / "home" / "runs").glob("*"))
+def run_directories(small_config: Path) -> list[Path]:
+    return sorted((small_config.parent / "home" / "runs").glob("*"))
 
 
-def train(config: Path, *words: str) -> int:
-    return run(["train", "--config", str(config), "--no-track", "--json", *words])
+def train(small_config: Path, *words: str) -> int:
+    return run(["train", "--config", str(small_config), "--no-track", "--json", *words])
 
 
 @pytest.mark.parametrize("where", [IMPORTS, PLAY, MAKE_METADATA, MAKE_ENVS])
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGTERM, EXIT_TERMINATED), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 )
-def test_before_there_is_a_run_nothing_is_left(where, number, code, config, monkeypatch, capfd):
+def test_before_there_is_a_run_nothing_is_left(where, number, code, small_config, monkeypatch, capfd):
     before = [signal.getsignal(each) for each in SIGNALS]
     strike(monkeypatch, where, number)
-    assert train(config) == code
-    assert run_directories(config) == []
+    assert train(small_config) == code
+    assert run_directories(small_config) == []
     out, err = capfd.readouterr()
     assert out == ""
     assert "Traceback" not in err
@@ -96,22 +75,22 @@ def test_before_there_is_a_run_nothing_is_left(where, number, code, config, monk
 
 
 @pytest.mark.parametrize("where", [ANNOUNCE, TRAIN, JUDGE, SUMMARIZE])
-def test_once_there_is_a_run_it_can_go_on(where, config, monkeypatch, capfd):
+def test_once_there_is_a_run_it_can_go_on(where, small_config, monkeypatch, capfd):
     strike(monkeypatch, where, times=3)
-    assert train(config) == EXIT_STOPPED
+    assert train(small_config) == EXIT_STOPPED
     stopped = json.loads(capfd.readouterr().out)
     assert stopped["stop_reason"] == "signal"
     assert stopped["num_timesteps"] == (0 if where in (ANNOUNCE, TRAIN) else 256)
-    (run_dir,) = run_directories(config)
+    (run_dir,) = run_directories(small_config)
     monkeypatch.undo()
-    monkeypatch.setenv("RL_TRAINING_HOME", str(config.parent / "home"))
+    monkeypatch.setenv("RL_TRAINING_HOME", str(small_config.parent / "home"))
     assert run(["resume", str(run_dir), "--no-track", "--json"]) == 0
     assert json.loads(capfd.readouterr().out)["num_timesteps"] == 256
 
 
-def test_a_signal_once_the_result_is_known_changes_nothing(config, monkeypatch, capfd):
+def test_a_signal_once_the_result_is_known_changes_nothing(small_config, monkeypatch, capfd):
     strike(monkeypatch, WRITE_RESULT)
-    assert train(config) == 0
+    assert train(small_config) == 0
     assert json.loads(capfd.readouterr().out)["stop_reason"] == "completed"
 
 
@@ -123,9 +102,9 @@ def contents(run_dir: Path) -> dict[Path, bytes]:
 
 @pytest.mark.parametrize("overrides", [(), ("--set", "total_timesteps=384")], ids=["same run", "fork"])
 @pytest.mark.parametrize("where", [DOWNLOAD, PLAY, MAKE_ENVS, RESTORE])
-def test_a_resume_that_has_not_begun_can_be_asked_for_again(where, overrides, config, monkeypatch, capfd):
-    assert train(config, "--set", "total_timesteps=256") == 0
-    (run_dir,) = run_directories(config)
+def test_a_resume_that_has_not_begun_can_be_asked_for_again(where, overrides, small_config, monkeypatch, capfd):
+    assert train(small_config, "--set", "total_timesteps=256") == 0
+    (run_dir,) = run_directories(small_config)
     files = contents(run_dir)
     capfd.readouterr()
     strike(monkeypatch, where)
@@ -134,20 +113,20 @@ def test_a_resume_that_has_not_begun_can_be_asked_for_again(where, overrides, co
     assert out == ""
     assert f"error: stopped before training went on; {run_dir} is as it was" in err
     assert "Traceback" not in err
-    assert run_directories(config) == [run_dir]
+    assert run_directories(small_config) == [run_dir]
     assert contents(run_dir) == files
 
 
-def test_a_resume_of_a_downloaded_run_that_has_not_begun_leaves_no_directory(config, monkeypatch, capfd):
-    assert train(config) == 0
-    (run_dir,) = run_directories(config)
+def test_a_resume_of_a_downloaded_run_that_has_not_begun_leaves_no_directory(small_config, monkeypatch, capfd):
+    assert train(small_config) == 0
+    (run_dir,) = run_directories(small_config)
     newest = find_checkpoint(run_dir)
-    here = config.parent / "download" / "checkpoints" / newest.path.name
+    here = small_config.parent / "download" / "checkpoints" / newest.path.name
     shutil.copytree(newest.path, here)
     write_download(open_checkpoint(here), Download(newest=True, run_dir=Path("/on/another/machine")))
     strike(monkeypatch, MAKE_ENVS)
     assert run(["resume", str(here), "--no-track"]) == EXIT_STOPPED
-    assert run_directories(config) == [run_dir]
+    assert run_directories(small_config) == [run_dir]
 
 
 IMPATIENT = """
@@ -159,11 +138,11 @@ main()
 
 
 @pytest.mark.slow
-def test_an_environment_that_hangs_does_not_keep_a_stopped_process(config):
-    hang = config.parent / "hang"
+def test_an_environment_that_hangs_does_not_keep_a_stopped_process(small_config):
+    hang = small_config.parent / "hang"
     hangs = ["--set", "env_id=case_envs:HangsWhile-v0", "--set", f"env_kwargs.path={hang}"]
     longer = ["--set", "total_timesteps=1_000_000", "--set", "checkpoint.every=64", "--offline"]
-    command = [sys.executable, "-c", IMPATIENT, "train", "--config", str(config), *hangs, *longer]
+    command = [sys.executable, "-c", IMPATIENT, "train", "--config", str(small_config), *hangs, *longer]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     for line in process.stderr:
@@ -174,7 +153,7 @@ def test_an_environment_that_hangs_does_not_keep_a_stopped_process(config):
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=LIMIT)
     assert process.returncode == EXIT_STOPPED
-    (run_dir,) = run_directories(config)
+    (run_dir,) = run_directories(small_config)
     newest = max((run_dir / "checkpoints").glob("step_*"))
     why = "training has not come to its next step within 1 s of the signal"
     assert err.splitlines()[-1] == f"{why}; the run goes on from {newest}"

@@ -19,6 +19,8 @@ from typing import Any
 
 import psutil
 
+from tests.tiny_tasks import PLAIN
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 
@@ -28,17 +30,7 @@ COMMAND_SECONDS = 900.0
 ENV_SECRET = "CASE-SECRET-ENV-0001"
 """What the workers have as the environment variable CASE_TOKEN."""
 
-TINY = {
-    "env_id": "case_envs:Plain-v0",
-    "total_timesteps": 2_000,
-    "num_envs": 2,
-    "rollout_steps": 50,
-    "batch_size": 50,
-    "learning_rate": 0.01,
-    "evaluation": {"every": 500, "episodes": 3, "final_episodes": 20, "video": False},
-    "promotion": {"model": "plain", "floor": 5.0, "episodes": 20},
-    "experiment": "deployed",
-}
+TINY = {**PLAIN, "experiment": "deployed"}
 """Laid over ppo/cartpole, which the deployment names."""
 
 
