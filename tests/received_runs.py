@@ -14,7 +14,7 @@ import yaml
 from rl_training import load_config, train_ppo
 from rl_training.run_layout import CONFIG
 from rl_training.runtime.checkpoint.manifest import MANIFEST, read_manifest
-from rl_training.system.staged_files import write_file
+from rl_training.system.durable_files import write_file
 
 SMALL = {
     "algo": "ppo",

@@ -15,8 +15,7 @@ from waiting import LIMIT
 from rl_training.errors import CheckpointNotWritten, RunTakenOver, UserError
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.runs.locks import RunLock, give_away, job_lock, require_ours, take_over
-from rl_training.runtime.checkpoint import newest_good, write_checkpoint
-from rl_training.system import staged_files
+from rl_training.runtime.checkpoint import newest_good, staging, write_checkpoint
 
 HOLD = """
 import sys, time
@@ -180,7 +179,7 @@ def test_a_save_under_way_when_the_run_is_taken_over_does_not_come_to_its_place(
             root, config=config, run_uid="u", algorithm="ppo", num_timesteps=step, policy={"w": step}, trainer={}
         )
 
-    function = getattr(staged_files, asleep_before)
+    function = getattr(staging, asleep_before)
 
     def wakes_when_it_is_too_late(*arguments: Path) -> object:
         subprocess.run([sys.executable, "-c", TAKE_OVER, str(tmp_path)], check=True)
@@ -188,7 +187,7 @@ def test_a_save_under_way_when_the_run_is_taken_over_does_not_come_to_its_place(
 
     with RunLock(tmp_path):
         save(1)
-        monkeypatch.setattr(staged_files, asleep_before, wakes_when_it_is_too_late)
+        monkeypatch.setattr(staging, asleep_before, wakes_when_it_is_too_late)
         with pytest.raises(error):
             save(2)
     newest, skipped = newest_good(root)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rl_training.cli.app import run
-from rl_training.system.staged_files import sweep
+from rl_training.runtime.checkpoint.staging import sweep
 from tests.received_runs import listing, made_elsewhere, received
 
 

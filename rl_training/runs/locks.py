@@ -23,6 +23,7 @@ from filelock import FileLock, Timeout
 from rl_training.errors import AlreadyTraining, RunTakenOver, UserError
 from rl_training.run_layout import CHECKPOINTS, RUN_LOCK, SHIPPER_LOCK, STAGING
 from rl_training.security.planted_links import refuse_links
+from rl_training.system.durable_files import replace_file
 from rl_training.system.paths import locks_root
 
 _ours: dict[Path, str] = {}
@@ -143,7 +144,7 @@ def give_away(run_dir: Path, to: str) -> None:
         run_dir: The run's directory.
         to: Who has it, for messages.
     """
-    _replace(_holder(run_dir / RUN_LOCK), to)
+    replace_file(_holder(run_dir / RUN_LOCK), to, sync=False)
 
 
 def require_ours(run_dir: Path) -> None:
@@ -169,7 +170,7 @@ def _write_holder(path: Path, owner: str | None = None) -> None:
     since = datetime.now().astimezone().isoformat(timespec="seconds")
     whose = f" for {owner}" if owner is not None else ""
     who = f"process {os.getpid()} on {socket.gethostname()}{whose} since {since}"
-    _replace(_holder(path), f"{who}, key {uuid.uuid4().hex[:8]}")
+    replace_file(_holder(path), f"{who}, key {uuid.uuid4().hex[:8]}", sync=False)
 
 
 def _holder(path: Path) -> Path:
@@ -181,14 +182,6 @@ def _read(holder: Path) -> str:
         return holder.read_text(encoding="utf-8")
     except OSError:  # the other one has only just got the lock
         return "by a process that began this moment"
-
-
-def _replace(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    beside.unlink(missing_ok=True)
-    with beside.open("x", encoding="utf-8") as file:  # which follows no link of that name
-        file.write(text)
-    beside.replace(path)
 
 
 def _file_name(job: str) -> str:

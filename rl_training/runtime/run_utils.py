@@ -38,10 +38,9 @@ from rl_training.runtime.checkpoint import (
 )
 from rl_training.security.planted_links import refuse_links
 from rl_training.security.secrets import REDACTED, is_secret_name, redact, redact_text
-from rl_training.system.durable_files import make_directory, sync_directory
+from rl_training.system.durable_files import make_directory, replace_file, sync_directory, write_file
 from rl_training.system.paths import runs_root
 from rl_training.system.programs import program
-from rl_training.system.staged_files import replace_file, write_file
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from rl_training.errors import TrackingError
 from rl_training.run_layout import METRICS, STATUS
 from rl_training.security import plain_json
 from rl_training.security.plain_json import NotReadable
-from rl_training.system.durable_files import make_directory, sync_directory, sync_file
+from rl_training.system.durable_files import make_directory, replace_file, sync_file
 
 logger = logging.getLogger(__name__)
 
@@ -33,15 +32,7 @@ def write_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:
         sync: Whether it is on disk when this returns. Without that, a power cut may leave an empty file.
     """
     make_directory(path.parent)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    beside.unlink(missing_ok=True)
-    with beside.open("xb") as file:  # which follows no link of that name
-        file.write(data)
-    if sync:
-        sync_file(beside)
-    beside.replace(path)
-    if sync:
-        sync_directory(path.parent)
+    replace_file(path, data, sync=sync)
 
 
 def write_status(run_dir: Path, status: str, stop_reason: str | None, error: str | None) -> None:

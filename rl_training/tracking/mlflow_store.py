@@ -21,7 +21,7 @@ from filelock import FileLock
 from rl_training.errors import TrackingError
 from rl_training.security import owner_only_files
 from rl_training.security.secrets import redact_text
-from rl_training.system.durable_files import make_directory, sync_directory, sync_file
+from rl_training.system.durable_files import make_directory, move_into_place, sync_file
 from rl_training.system.paths import (
     HOME_VARIABLE,
     SQLITE,
@@ -204,8 +204,7 @@ def _create_sqlite(path: Path) -> None:
         store = SqlAlchemyStore(SQLITE + str(beside), str(get_artifact_root(path)))  # type: ignore[no-untyped-call]
         store.engine.dispose()
         sync_file(beside)
-        beside.replace(path)
-        sync_directory(path.parent)
+        move_into_place(beside, path)
 
 
 def get_artifact_root(database: Path) -> Path:

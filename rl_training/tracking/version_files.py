@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from rl_training.config.document import ListNode, MapNode, Node
 from rl_training.config.reading import scalars
 from rl_training.config.reading.yaml_text import decode, read_text
-from rl_training.errors import CheckpointError, ConfigError
+from rl_training.errors import CheckpointError, ConfigError, one_line
 from rl_training.run_layout import CONFIG
 from rl_training.runtime.checkpoint import Checkpoint, open_checkpoint
-from rl_training.runtime.checkpoint.manifest import MANIFEST, POLICY, one_line
+from rl_training.runtime.checkpoint.manifest import MANIFEST, POLICY
 from rl_training.security.plain_json import open_plain_file
 from rl_training.tracking.checkpoint_sources import MODEL_DATA, download_version_files, list_version_files
 

@@ -12,12 +12,11 @@ from typing_extensions import TypedDict
 
 from rl_training.errors import CheckpointError
 from rl_training.run_layout import checkpoint_name
-from rl_training.runtime.checkpoint import Checkpoint, open_checkpoint
+from rl_training.runtime.checkpoint import Checkpoint, open_checkpoint, staging
 from rl_training.runtime.checkpoint.manifest import MANIFEST
 from rl_training.runtime.checkpoint.reading import write_errors
 from rl_training.security.plain_json import NotReadable, read_json
-from rl_training.system import staged_files as files
-from rl_training.system.durable_files import make_directory
+from rl_training.system.durable_files import is_same_file, link_or_copy, make_directory
 
 logger = logging.getLogger(__name__)
 
@@ -77,21 +76,21 @@ def bring_in(checkpoint: Checkpoint, root: Path) -> Checkpoint:
         CheckpointNotWritten: The directory can't be written.
     """
     target = root / checkpoint_name(checkpoint.num_timesteps)
-    if files.same_file(checkpoint.path, target):
+    if is_same_file(checkpoint.path, target):
         return checkpoint
     with write_errors(root, target):
         make_directory(root)
-        files.sweep(root)
+        staging.sweep(root)
         if target.exists():
             try:
                 open_checkpoint(target)
             except CheckpointError as error:
-                logger.warning("%s; set aside as %s", error, files.set_aside(target))
-        staged = files.stage(root, target.name)
+                logger.warning("%s; set aside as %s", error, staging.set_aside(target))
+        staged = staging.stage(target)
         try:
             for name in (*checkpoint.manifest.files, MANIFEST):
-                files.link_foreign(checkpoint.path / name, staged / name)
-            files.publish(staged, target)
+                link_or_copy(checkpoint.path / name, staged / name, sync=True)
+            staging.publish(staged, target)
         finally:
             shutil.rmtree(staged, ignore_errors=True)
     return Checkpoint(target, checkpoint.manifest)

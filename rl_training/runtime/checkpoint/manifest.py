@@ -19,11 +19,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, ValidationError
 from typing_extensions import TypedDict
 
-from rl_training.errors import CheckpointError
+from rl_training.errors import CheckpointError, one_line
 from rl_training.restored_state import Count
 from rl_training.run_layout import CONFIG
 from rl_training.security.plain_json import NotReadable, open_plain_file, read_json
-from rl_training.system.staged_files import FileEntry, Sha256
+from rl_training.system.durable_files import FileEntry, Sha256
 
 FORMAT: Literal["rl_training.checkpoint"] = "rl_training.checkpoint"
 FORMAT_VERSION: Literal[1] = 1
@@ -180,12 +180,6 @@ def text_of(path: Path, file: BufferedReader) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         raise CheckpointError(f"{path} is refused: {error}") from error
-
-
-def one_line(error: object) -> str:
-    """Returns an error's text on one line, of bounded length."""
-    text = " ".join(str(error).split())
-    return text if len(text) <= 300 else text[:297] + "..."
 
 
 def _check_names(path: Path, files: Mapping[str, FileEntry]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rl_training.errors import CheckpointError, CheckpointNotWritten
+from rl_training.errors import CheckpointError, CheckpointNotWritten, one_line
 from rl_training.run_layout import BEST, CHECKPOINTS, CONFIG, STAGING, STEP, checkpoint_name
 from rl_training.runtime.checkpoint.manifest import (
     MANIFEST,
@@ -21,17 +21,17 @@ from rl_training.runtime.checkpoint.manifest import (
     check_open_file,
     file_state,
     is_shard,
-    one_line,
     read_manifest,
     text_of,
     verify_files,
 )
 from rl_training.runtime.checkpoint.plain_pickle import NotPlain
 from rl_training.runtime.checkpoint.plain_state import first_non_finite, from_plain, policy_sha256, require_few_values
+from rl_training.runtime.checkpoint.staging import DAMAGED, SUPERSEDED
 from rl_training.runtime.checkpoint.tensor_file import read_tensor_file
 from rl_training.security.plain_json import NotReadable, open_plain_file, read_json
 from rl_training.security.planted_links import refuse_links
-from rl_training.system import staged_files as files
+from rl_training.system.durable_files import is_same_file
 
 logger = logging.getLogger(__name__)
 
@@ -134,12 +134,12 @@ def list_checkpoints(root: Path) -> tuple[list[Checkpoint], list[str]]:
     for path in sorted(root.iterdir()) if root.is_dir() else []:
         if path.name.startswith(STAGING) and path.is_dir():
             skipped.append(f"{path}: a save that did not end")
-        elif path.is_dir() and not path.name.startswith((files.DAMAGED, ".")):
+        elif path.is_dir() and not path.name.startswith((DAMAGED, ".")):
             try:
                 found.append(Checkpoint(path, read_manifest(path)))
             except CheckpointError as error:
                 skipped.append(str(error))
-    found.sort(key=lambda c: (c.num_timesteps, not c.path.name.startswith(files.SUPERSEDED)), reverse=True)
+    found.sort(key=lambda c: (c.num_timesteps, not c.path.name.startswith(SUPERSEDED)), reverse=True)
     return found, skipped
 
 
@@ -241,7 +241,7 @@ def read_best(root: Path, opened: Checkpoint | None = None) -> tuple[Checkpoint,
     if best is None:
         return None
     path, return_mean = best
-    known = {name for name in opened.hashed if files.same_file(path / name, opened.path / name)} if opened else set()
+    known = {name for name in opened.hashed if is_same_file(path / name, opened.path / name)} if opened else set()
     return open_checkpoint(path, known=known), return_mean
 
 

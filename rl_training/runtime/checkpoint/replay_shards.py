@@ -11,7 +11,6 @@ would overwrite what is sealed and not taken yet waits for that.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,11 +23,18 @@ from numpy.typing import NDArray
 
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.errors import CheckpointError
-from rl_training.run_layout import CHECKPOINTS, REPLAY, STAGING
+from rl_training.run_layout import CHECKPOINTS, REPLAY
 from rl_training.runtime.checkpoint.reading import Checkpoint, load_file, write_errors
-from rl_training.system import staged_files as files
-from rl_training.system.durable_files import make_directory, sync_directory
-from rl_training.system.staged_files import FileEntry
+from rl_training.runtime.checkpoint.staging import sweep
+from rl_training.system.durable_files import (
+    FileEntry,
+    is_same_file,
+    link_or_copy,
+    make_directory,
+    staging_path,
+    sync_directory,
+    write_file,
+)
 
 PIECE_BYTES = 16 * 2**20
 """A shard is of this size at most, or of 1/256 of the buffer where that is more."""
@@ -172,7 +178,7 @@ class ReplayStore:
         try:
             with write_errors(self.directory.parent / CHECKPOINTS, self.directory):
                 make_directory(self.directory)
-                files.sweep(self.directory)
+                sweep(self.directory)
                 for shard in shards:
                     if shard.entry is None:
                         shard.entry = self._write_shard(shard)
@@ -188,9 +194,9 @@ class ReplayStore:
 
     def _write_shard(self, shard: _Shard) -> ShardEntry:
         tensors = {name: torch.from_numpy(array) for name, array in shard.take().items()}
-        staged = self.directory / f"{STAGING}{os.getpid()}-shard"
+        staged = staging_path(self.directory / "shard")
         try:
-            file = files.write_file(staged, lambda file: torch.save({"first": shard.first, **tensors}, file))
+            file = write_file(staged, lambda file: torch.save({"first": shard.first, **tensors}, file))
             path = self.directory / f"{file.sha256}.pt"
             staged.replace(path)
         finally:
@@ -199,9 +205,9 @@ class ReplayStore:
 
     def _adopt(self, entry: ShardEntry) -> ShardEntry:
         path = self.directory / entry.path.name
-        if not files.same_file(path, entry.path):
+        if not is_same_file(path, entry.path):
             path.unlink(missing_ok=True)
-            files.link_foreign(entry.path, path)
+            link_or_copy(entry.path, path, sync=True)
         return replace(entry, path=path)
 
     def _remove_others(self, wanted: set[str]) -> None:
@@ -245,7 +251,7 @@ def describe(shards: Sequence[ShardEntry]) -> list[dict[str, Any]]:
 
 def shared_with(directory: Path, shards: Sequence[ShardEntry]) -> set[str]:
     """Returns the names of the shards that a checkpoint's directory has as links to the very same files."""
-    return {shard.path.name for shard in shards if files.same_file(directory / shard.path.name, shard.path)}
+    return {shard.path.name for shard in shards if is_same_file(directory / shard.path.name, shard.path)}
 
 
 def _entries(checkpoint: Checkpoint) -> list[ShardEntry]:

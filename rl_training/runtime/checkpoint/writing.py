@@ -18,6 +18,7 @@ from rl_training.errors import CheckpointError, NumericError
 from rl_training.run_layout import BEST, CONFIG, REPLAY, checkpoint_name
 from rl_training.runs.locks import require_ours
 from rl_training.runs.versions import versions
+from rl_training.runtime.checkpoint import staging
 from rl_training.runtime.checkpoint.manifest import MANIFEST, POLICY, TRAINER, Manifest
 from rl_training.runtime.checkpoint.plain_state import first_non_finite, policy_sha256, to_plain
 from rl_training.runtime.checkpoint.reading import (
@@ -27,9 +28,7 @@ from rl_training.runtime.checkpoint.reading import (
     write_errors,
 )
 from rl_training.runtime.checkpoint.replay_shards import ShardEntry, describe, shared_with
-from rl_training.system import staged_files as files
-from rl_training.system.durable_files import make_directory
-from rl_training.system.staged_files import FileEntry
+from rl_training.system.durable_files import FileEntry, link_or_copy, make_directory, replace_file, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -74,9 +73,9 @@ def write_checkpoint(
     target = root / checkpoint_name(num_timesteps)
     with write_errors(root, target):
         make_directory(root)
-        files.sweep(root)
+        staging.sweep(root)
         existing = _existing(target, shards or ())
-        staged = files.stage(root, target.name)
+        staged = staging.stage(target)
         try:
             entries = _write_files(staged, config, policy, trainer, shards or ())
             if existing is not None and existing.manifest.files == entries:
@@ -92,9 +91,9 @@ def write_checkpoint(
                 files=entries,
                 extra={**(extra or {}), **({} if shards is None else {REPLAY: describe(shards)})},
             )
-            files.write_file(staged / MANIFEST, lambda file: file.write(manifest.to_json().encode()))
+            write_file(staged / MANIFEST, lambda file: file.write(manifest.to_json().encode()))
             require_ours(root.parent)  # at the last moment, which is what makes taking a run over safe
-            files.publish(staged, target)
+            staging.publish(staged, target)
         finally:
             shutil.rmtree(staged, ignore_errors=True)
     return Checkpoint(target, manifest)
@@ -132,7 +131,7 @@ def prune(root: Path, keep_last: int, keep: Collection[Path] = ()) -> list[Path]
     doomed = [checkpoint.path for checkpoint in found[keep_last:] if checkpoint.path not in keep]
     with write_errors(root, root):
         for path in doomed:
-            files.remove(path)
+            staging.remove(path)
     return doomed
 
 
@@ -148,7 +147,7 @@ def write_best(root: Path, checkpoint: Checkpoint, return_mean: float) -> None:
         "num_timesteps": checkpoint.num_timesteps,
     }
     with write_errors(root, root / BEST):
-        files.replace_file(root / BEST, json.dumps(best, allow_nan=False) + "\n")
+        replace_file(root / BEST, json.dumps(best, allow_nan=False) + "\n")
 
 
 def _write_files(
@@ -159,12 +158,12 @@ def _write_files(
     shards: Sequence[ShardEntry],
 ) -> dict[str, FileEntry]:
     entries = {
-        CONFIG: files.write_file(staged / CONFIG, lambda file: file.write(dump_config(config).encode())),
-        POLICY: files.write_file(staged / POLICY, lambda file: torch.save(policy, file)),
-        TRAINER: files.write_file(staged / TRAINER, lambda file: torch.save(trainer, file)),
+        CONFIG: write_file(staged / CONFIG, lambda file: file.write(dump_config(config).encode())),
+        POLICY: write_file(staged / POLICY, lambda file: torch.save(policy, file)),
+        TRAINER: write_file(staged / TRAINER, lambda file: torch.save(trainer, file)),
     }
     for shard in shards:
-        files.link(shard.path, staged / shard.path.name)
+        link_or_copy(shard.path, staged / shard.path.name)
         entries[shard.path.name] = shard.file
     return entries
 
@@ -175,5 +174,5 @@ def _existing(target: Path, shards: Sequence[ShardEntry]) -> Checkpoint | None:
     try:
         return verified(target, known=shared_with(target, shards))
     except CheckpointError as error:
-        logger.warning("%s; set aside as %s", error, files.set_aside(target))
+        logger.warning("%s; set aside as %s", error, staging.set_aside(target))
         return None

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from rl_training.run_layout import MODEL_QUEUE, STEP
 from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name, open_checkpoint
-from rl_training.system.durable_files import make_directory, sync_directory
+from rl_training.system.durable_files import make_directory, move_into_place, sync_directory
 from rl_training.tracking.checkpoint_sources import CHECKPOINT_TAG
 from rl_training.tracking.json_files import parse_json
 from rl_training.tracking.mlflow_store import no_resend
@@ -62,8 +62,7 @@ def queue_model(run_dir: Path, staged: Path) -> None:
     shutil.rmtree(queued, ignore_errors=True)
     make_directory(queued.parent)
     sync_directory(staged)
-    staged.rename(queued)
-    sync_directory(queued.parent)  # before it is on record that the checkpoint was sent
+    move_into_place(staged, queued)  # before it is on record that the checkpoint was sent
 
 
 def list_queued_models(run_dir: Path) -> list[Path]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rl_training import run_layout
 from rl_training.runtime.checkpoint.manifest import MANIFEST, is_shard
+from rl_training.system.durable_files import link_or_copy
 from rl_training.tracking.shipping.local_artifacts import sync_stored
 from rl_training.tracking.shipping.logged_models import queue_model
 
@@ -81,7 +81,7 @@ def send_checkpoint(client: MlflowClient, run_id: str, run_dir: Path, checkpoint
         there = _stored_shards(client, run_id) if any(is_shard(path.name) for path in files) else {}
         for path in files:
             if there.get(path.name) != path.stat().st_size:
-                _link(path, staged / path.name)
+                link_or_copy(path, staged / path.name)
         if not (staged / MANIFEST).exists():
             return False
         folder = f"{run_layout.CHECKPOINTS}/{checkpoint.name}"
@@ -102,12 +102,3 @@ def send_checkpoint(client: MlflowClient, run_id: str, run_dir: Path, checkpoint
 def _stored_shards(client: MlflowClient, run_id: str) -> dict[str, int | None]:
     """Returns the size of each shard that MLflow has, by name."""
     return {Path(entry.path).name: entry.file_size for entry in client.list_artifacts(run_id, run_layout.REPLAY)}
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except FileNotFoundError:
-        raise
-    except OSError:  # a file system without hard links
-        shutil.copy2(source, target)

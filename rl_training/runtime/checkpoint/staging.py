@@ -1,0 +1,77 @@
+"""Puts checkpoint directories in place, and removes them, so that a final name always means a complete checkpoint.
+
+A checkpoint is written under a staging name beside its target and gets its final name by a rename.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from pathlib import Path
+
+from rl_training.run_layout import STAGING
+from rl_training.system.durable_files import move_into_place, staging_path, sync_directory
+
+DAMAGED = "damaged-"
+"""Prefix of a damaged checkpoint that was in the way of a new one of the same step."""
+
+SUPERSEDED = "superseded-"
+"""Prefix of a checkpoint while a later one of the same step takes its place."""
+
+
+def stage(target: Path) -> Path:
+    """Makes an empty directory beside `target`, with the default permissions of the user's directories."""
+    path = staging_path(target)
+    path.mkdir()
+    return path
+
+
+def sweep(root: Path) -> None:
+    """Removes the half-written files of processes that have ended, and checkpoints that a later one has replaced."""
+    for path in root.glob(f"{STAGING}*"):
+        pid = path.name.removeprefix(STAGING).split("-")[0]
+        if pid.isdigit() and (int(pid) == os.getpid() or not _is_alive(int(pid))):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    for path in root.glob(f"{SUPERSEDED}*"):
+        if (root / path.name.removeprefix(SUPERSEDED)).exists():
+            remove(path)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def publish(staged: Path, target: Path) -> None:
+    """Gives a staged directory its final name; a directory that has this name is removed afterwards."""
+    sync_directory(staged)
+    old = None
+    if target.exists():
+        old = target.with_name(SUPERSEDED + target.name)
+        target.rename(old)
+    move_into_place(staged, target)
+    if old is not None:
+        remove(old)
+
+
+def set_aside(target: Path) -> Path:
+    """Renames a damaged checkpoint to a free name `damaged-...` and returns its new path."""
+    for i in itertools.count():
+        aside = target.with_name(f"{DAMAGED}{target.name}" + (f"-{i}" if i else ""))
+        if not aside.exists():
+            break
+    target.rename(aside)
+    return aside
+
+
+def remove(directory: Path) -> None:
+    """Removes a checkpoint; its final name goes first, so that a partial checkpoint never has it."""
+    doomed = staging_path(directory)
+    directory.rename(doomed)
+    shutil.rmtree(doomed)
