@@ -21,7 +21,7 @@ BACKENDS = {
 
 def reference(stack: StackedMLP, x: torch.Tensor) -> list[torch.Tensor]:
     """A stack's networks one after the other, by autograd."""
-    (activation,) = (name for name, each in ACTIVATIONS.items() if each is stack.activation)
+    (activation,) = (name for name, each in ACTIVATIONS.items() if each == stack.activation)
     outputs = []
     for s in range(stack.networks):
         h = x

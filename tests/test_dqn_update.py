@@ -1,5 +1,6 @@
-"""DQN's update: against a plain torch implementation, its details one by one, and what it learns and refuses."""
+"""DQN's update: against the plain torch of its page, its details one by one, and what it learns and refuses."""
 
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -13,6 +14,8 @@ from rl_training.algorithms.schedules import annealed
 from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
 from rl_training.errors import CheckpointError, NumericError
 from rl_training.networks.backend import Backend
+from rl_training.networks.q_network import QNetwork
+from tests.docs_code import losses_of
 from tests.network_parts import by_autograd, to_tensors
 from tests.off_policy_parts import (
     CAMERA,
@@ -32,6 +35,7 @@ from tests.off_policy_parts import (
     wide,
 )
 
+PLAIN = losses_of("dqn")
 OPTIONS = {
     "plain": {},
     "double": {"double": True},
@@ -43,20 +47,16 @@ OPTIONS = {
 def q_of(parameters: dict[str, torch.Tensor], x: torch.Tensor, dueling: bool) -> torch.Tensor:
     """Q in plain torch."""
     outputs = [mlp(parameters, s, x, "observed.") for s in range(2 if dueling else 1)]
-    return outputs[0] + outputs[1] - outputs[1].mean(1, keepdim=True) if dueling else outputs[0]
+    return PLAIN.dueling(*outputs) if dueling else outputs[0]
 
 
 def reference_loss(
     online: dict[str, torch.Tensor], target: dict[str, torch.Tensor], batch: ReplayBatch, config: Any
 ) -> torch.Tensor:
-    """The mean Huber loss in plain torch."""
+    """The page's loss, of networks given by their parameters."""
+    networks = (partial(q_of, parameters, dueling=config.dueling) for parameters in (online, target))
     b = {name: torch.from_numpy(array) for name, array in vars(batch).items()}
-    with torch.no_grad():
-        next_q = q_of(target, b["next_obs"], config.dueling)
-        chosen = q_of(online, b["next_obs"], config.dueling) if config.double else next_q
-        best = next_q[torch.arange(len(next_q)), chosen.argmax(1)]
-    q = q_of(online, b["obs"], config.dueling)[torch.arange(len(best)), b["actions"]]
-    return nn.functional.smooth_l1_loss(q, b["rewards"] + b["discounts"] * best)
+    return PLAIN.dqn_loss(*networks, b, double=config.double)
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -116,9 +116,13 @@ def test_gradients_of_convolutions_equal_autograd(backend: Backend, space: gym.S
     dqn._gradient(batch)
     torch.testing.assert_close(dqn.parameters.gradient, got, rtol=1e-12, atol=0)  # overwritten and not added to
 
-    q = dqn.network._combine(*by_autograd(dqn.network.observed, to_tensors(batch.obs)))
-    taken = q.gather(1, torch.from_numpy(batch.actions).unsqueeze(1)).squeeze(1)
-    loss = nn.functional.smooth_l1_loss(taken, backend.tensor(targets(dqn, batch)))
+    def q_by_autograd(network: QNetwork, observations: Any) -> torch.Tensor:
+        outputs = by_autograd(network.observed, observations)
+        return PLAIN.dueling(*outputs) if dueling else outputs[0]
+
+    networks = (partial(q_by_autograd, network) for network in (dqn.network, dqn.target_network))
+    b = {name: to_tensors(array) for name, array in vars(batch).items()}
+    loss = PLAIN.dqn_loss(*networks, b, double=False)
     expected = torch.autograd.grad(loss, list(dqn.network.parameters()))
     for (name, parameter), gradient in zip(dqn.network.named_parameters(), expected, strict=True):
         assert float(gradient.norm()) > 0.0

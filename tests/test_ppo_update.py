@@ -1,4 +1,4 @@
-"""PPO's update: against a plain torch implementation, its details one by one, and what it refuses."""
+"""PPO's update: against the plain torch of its page, its details one by one, and what it refuses."""
 
 import math
 from typing import Any
@@ -12,12 +12,16 @@ from torch import nn
 from rl_training.algorithms import ppo as module
 from rl_training.algorithms import ppo_losses
 from rl_training.algorithms.ppo import PPO, check_spaces
+from rl_training.config.ppo import PPOConfig
 from rl_training.data.rollout_buffer import Minibatch, RolloutBuffer
 from rl_training.errors import CheckpointError, NumericError
 from rl_training.networks.backend import Backend
+from tests.docs_code import losses_of
 from tests.network_parts import by_autograd, to_tensors
 from tests.off_policy_parts import CAMERA, choices, in_float64, random_batch, wide
 from tests.ppo_parts import ACTIONS, VECTOR, go_on, make_ppo, random_rollout
+
+PLAIN = losses_of("ppo")
 
 
 def distribution_of(kind: str, outputs: torch.Tensor, log_std: torch.Tensor | None) -> tuple[Any, Any]:
@@ -35,8 +39,18 @@ def distribution_of(kind: str, outputs: torch.Tensor, log_std: torch.Tensor | No
     )
 
 
+def plain_loss(
+    config: PPOConfig, log_prob: Any, entropy: torch.Tensor, values: torch.Tensor, b: dict[str, Any], clip: float
+) -> torch.Tensor:
+    """The page's loss of a minibatch `b`, of values [B, 1]."""
+    if config.normalize_advantage:
+        b = b | {"advantages": PLAIN.normalize(b["advantages"])}
+    settings = {name: getattr(config, name) for name in ("value_clip", "value_coef", "entropy_coef")}
+    return PLAIN.ppo_loss(log_prob(b["actions"]), entropy, values.squeeze(1), b, clip_range=clip, **settings)
+
+
 def reference_update(ppo: PPO, kind: str, buffer: RolloutBuffer, learning_rate: float, clip: float) -> dict[str, Any]:
-    """The same update in plain torch: autograd, torch's distributions, clipping and Adam."""
+    """The same update with the page's loss: autograd, torch's distributions, clipping and Adam."""
     config = ppo.config
     p = {name: nn.Parameter(tensor) for name, tensor in ppo.policy_state().items()}
     adam = torch.optim.Adam(p.values(), lr=learning_rate, eps=config.adam_epsilon)
@@ -52,13 +66,9 @@ def reference_update(ppo: PPO, kind: str, buffer: RolloutBuffer, learning_rate: 
                 h = torch.tanh(h @ p["mlps.weights.1"][s] + p["mlps.biases.1"][s])
                 heads.append(h @ p[f"mlps.head_weights.{s}"] + p[f"mlps.head_biases.{s}"])
             log_prob, entropy = distribution_of(kind, heads[0], p.get("distribution.log_std"))
-            value, a = heads[1].squeeze(1), b["advantages"]
-            a = (a - a.mean()) / (a.std() + 1e-8)
-            ratio = torch.exp(log_prob(b["actions"]) - b["logprobs"])
-            policy_loss = torch.max(-a * ratio, -a * torch.clamp(ratio, 1 - clip, 1 + clip)).mean()
-            value_loss = nn.functional.mse_loss(value, b["returns"])
+            loss = plain_loss(config, log_prob, entropy, heads[1], b, clip)
             adam.zero_grad()
-            (policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy.mean()).backward()
+            loss.backward()
             nn.utils.clip_grad_norm_(p.values(), config.max_grad_norm)
             adam.step()
     return {name: parameter.detach() for name, parameter in p.items()}
@@ -96,14 +106,7 @@ def test_written_out_gradients_equal_autograd(backend: Backend, kind: str, value
 
     outputs, values = by_autograd(ppo.network, b["obs"])
     log_prob, entropy = distribution_of(kind, outputs, getattr(ppo.distribution, "log_std", None))
-    advantages = (b["advantages"] - b["advantages"].mean()) / (b["advantages"].std() + 1e-8)
-    ratio = torch.exp(log_prob(b["actions"]) - b["logprobs"])
-    policy_loss = -torch.min(ratio * advantages, ratio.clamp(0.9, 1.1) * advantages).mean()
-    errors = (values.squeeze(1) - b["returns"]).square()
-    if value_clip is not None:
-        kept = b["values"] + (values.squeeze(1) - b["values"]).clamp(-value_clip, value_clip)
-        errors = torch.max(errors, (kept - b["returns"]).square())
-    loss = policy_loss + ppo.config.value_coef * errors.mean() - 0.1 * entropy.mean()
+    loss = plain_loss(ppo.config, log_prob, entropy, values, b, clip=0.1)
     expected = torch.autograd.grad(loss, list(ppo.network.parameters()))
     for _ in range(2):  # overwritten and not added to
         measured = ppo._gradient(minibatch, clip_range=0.1)
@@ -122,9 +125,7 @@ def test_gradients_of_convolutions_equal_autograd(backend: Backend, space: gym.S
     outputs, values = by_autograd(ppo.network, to_tensors(obs))
     log_prob, entropy = distribution_of("discrete", outputs, None)
     b = {name: torch.from_numpy(array) for name, array in vars(minibatch).items() if name != "obs"}
-    ratio = torch.exp(log_prob(b["actions"]) - b["logprobs"])
-    surrogate = torch.min(ratio * b["advantages"], ratio.clamp(0.8, 1.2) * b["advantages"])
-    loss = 0.5 * (values.squeeze(1) - b["returns"]).square().mean() - surrogate.mean() - 0.1 * entropy.mean()
+    loss = plain_loss(ppo.config, log_prob, entropy, values, b, clip=0.2)
     expected = torch.autograd.grad(loss, list(ppo.network.parameters()))
     for _ in range(2):
         ppo._gradient(minibatch, clip_range=0.2)

@@ -1,6 +1,7 @@
-"""SAC's update: against a plain torch implementation, its details one by one, and what it learns and refuses."""
+"""SAC's update: against the plain torch of its page, its details one by one, and what it learns and refuses."""
 
 import math
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -16,6 +17,7 @@ from rl_training.errors import CheckpointError, NumericError
 from rl_training.networks import squashed_gaussian
 from rl_training.networks.backend import Backend
 from rl_training.networks.feature_extractors import to_arrays
+from tests.docs_code import losses_of
 from tests.network_parts import BACKENDS, by_autograd, to_tensors
 from tests.off_policy_parts import (
     CAMERA,
@@ -37,6 +39,7 @@ from tests.off_policy_parts import (
 )
 
 NUMPY = BACKENDS["numpy"]
+PLAIN = losses_of("sac")
 UNEQUAL = gym.spaces.Box(np.float32([0, -math.pi / 4]), np.float32([5, math.pi / 4]))
 """Bounds that differ by dimension, and are not symmetric in the first."""
 
@@ -45,7 +48,7 @@ UNEQUAL = gym.spaces.Box(np.float32([0, -math.pi / 4]), np.float32([5, math.pi /
 
 
 class Reference:
-    """SAC in plain torch: autograd, torch's transformed distribution and Adam."""
+    """SAC with the page's losses, autograd and torch's Adam."""
 
     def __init__(self, sac: SAC, learning_rate: float) -> None:
         self.config, self.dims = sac.config, sac.action_dims
@@ -61,13 +64,8 @@ class Reference:
         ]
         self.rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(sac.config.seed, spawn_key=(7,))))
 
-    def sample(self, obs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        means, log_stds = mlp(self.actor, 0, obs).chunk(2, 1)
-        tanh = torch.distributions.TanhTransform(cache_size=1)
-        normal = torch.distributions.Normal(means, log_stds.clamp(-20, 2).exp())
-        squashed = torch.distributions.Independent(torch.distributions.TransformedDistribution(normal, [tanh]), 1)
-        actions = tanh(means + normal.stddev * noise)
-        return actions, squashed.log_prob(actions)
+    def act(self, obs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return mlp(self.actor, 0, obs).chunk(2, 1)
 
     def q(self, parameters: dict[str, torch.Tensor], obs: torch.Tensor, actions: torch.Tensor) -> list[torch.Tensor]:
         return [mlp(parameters, s, torch.cat([obs, actions], 1)).squeeze(1) for s in (0, 1)]
@@ -83,17 +81,14 @@ class Reference:
             self.rng.standard_normal((2, len(batch), self.dims), dtype=np.float32)
         )  # fmt: skip
         alpha = self.log_alpha.exp().item()
-        actions, log_prob = self.sample(b["obs"], noise)
+        critics, target_critics = partial(self.q, self.critics), partial(self.q, self.targets)
         if self.config.entropy_coef == "auto":
             target_entropy = -self.dims if self.config.target_entropy == "auto" else self.config.target_entropy
-            self.step(2, -(self.log_alpha * (log_prob.detach() + target_entropy)).mean())
-        with torch.no_grad():
-            next_actions, next_log_prob = self.sample(b["next_obs"], next_noise)
-            next_q = torch.min(*self.q(self.targets, b["next_obs"], next_actions)) - alpha * next_log_prob
-            target = b["rewards"] + b["discounts"] * next_q
-        critic_loss = sum(0.5 * nn.functional.mse_loss(q, target) for q in self.q(self.critics, b["obs"], b["actions"]))
+            _, logprobs = PLAIN.sample(self.act, b["obs"], noise)
+            self.step(2, PLAIN.temperature_loss(self.log_alpha, logprobs, target_entropy))
+        critic_loss = PLAIN.critic_loss(self.act, critics, target_critics, b, next_noise, alpha)
         self.step(1, critic_loss)
-        actor_loss = (alpha * log_prob - torch.min(*self.q(self.critics, b["obs"], actions))).mean()
+        actor_loss = PLAIN.actor_loss(self.act, critics, b, noise, alpha)
         self.step(0, actor_loss)
         for name, target in self.targets.items():
             target.mul_(1 - self.config.tau).add_(self.config.tau * self.critics[name].detach())
@@ -145,6 +140,18 @@ def make_double(space: gym.Space, count: int) -> tuple[SAC, ReplayBatch, torch.T
 SPACES = {"vector": VECTOR, "image": gym.spaces.Box(0, 255, (6, 6, 1), np.uint8), "mixed": CAMERA}
 
 
+def plain_networks(sac: SAC) -> tuple[Any, Any, Any]:
+    """Policy, critics and target critics as the page's functions take them, by autograd."""
+
+    def act(obs: Any) -> tuple[torch.Tensor, ...]:
+        return by_autograd(sac.actor, obs)[0].chunk(2, 1)
+
+    def q(critics: Any, obs: Any, actions: torch.Tensor) -> list[torch.Tensor]:
+        return [values.squeeze(1) for values in by_autograd(critics, obs, actions)]
+
+    return act, partial(q, sac.critics), partial(q, sac.target_critics)
+
+
 def assert_gradients(module: nn.Module, expected: Any) -> None:
     for (name, parameter), gradient in zip(module.named_parameters(), expected, strict=True):
         assert float(gradient.norm()) > 0.0, name
@@ -154,11 +161,10 @@ def assert_gradients(module: nn.Module, expected: Any) -> None:
 @pytest.mark.parametrize("kind", SPACES)
 def test_the_critics_gradient_equals_autograd(backend: Backend, kind: str) -> None:
     sac, batch, noise = make_double(SPACES[kind], 7)
-    noise_BA, target = backend.view(noise), backend.tensor(targets(sac, batch, backend.view(noise), 0.3)).clone()
     for _ in range(2):  # overwritten and not added to
-        sac._backpropagate_critics(*in_arrays(batch, backend), noise_BA, 0.3)
-    values = by_autograd(sac.critics, to_tensors(batch.obs), torch.from_numpy(batch.actions))
-    loss = sum(0.5 * nn.functional.mse_loss(value, target) for value in values)
+        sac._backpropagate_critics(*in_arrays(batch, backend), backend.view(noise), 0.3)
+    tensors = {name: to_tensors(array) for name, array in vars(batch).items()}
+    loss = PLAIN.critic_loss(*plain_networks(sac), tensors, noise, 0.3)
     expected = torch.autograd.grad(loss, list(sac.critics.parameters()))
     assert_gradients(sac.critics, expected)
 
@@ -166,7 +172,7 @@ def test_the_critics_gradient_equals_autograd(backend: Backend, kind: str) -> No
 @pytest.mark.parametrize("kind", SPACES)
 def test_the_policys_gradient_equals_autograd_and_leaves_the_critics_be(backend: Backend, kind: str) -> None:
     sac, batch, noise = make_double(SPACES[kind], 7)
-    arrays, observations = to_arrays(batch.obs, backend), to_tensors(batch.obs)
+    arrays = to_arrays(batch.obs, backend)
     raw = backend.tensor(sac.actor(arrays)[0])[:, 3]
     with torch.no_grad():
         sac.actor.mlps.head_biases[0][3] += 2.0 - raw.median()  # a log deviation is cut in some of the states
@@ -176,12 +182,8 @@ def test_the_policys_gradient_equals_autograd_and_leaves_the_critics_be(backend:
     assert 0 < int((sample.free_BA == 0).sum()) < 7 * 2
     assert not sac.state.critics.gradient.any()
 
-    means, log_stds = by_autograd(sac.actor, observations)[0].chunk(2, 1)
-    normal = torch.distributions.Normal(means, log_stds.clamp(-20, 2).exp())
-    draws = means + normal.stddev * noise
-    actions = draws.tanh()
-    log_prob = (normal.log_prob(draws) + 2 * draws.cosh().log()).sum(1)
-    loss = (0.3 * log_prob - torch.min(*by_autograd(sac.critics, observations, actions)).squeeze(1)).mean()
+    actor, critics, _ = plain_networks(sac)
+    loss = PLAIN.actor_loss(actor, critics, {"obs": to_tensors(batch.obs)}, noise, 0.3)
     expected = torch.autograd.grad(loss, list(sac.actor.parameters()))
     assert_gradients(sac.actor, expected)
 
@@ -207,6 +209,17 @@ def test_metrics_by_hand() -> None:
 
 
 # The squashed Gaussian.
+
+
+def test_the_page_samples_from_torchs_transformed_distribution() -> None:
+    means, log_stds, noise = 0.5 * torch.randn(
+        3, 50, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    )
+    actions, logprobs = PLAIN.sample(lambda obs: (means, log_stds), None, noise)
+    normal = torch.distributions.Normal(means, log_stds.exp())
+    squashed = torch.distributions.TransformedDistribution(normal, [torch.distributions.TanhTransform()])
+    torch.testing.assert_close(logprobs, squashed.log_prob(actions).sum(1), rtol=0, atol=1e-5)
+    torch.testing.assert_close(actions, torch.tanh(means + log_stds.exp() * noise), rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("u", [0.0, 1e-4, 0.5, -2.0, 9.0, -30.0, 80.0, -1e4, 1e30])
