@@ -78,7 +78,7 @@ def test_a_version_of_a_model_of_another_name_is_offered_there(client):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("seed=3", "--set seed: is the run's own; a promotion may set promotion.* and evaluation.*"),
+        ("seed=3", "--set seed: can't be changed here; a promotion may set promotion.* and evaluation.*"),
         ("promotion.flor=3", "--set promotion.flor: unknown key; did you mean floor?"),
         ("promotion.episodes=3", "promotion.episodes: got 3, expected greater than or equal to 20"),
         ("promotion.model=a/b", "promotion.model: got a/b, expected at most 200 letters"),

@@ -16,7 +16,7 @@ import torch
 from checkpoint_examples import CONFIG, policy_state, trainer_state, write
 from waiting import LIMIT
 
-from rl_training.config.reading.yaml_text import config_hash
+from rl_training.config.serialization import config_hash
 from rl_training.errors import CheckpointError, CheckpointNotWritten, NumericError
 from rl_training.experiment.loading import config_from_text
 from rl_training.runtime.checkpoint import (

@@ -146,7 +146,7 @@ def test_misspelt_and_misplaced_keys_are_all_named_with_their_level():
     assert faults(text) == [
         "my.yaml:4: learing_rate: unknown key; did you mean learning_rate?",
         "my.yaml:5: batch-size: unknown key; did you mean batch_size?",
-        "my.yaml:6: episodes: unknown key; it belongs in evaluation (there is one in promotion and in validation too)",
+        "my.yaml:6: episodes: unknown key; it belongs in evaluation or in promotion or in validation",
         "my.yaml:8: evaluation.evry: unknown key; did you mean every?",
         "my.yaml:10: promotion.flor: unknown key; did you mean floor?",
         "my.yaml:11: checkpointEvery: unknown key; did you mean every in checkpoint?",
@@ -168,8 +168,8 @@ def test_sections_under_other_tools_names_are_looked_into():
 
 def test_a_key_like_no_other_gets_the_list_where_it_is_short():
     assert faults("network: {zzz: 1}\nzzz: 2\n") == [
-        "my.yaml:4: network.zzz: unknown key; known here: hidden, activation, initial_log_std",
-        "my.yaml:5: zzz: unknown key; no setting of ppo has a name like it (docs/configuration.md lists them all)",
+        "my.yaml:4: network.zzz: unknown key; known keys: hidden, activation, initial_log_std",
+        "my.yaml:5: zzz: unknown key; no setting of ppo has a similar name; see docs/configuration.md",
     ]
 
 
@@ -198,7 +198,7 @@ def test_a_combination_is_shown_at_the_key_that_was_written():
         "lower batch_size or raise rollout_steps"
     )
     (line,) = faults("batch_size: 1\n")
-    assert line.startswith("my.yaml:4: batch_size: got 1, expected at least 2, since normalize_advantage")
+    assert line.startswith("my.yaml:4: batch_size: got 1, expected at least 2, because normalize_advantage")
     assert read("batch_size: 1\nnormalize_advantage: no\n").batch_size == 1
 
 

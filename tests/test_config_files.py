@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_training.config.ppo import PPOConfig
-from rl_training.config.reading.yaml_text import NOT_PART_OF_A_RUN, config_hash, dump_config
-from rl_training.config.reference import updated
+from rl_training.config.reference import update_page
+from rl_training.config.serialization import NOT_PART_OF_A_RUN, config_hash, dump_config
 from rl_training.config.settings import TrainConfig
 from rl_training.experiment.loading import config_from_mapping, config_from_text, load_config
 from rl_training.system import paths
@@ -115,7 +115,7 @@ def test_every_field_has_a_docstring():
 
 def test_the_reference_page_is_up_to_date():
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    assert updated(page) == page, "run: python -m rl_training.config.reference docs/configuration.md"
+    assert update_page(page) == page, "run: python -m rl_training.config.reference docs/configuration.md"
     assert "| `evaluation.every` | a whole number above 0 | `10_000` |" in page
     assert "| `rollout_steps` | a whole number above 0 | `128` |" in page
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rl_training.config.reading.overrides import laid_over, merge, read_overrides
+from rl_training.config.parsing import merge, merge_overrides, read_overrides
 from rl_training.errors import ConfigError
 from rl_training.experiment.loading import config_from_mapping, config_from_text
 
@@ -44,7 +44,9 @@ def test_overrides_merge_and_never_replace():
 
 
 def test_overrides_laid_over_others_are_one_set_of_them():
-    both = laid_over({"evaluation": {"every": 500, "episodes": 3}, "seed": 1}, ["evaluation.every=1e3", "tags.team=x"])
+    both = merge_overrides(
+        {"evaluation": {"every": 500, "episodes": 3}, "seed": 1}, ["evaluation.every=1e3", "tags.team=x"]
+    )
     config = read(both)
     assert (config.evaluation.every, config.evaluation.episodes, config.seed) == (1000, 3, 1)
     assert config.tags == {"baseline": "", "team": "x"}
@@ -186,13 +188,14 @@ def test_a_text_in_place_of_a_mapping_of_overrides():
 
 def test_python_values_that_no_file_can_hold_are_refused():
     assert refusals({"env_kwargs": {"a": [{"b": object()}]}}) == [
-        "overrides: env_kwargs.a.0.b: got a object, expected a mapping, list, text, number, truth value or None"
+        "overrides: env_kwargs.a.0.b: got a value of type object, "
+        "expected a mapping, list, text, number, truth value or None"
     ]
     assert refusals({"env_kwargs": {1: 2}}) == ["overrides: env_kwargs: got the key 1, expected text"]
     assert refusals({"env_kwargs": {"a": float("inf")}}) == [
         "overrides: env_kwargs.a: got inf, expected a finite number"
     ]
-    with pytest.raises(ConfigError, match="config: got a list, expected a mapping"):
+    with pytest.raises(ConfigError, match="config: got a value of type list, expected a mapping"):
         config_from_mapping([("algo", "ppo")])
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rl_training.config.reading.yaml_text import decode, read_text
+from rl_training.config.parsing import decode, read_yaml
 from rl_training.errors import ConfigError
 from rl_training.experiment.loading import load_config
 
@@ -50,20 +50,20 @@ def test_text_beyond_ascii(tmp_path):
     [
         (b"algo: ppo\n  env_id: A-v0\nseed: [7\n", ":2:9: mapping values are not allowed here"),
         (b"algo: ppo\nseed: [7\n", ":3:1: while parsing a flow sequence: expected ',' or ']', but got '<stream end>'"),
-        (b"algo: ppo\nevaluation:\n\tevery: 512\n", ":3:1: a tab in the indentation; YAML wants spaces"),
+        (b"algo: ppo\nevaluation:\n\tevery: 512\n", ":3:1: got a tab in the indentation, expected spaces"),
         (b"algo: ppo\nrun_name: caf\xe9\n", ":2:14: byte 0xe9 is not UTF-8; save the file as UTF-8"),
         (b"\xff\xfea\x00", ":1:1: byte 0xff is not UTF-8; save the file as UTF-8"),
         (b"algo: p\x00po\n", ":1:8: the character U+0000 is not allowed"),
-        (b"- algo: ppo\n- seed: 1\n", ":1:1: got a list on top, expected a mapping of keys to values"),
-        (b"just text\n", ":1:1: got a single value on top, expected a mapping of keys to values"),
+        (b"- algo: ppo\n- seed: 1\n", ":1:1: got a list at the top level, expected a mapping of keys to values"),
+        (b"just text\n", ":1:1: got a single value at the top level, expected a mapping of keys to values"),
         (VALID + b"---\n" + VALID, ":5:1: expected a single document in the stream: but found another document"),
         (b"1: a\n", ':1:1: key 1 is not text; write it in quotes: "1"'),
         (b"a:\n  true: b\n", ':2:3: key true is not text; write it in quotes: "true"'),
-        (b"? [a, b]\n: c\n", ":1:3: a key that is a list or mapping; expected text"),
+        (b"? [a, b]\n: c\n", ":1:3: got a list or mapping as a key, expected text"),
         (b"a: &x [*x]\n", ":1:4: an anchor that contains itself"),
-        (b"a: *nowhere\n", ":1:4: no anchor of this name; a text that begins with * must be quoted"),
-        (b"a: !x!secret\n", ":1:4: an unknown kind of tag; a text that begins with ! must be quoted"),
-        (b"<<: text\n", ":1:5: << wants a mapping (an alias such as *defaults)"),
+        (b"a: *nowhere\n", ":1:4: no anchor has this name; quote a text that begins with *"),
+        (b"a: !x!secret\n", ":1:4: unknown kind of tag; quote a text that begins with !"),
+        (b"<<: text\n", ":1:5: << expects a mapping (an alias such as *defaults)"),
     ],
 )
 def test_broken_files_are_refused_in_one_line(tmp_path, data, message):
@@ -91,7 +91,7 @@ def test_tags_are_refused_and_nothing_is_called(tmp_path, monkeypatch, value):
     monkeypatch.chdir(tmp_path)
     line = refusal(tmp_path, VALID.replace(b"seed: 7", f"seed: {value}".encode()))
     assert line.startswith(":3:7: ")
-    assert "is not allowed; a text that begins with ! must be quoted" in line
+    assert "is not allowed; quote a text that begins with !" in line
     assert [path.name for path in tmp_path.iterdir()] == ["my.yaml"]
 
 
@@ -151,7 +151,7 @@ def test_unreadable_files(tmp_path):
 def test_syntax_messages_repeat_no_value():
     for text in ("password: *hunter2\n", "password: !hunter2\n", "password: !hunter2!x\n", "password: @hunter2\n"):
         with pytest.raises(ConfigError) as caught:
-            read_text(text, "x")
+            read_yaml(text, "x")
         assert "hunter2" not in str(caught.value)
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from rl_training.config.ppo import PPOConfig
-from rl_training.config.reading.yaml_text import config_hash, dump_config
-from rl_training.config.resume_rules import differences
+from rl_training.config.resume_rules import find_differences
+from rl_training.config.serialization import config_hash, dump_config
 from rl_training.envs.factory import make_vector_env
 from rl_training.errors import ConfigError, UserError
 from rl_training.experiment.loading import config_from_text
@@ -158,10 +158,10 @@ def test_settings_read_back_without_their_secrets_say_what_to_do(config):
     for key in ("api_token", "server", "login"):
         with pytest.raises(ConfigError, match=rf"^env_kwargs\.{key}.*give it anew as a reference.*\$\{{env:NAME\}}"):
             resolve_secrets({key: again.env_kwargs[key]})
-    assert differences(config, again) == []
+    assert find_differences(config, again) == []
     assert config_hash(config) == config_hash(again)
     renewed = config_from_text(dump_config(config), ["env_kwargs.api_token=${env:SIM}"], source="config.yaml")
-    assert differences(config, renewed) == []
+    assert find_differences(config, renewed) == []
     assert config_hash(config) == config_hash(renewed)
 
 

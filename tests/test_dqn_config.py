@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from rl_training.config.dqn import DQNConfig
-from rl_training.config.shipped_configs import shipped_names
+from rl_training.config.shipped_configs import list_shipped_configs
 from rl_training.errors import ConfigError
 from rl_training.experiment.loading import config_from_text, load_config
 
@@ -49,12 +49,12 @@ def test_fractions_of_a_count_and_text_are_refused_by_name() -> None:
         ),
         (
             "num_envs: 3\nbuffer_size: 1_000\n",
-            "my.yaml:5: buffer_size: got 1000, expected a multiple of num_envs = 3: 1002, say",
+            "my.yaml:5: buffer_size: got 1000, expected a multiple of num_envs = 3, such as 1002",
         ),
         (
             "num_envs: 5\nbuffer_size: 100\nbatch_size: 8\nn_step: 21\n",
-            "my.yaml:7: n_step: got 21, expected at most buffer_size / num_envs = 20, the steps that are held of each "
-            "environment",
+            "my.yaml:7: n_step: got 21, expected at most buffer_size / num_envs = 20, the number of "
+            "steps that are stored for each environment",
         ),
         (
             "learning_starts: 3000\nbatch_size: 32\n",
@@ -93,7 +93,7 @@ def test_a_warm_up_is_refused_exactly_where_it_leaves_no_update() -> None:
     assert settings(learning_starts=10_000, total_timesteps=10_003, num_envs=4).updates_due(10_004) == 2
 
 
-@pytest.mark.parametrize("name", [name for name in shipped_names() if not name.startswith("ppo/")])
+@pytest.mark.parametrize("name", [name for name in list_shipped_configs() if not name.startswith("ppo/")])
 def test_shipped_settings_are_valid_and_say_what_they_train(name: str) -> None:
     config = load_config(name)
     assert config.algo == name.split("/")[0]

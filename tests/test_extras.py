@@ -10,7 +10,7 @@ import pytest
 
 from rl_training.cli.app import run
 from rl_training.config.ppo import PPOConfig
-from rl_training.config.shipped_configs import shipped_names
+from rl_training.config.shipped_configs import list_shipped_configs
 from rl_training.envs.env_lookup import find_spec
 from rl_training.envs.factory import make_env
 from rl_training.envs.mujoco_log import log_mujoco_warnings
@@ -108,7 +108,7 @@ def test_each_shipped_environment_says_what_to_install() -> None:
     needed = {"LunarLander-v3": "box2d", "LunarLanderContinuous-v3": "box2d", "HalfCheetah-v5": "mujoco"}
     needed["ale_py:ALE/Pong-v5"] = "atari"
     found = set()
-    for name in shipped_names():
+    for name in list_shipped_configs():
         config = load_config(name)
         text = (Path(__file__).parents[1] / "configs" / f"{name}.yaml").read_text(encoding="utf-8")
         assert ("pip install 'rl-training[" in text) == (config.env_id in needed), name

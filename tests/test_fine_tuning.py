@@ -13,7 +13,7 @@ from case_envs.plain import Plain
 from gymnasium import spaces
 from waiting import LIMIT
 
-from rl_training.config.resume_rules import FIXED_IN_FINE_TUNING, Rule, rule_of
+from rl_training.config.resume_rules import FIXED_IN_FINE_TUNING, Rule, get_rule
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_from_mapping
@@ -150,7 +150,7 @@ def test_what_the_weights_are_weights_of_may_not_change(own_home: Path) -> None:
                 MANAGER.resume(source.run_dir, fine_tune=fine_tune, **changed)
             message = str(refused.value)
             assert said in message
-            assert message.endswith("; leave them as they were, or start a new run")
+            assert message.endswith("; keep the checkpoint's values, or start a new run")
             assert "\n" not in message
     with pytest.raises(ConfigError, match="did you mean learning_rate"):
         MANAGER.resume(source.run_dir, fine_tune=True, learing_rate=1.0)
@@ -161,7 +161,7 @@ def test_without_asking_another_environment_or_space_is_refused_in_one_line(
     own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = MANAGER.setup(settings()).train()
-    make, offer = Plain.__init__, "or begin a new run with the checkpoint's weights alone by --fine-tune"
+    make, offer = Plain.__init__, "or start a new run from the checkpoint's weights with --fine-tune"
 
     def wider(self: Plain, **options: Any) -> None:
         make(self, **options)
@@ -183,7 +183,7 @@ def test_without_asking_another_environment_or_space_is_refused_in_one_line(
             MANAGER.resume(source.run_dir, **changed)
         assert (
             str(refused.value)
-            == f"these differ from the checkpoint's and may not: {said}; leave them as they were, {offer}"
+            == f"these differ from the checkpoint and may not change: {said}; keep the checkpoint's values, {offer}"
         )
     assert list((own_home / "runs").iterdir()) == [source.run_dir]
     assert final(source).num_timesteps == 64
@@ -220,9 +220,9 @@ def test_from_the_command_line_and_in_mlflow(client: Any, tmp_path: Path) -> Non
     code, out, err = command("resume", source["run_id"], *other)
     assert (code, out) == (2, "")
     assert err.splitlines()[-1] == (
-        f"error: these differ from the checkpoint's and may not: env_id: '{PLAIN}' -> 'Acrobot-v1' (must be equal); "
-        "max_episode_steps: None -> 20 (must be equal); leave them as they were, or begin a new run with the "
-        "checkpoint's weights alone by --fine-tune"
+        f"error: these differ from the checkpoint and may not change: env_id: '{PLAIN}' -> 'Acrobot-v1' (must be "
+        "equal); max_episode_steps: None -> 20 (must be equal); keep the checkpoint's values, or start a new run "
+        "from the checkpoint's weights with --fine-tune"
     )
     code, out, err = command("resume", source["run_id"], "--fine-tune", *other, "--set", "total_timesteps=32", "--json")
     assert code == 0, err
@@ -279,10 +279,10 @@ def test_sacs_critics_and_entropy_weight_come_over_where_the_checkpoint_has_them
 
 
 def test_rules_of_fine_tuning() -> None:
-    assert {key: rule_of(key, fine_tuning=True) for key in FIXED_IN_FINE_TUNING} == dict.fromkeys(
+    assert {key: get_rule(key, fine_tuning=True) for key in FIXED_IN_FINE_TUNING} == dict.fromkeys(
         FIXED_IN_FINE_TUNING, Rule.MUST_EQUAL
     )
-    assert rule_of("network.hidden", fine_tuning=True) is Rule.MUST_EQUAL
+    assert get_rule("network.hidden", fine_tuning=True) is Rule.MUST_EQUAL
     for key in ("env_id", "env_kwargs.x", "normalization.clip", "normalization.reward", "gamma", "total_timesteps"):
-        assert rule_of(key, fine_tuning=True) is Rule.MAY_CHANGE
-        assert rule_of(key) in (Rule.MUST_EQUAL, Rule.MAY_GROW)
+        assert get_rule(key, fine_tuning=True) is Rule.MAY_CHANGE
+        assert get_rule(key) in (Rule.MUST_EQUAL, Rule.MAY_GROW)

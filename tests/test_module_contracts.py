@@ -43,7 +43,7 @@ def test_help_and_lists_import_nothing_heavy(words):
         "rl_training.config.dqn",
         "rl_training.config.ppo",
         "rl_training.config.sac",
-        "rl_training.config.reading.yaml_text",
+        "rl_training.config.parsing",
         "rl_training.experiment.registry",
         "rl_training.experiment.builtin",
         "rl_training.experiment.loading",

@@ -210,7 +210,7 @@ def test_what_makes_no_sense_is_refused_and_logs_nothing(client: Any) -> None:
         ({"episodes": 3}, "promotion.episodes: got 3"),
         (
             {"overrides": {"learning_rate": 1}},
-            "learning_rate: is the run's own; an evaluation may set promotion.* and evaluation.* and env_kwargs.*",
+            "learning_rate: can't be changed here; an evaluation may set promotion.* and evaluation.* and env_kwargs.*",
         ),
         ({"overrides": {"evaluation": {"evry": 1}}}, "evaluation.evry"),
     ]

@@ -10,7 +10,7 @@ import yaml
 from prefect.cli.deploy._models import ConcurrencyLimitSpec, DeploymentConfig, PrefectYamlModel
 from pydantic import ValidationError
 
-from rl_training.config.shipped_configs import shipped_names
+from rl_training.config.shipped_configs import list_shipped_configs
 from rl_training.errors import UserError
 from rl_training.experiment.loading import load_config
 from rl_training.services.prefect_yaml import HEARTBEAT, KEYS, LIMIT_KEYS, find_prefect_yaml, read_prefect_yaml
@@ -39,7 +39,7 @@ def test_the_keys_are_those_that_prefect_knows(shipped: dict[str, Any]) -> None:
 
 def test_each_shipped_config_has_its_deployment_and_each_flow_its_default(shipped: dict[str, Any]) -> None:
     deployments = {deployment.name: deployment for deployment in read_prefect_yaml(FILE, NOW)}
-    named = {f"train-flow/{name.replace('/', '-').replace('_', '-')}": name for name in shipped_names()}
+    named = {f"train-flow/{name.replace('/', '-').replace('_', '-')}": name for name in list_shipped_configs()}
     parameters = {
         f"train-flow/{entry['name']}": entry["parameters"]["config"]
         for entry in shipped["deployments"]

@@ -15,7 +15,7 @@ from waiting import LIMIT
 
 from rl_training import evaluate_checkpoint, load_config, load_policy, resume, train_ppo
 from rl_training.cli.app import run
-from rl_training.config.named_modules import modules_named, without_modules
+from rl_training.config.named_modules import list_modules, remove_modules
 from rl_training.errors import ModuleRefused
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.runtime.checkpoint import newest_good
@@ -265,9 +265,9 @@ def test_a_worker_process_takes_nothing_from_there_either(made, tmp_path, mark, 
 
 def test_every_setting_that_names_a_module_is_found():
     config = load_config("ppo/cartpole", {"env_id": "a.b:C-v0", "wrappers": ["TimeAwareObservation", "d:E"]})
-    assert modules_named(config) == {"env_id": "a.b", "wrappers.1.name": "d"}
-    assert modules_named(without_modules(config)) == {}
-    assert without_modules(config).seed == config.seed
+    assert list_modules(config) == {"env_id": "a.b", "wrappers.1.name": "d"}
+    assert list_modules(remove_modules(config)) == {}
+    assert remove_modules(config).seed == config.seed
 
 
 def _written(folder: Path, settings: dict[str, Any]) -> Path:

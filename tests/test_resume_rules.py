@@ -3,7 +3,7 @@
 import pytest
 
 from rl_training.config.ppo import PPOConfig
-from rl_training.config.resume_rules import RULES, Rule, check_differences, differences
+from rl_training.config.resume_rules import RULES, Rule, check_differences, find_differences
 from rl_training.errors import CheckpointError
 
 BEFORE = PPOConfig(env_id="CartPole-v1", total_timesteps=10_000)
@@ -18,11 +18,11 @@ def test_every_rule_names_a_real_field() -> None:
 
 
 def test_equal_settings_have_no_difference() -> None:
-    assert differences(BEFORE, changed()) == []
+    assert find_differences(BEFORE, changed()) == []
 
 
 def test_a_nested_setting_is_named_by_its_path_with_both_values() -> None:
-    (found,) = differences(BEFORE, changed(evaluation={"every": 500}))
+    (found,) = find_differences(BEFORE, changed(evaluation={"every": 500}))
     assert (found.key, found.before, found.after, found.rule) == ("evaluation.every", 10_000, 500, Rule.MAY_CHANGE)
 
 
@@ -38,7 +38,7 @@ def test_a_nested_setting_is_named_by_its_path_with_both_values() -> None:
     ],
 )
 def test_what_may_differ_passes(fields: dict[str, object], rule: Rule) -> None:
-    found = differences(BEFORE, changed(**fields))
+    found = find_differences(BEFORE, changed(**fields))
     assert [d.rule for d in found] == [rule]
     check_differences(found)
 
@@ -48,7 +48,7 @@ def test_what_may_differ_passes(fields: dict[str, object], rule: Rule) -> None:
     [{"gamma": 0.5}, {"num_envs": 4}, {"seed": 1}, {"network": {"hidden": (8,)}}, {"vectorization": "native"}],
 )
 def test_what_must_be_equal_is_refused_with_both_values(fields: dict[str, object]) -> None:
-    found = differences(BEFORE, changed(**fields))
+    found = find_differences(BEFORE, changed(**fields))
     with pytest.raises(CheckpointError, match=found[0].key) as error:
         check_differences(found)
     assert repr(found[0].before) in str(error.value)
@@ -57,4 +57,4 @@ def test_what_must_be_equal_is_refused_with_both_values(fields: dict[str, object
 
 def test_the_total_may_not_shrink() -> None:
     with pytest.raises(CheckpointError, match="total_timesteps: 10000 -> 5000"):
-        check_differences(differences(BEFORE, changed(total_timesteps=5_000)))
+        check_differences(find_differences(BEFORE, changed(total_timesteps=5_000)))

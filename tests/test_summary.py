@@ -8,7 +8,7 @@ import pytest
 
 from rl_training.api.summary import summary_lines
 from rl_training.api.training import resume_training, run_training
-from rl_training.config.reading.yaml_text import compact_config
+from rl_training.config.serialization import compact_config
 from rl_training.errors import AlreadyTraining
 from rl_training.experiment.loading import load_config
 from rl_training.runs.locks import RunLock

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.provenance import ROOT, run_json_beside, write_json
-from rl_training.config.reading.yaml_text import config_hash
+from rl_training.config.serialization import config_hash
 from rl_training.config.settings import TrainConfig
 from rl_training.experiment.loading import load_config
 from rl_training.runs.versions import versions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from rl_training.config.reading.overrides import Overrides
+from rl_training.config.parsing import Overrides
 from rl_training.promotion.candidates import find_candidate
 from rl_training.promotion.decision import PromotionResult
 from rl_training.promotion.promote import promote

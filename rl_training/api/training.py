@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from rl_training import run_layout
 from rl_training.api.judging import judge
 from rl_training.api.summary import summary_lines
-from rl_training.config.reading.yaml_text import compact_config
+from rl_training.config.serialization import compact_config
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.validation.validate import ValidationReport, require_valid, validate_env
 from rl_training.errors import CheckpointNotWritten, RunFailed, TrackingError

@@ -1,4 +1,4 @@
-"""Settings of DQN."""
+"""The settings of DQN."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from rl_training.config.settings import Settings
 
 
 class ExplorationConfig(Settings):
-    """Epsilon, the share of random actions: linear from start to end, then constant."""
+    """Schedule of epsilon, the probability of a random action: linear from start to end, then constant."""
 
     start: float = Field(default=1.0, ge=0, le=1)
     """Epsilon at the first environment step."""
     end: float = Field(default=0.05, ge=0, le=1)
-    """Epsilon once the decay is over."""
+    """Epsilon after the decay."""
     fraction: float = Field(default=0.1, ge=0, le=1)
-    """Share of total_timesteps that the decay takes."""
+    """Fraction of total_timesteps over which epsilon decays."""
 
 
 class QNetworkConfig(Settings):
-    """Shape of the Q-network."""
+    """Architecture of the Q-network."""
 
     hidden: tuple[PositiveInt, ...] = Field(default=(128, 128), strict=False)
     """Widths of the hidden layers (after the convolutions, for images)."""
@@ -36,14 +36,15 @@ class DQNConfig(OffPolicyConfig):
     algo: Literal["dqn"] = "dqn"
     """The algorithm."""
     exploration: ExplorationConfig = ExplorationConfig()
-    """Epsilon-greedy exploration, of each environment by itself."""
+    """Epsilon-greedy exploration, independent in each environment."""
     target_update_every: PositiveInt = 500
     """Environment steps between two copies of the Q-network to the target network."""
     double: bool = False
-    """The online network chooses the target's action and the target network values it (van Hasselt et al. 2016)."""
+    """Double Q-learning (van Hasselt et al. 2016): the online network chooses the action of the target, and the target
+    network evaluates it."""
     dueling: bool = False
-    """The Q-network ends in a state value and advantages (Wang et al. 2016)."""
+    """Dueling architecture (Wang et al. 2016): the Q-network ends in a state value and advantages."""
     max_grad_norm: float = Field(default=10.0, gt=0)
-    """Bound on the norm of the gradient over all parameters jointly."""
+    """Largest norm of the gradient over all parameters; a larger gradient is scaled down."""
     network: QNetworkConfig = QNetworkConfig()
     """The Q-network."""

@@ -1,4 +1,4 @@
-"""Settings that the off-policy algorithms share: the replay buffer, and how much is learnt from each step."""
+"""Settings that the off-policy algorithms share: the replay buffer, and the number of updates per step."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from rl_training.config.settings import Combination, TrainConfig
 
 
 class OffPolicyConfig(TrainConfig):
-    """What DQN's and SAC's settings have in common."""
+    """The settings that DQN and SAC share."""
 
     buffer_size: PositiveInt = 100_000
-    """Transitions that the replay buffer holds, over all environments; a multiple of num_envs."""
+    """Transitions that the replay buffer holds, summed over all environments; a multiple of num_envs."""
     frame_channels: PositiveInt | None = None
-    """For image observations: store each frame once, in a fraction of the memory; null stores observations whole. The
-    number says how many channels of an observation are new in a step: 1 for a stack of grey frames, 3 for colour."""
+    """For image observations: the number of channels that are new in each step (1 for a stack of grey frames, 3 for
+    color). Each frame is then stored once, in a fraction of the memory; null stores complete observations."""
     learning_starts: NonNegativeInt = 1_000
-    """Environment steps with random actions and without updates (which wait for batch_size transitions, too)."""
+    """Environment steps with random actions before the first update (which also waits for batch_size transitions)."""
     batch_size: PositiveInt = 64
     """Transitions in each update, drawn uniformly with replacement."""
     train_freq: PositiveInt = 4
-    """Environment steps, summed over all environments, between two blocks of updates."""
+    """Environment steps between two blocks of updates, summed over all environments."""
     gradient_steps: PositiveInt = 1
-    """Updates in a block; gradient_steps / train_freq is the number of updates per environment step."""
+    """Updates in each block; gradient_steps / train_freq is the number of updates per environment step."""
     n_step: PositiveInt = 1
-    """Rewards that are summed before a target bootstraps."""
+    """Number of rewards that are summed before a target bootstraps."""
     gamma: float = Field(default=0.99, gt=0, le=1)
-    """Discount."""
+    """Discount factor."""
     learning_rate: float = Field(default=5e-4, gt=0)
-    """Adam's step size (at the start, where it is annealed)."""
+    """Adam's step size (its initial value, if the schedule is linear)."""
     learning_rate_schedule: Literal["constant", "linear"] = "constant"
     """`linear` decays to 0 over total_timesteps."""
 
     def updates_due(self, num_timesteps: int) -> int:
-        """Returns how many updates there are up to an environment step: of this alone, whatever num_envs is."""
+        """Returns the number of updates up to an environment step. It does not depend on num_envs."""
         start = max(self.learning_starts, self.batch_size)
         blocks = num_timesteps // self.train_freq - start // self.train_freq
         return self.gradient_steps * max(0, blocks)
 
     def combinations(self) -> Iterator[Combination]:
-        """Yields each combination of these settings that can't work."""
+        """Yields each invalid combination of these settings."""
         yield from super().combinations()
         size, num_envs = self.buffer_size, self.num_envs
         if self.batch_size > size:
@@ -53,13 +53,13 @@ class OffPolicyConfig(TrainConfig):
         if size % num_envs:
             yield Combination(
                 ("buffer_size", "num_envs"),
-                f"got {size}, expected a multiple of num_envs = {num_envs}: {-(-size // num_envs) * num_envs}, say",
+                f"got {size}, expected a multiple of num_envs = {num_envs}, such as {-(-size // num_envs) * num_envs}",
             )
         if self.n_step > size // num_envs:
             yield Combination(
                 ("n_step", "buffer_size", "num_envs"),
-                f"got {self.n_step}, expected at most buffer_size / num_envs = {size // num_envs}, the steps that are "
-                f"held of each environment",
+                f"got {self.n_step}, expected at most buffer_size / num_envs = {size // num_envs}, the number of "
+                f"steps that are stored for each environment",
             )
         if self.updates_due(-(-self.total_timesteps // num_envs) * num_envs) == 0:
             yield Combination(

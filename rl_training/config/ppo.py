@@ -1,4 +1,4 @@
-"""Settings of PPO."""
+"""The settings of PPO."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from rl_training.config.settings import Combination, NumEnvs, Settings, TrainCon
 
 
 class NetworkConfig(Settings):
-    """Shape of the policy and value networks."""
+    """Architecture of the policy and value networks."""
 
     hidden: tuple[PositiveInt, ...] = Field(default=(64, 64), strict=False)
     """Widths of the hidden layers of each MLP (after the convolutions, for images)."""
     activation: Literal["tanh", "relu"] = "tanh"
     """Activation of the hidden layers."""
     initial_log_std: float = 0.0
-    """Start of the state-independent log standard deviation of continuous actions."""
+    """Initial value of the state-independent log standard deviation of continuous actions."""
 
 
 class PPOConfig(TrainConfig):
-    """Proximal Policy Optimisation (Schulman et al. 2017), with the details of Huang et al. 2022."""
+    """Proximal Policy Optimization (Schulman et al. 2017), with the details of Huang et al. 2022."""
 
     algo: Literal["ppo"] = "ppo"
     """The algorithm."""
@@ -31,40 +31,40 @@ class PPOConfig(TrainConfig):
     rollout_steps: PositiveInt = 128
     """Steps that each environment takes between two updates (T)."""
     batch_size: PositiveInt = 64
-    """Transitions in a minibatch; at most num_envs * rollout_steps."""
+    """Transitions in each minibatch; at most num_envs * rollout_steps."""
     epochs: PositiveInt = 4
     """Passes over a rollout in each update."""
     learning_rate: float = Field(default=3e-4, gt=0)
-    """Adam's step size (at the start, where it is annealed)."""
+    """Adam's step size (its initial value, if the schedule is linear)."""
     learning_rate_schedule: Literal["constant", "linear"] = "constant"
     """`linear` decays to 0 over total_timesteps."""
     clip_range: float = Field(default=0.2, gt=0)
-    """Clip of the probability ratio (at the start, where it is annealed)."""
+    """Clip range of the probability ratio (its initial value, if the schedule is linear)."""
     clip_range_schedule: Literal["constant", "linear"] = "constant"
     """`linear` decays to 0 over total_timesteps."""
     value_clip: float | None = Field(default=None, gt=0)
-    """Clip of the value's change from the rollout's; null leaves values unclipped."""
+    """Clip range of the change in value since the rollout; null does not clip values."""
     gamma: float = Field(default=0.99, gt=0, le=1)
-    """Discount."""
+    """Discount factor."""
     gae_lambda: float = Field(default=0.95, ge=0, le=1)
-    """Lambda of generalised advantage estimation."""
+    """Lambda of generalized advantage estimation."""
     entropy_coef: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus."""
     value_coef: float = Field(default=0.5, ge=0)
-    """Weight of the value loss, which is the plain mean squared error (no factor of one half)."""
+    """Weight of the value loss, which is the plain mean squared error (without a factor of one half)."""
     max_grad_norm: float = Field(default=0.5, gt=0)
-    """Bound on the norm of the gradient over all parameters jointly."""
+    """Largest norm of the gradient over all parameters; a larger gradient is scaled down."""
     normalize_advantage: bool = True
-    """Normalise advantages in each minibatch."""
+    """Normalize the advantages in each minibatch."""
     target_kl: float | None = Field(default=None, gt=0)
-    """An update stops when a minibatch's approximate KL passes 1.5 times this."""
+    """Stop an update when a minibatch's approximate KL divergence exceeds 1.5 times this value; null never stops."""
     adam_epsilon: float = Field(default=1e-5, gt=0)
     """Adam's epsilon."""
     network: NetworkConfig = NetworkConfig()
-    """Policy and value networks."""
+    """The policy and value networks."""
 
     def combinations(self) -> Iterator[Combination]:
-        """Yields each combination of these settings that can't work."""
+        """Yields each invalid combination of these settings."""
         yield from super().combinations()
         rollout = self.num_envs * self.rollout_steps
         if self.batch_size > rollout:
@@ -76,5 +76,5 @@ class PPOConfig(TrainConfig):
         if self.normalize_advantage and self.batch_size == 1:
             yield Combination(
                 ("batch_size", "normalize_advantage"),
-                "got 1, expected at least 2, since normalize_advantage divides by the deviation within a minibatch",
+                "got 1, expected at least 2, because normalize_advantage divides by a minibatch's standard deviation",
             )

@@ -1,6 +1,6 @@
-"""The tables of docs/configuration.md and docs/resume.md, written from the settings classes and the rules of resuming.
+"""Writes the tables of docs/configuration.md and docs/resume.md from the settings classes and the resume rules.
 
-`python -m rl_training.config.reference docs/configuration.md` brings that page up to date.
+`python -m rl_training.config.reference docs/configuration.md` updates that page.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from rl_training.config.document import EXPECTED
 from rl_training.config.dqn import DQNConfig
 from rl_training.config.off_policy import OffPolicyConfig
 from rl_training.config.ppo import PPOConfig
-from rl_training.config.reading import scalars
-from rl_training.config.resume_rules import ALIKE, FIXED_IN_FINE_TUNING, REASONS, RULES, Rule
+from rl_training.config.resume_rules import FIXED_IN_FINE_TUNING, INTERCHANGEABLE, REASONS, RULES, Rule
 from rl_training.config.sac import SACConfig
 from rl_training.config.settings import TrainConfig
-from rl_training.config.suggestions import section_type
+from rl_training.config.suggestions import get_section_type
 
 _TYPES: dict[str, tuple[type[TrainConfig], type[TrainConfig] | None]] = {
     "TrainConfig": (TrainConfig, None),
@@ -31,65 +31,65 @@ _TYPES: dict[str, tuple[type[TrainConfig], type[TrainConfig] | None]] = {
     "DQNConfig": (DQNConfig, OffPolicyConfig),
     "SACConfig": (SACConfig, OffPolicyConfig),
 }
-"""Each settings class that has a block, and the class whose fields its own block leaves out."""
+"""Each settings class that has a block, and the class whose fields the block leaves out."""
 
 _BLOCK = re.compile(r"(<!-- fields of (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _RULES = re.compile(r"(<!-- rules of resuming -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def updated(page: str) -> str:
-    """Returns the page with each block written anew.
+def update_page(page: str) -> str:
+    """Returns the page with each block updated.
 
     A block begins with `<!-- fields of TYPE -->` or `<!-- rules of resuming -->`, and ends with `<!-- end -->`.
     """
-    page = _BLOCK.sub(lambda match: f"{match[1]}\n{field_tables(*_TYPES[match['name']])}\n{match[3]}", page)
-    return _RULES.sub(lambda match: f"{match[1]}\n{rules_table()}\n{match[2]}", page)
+    page = _BLOCK.sub(lambda match: f"{match[1]}\n{format_field_tables(*_TYPES[match['name']])}\n{match[3]}", page)
+    return _RULES.sub(lambda match: f"{match[1]}\n{format_rules_table()}\n{match[2]}", page)
 
 
-def rules_table() -> str:
-    """Returns a Markdown table of which settings may change on resume, a row a rule."""
+def format_rules_table() -> str:
+    """Returns a Markdown table of the settings that may change on resume, one row per rule."""
     rows = ["| setting | `resume` | `resume --fine-tune` | |", "|---|---|---|---|"]
     for rule in (Rule.MAY_CHANGE, Rule.INEXACT, Rule.MAY_GROW):
         names = ", ".join(f"`{name}`" for name, its_rule in RULES.items() if its_rule is rule)
         rows.append(f"| {names} | {rule.value} | {Rule.MAY_CHANGE.value} | {REASONS[rule]} |")
-    alike = ", ".join(f"`{kind}`" for kind in ALIKE)
+    kinds = ", ".join(f"`{kind}`" for kind in INTERCHANGEABLE)
     fixed = ", ".join(f"`{name}`" for name in FIXED_IN_FINE_TUNING)
     rows += [
-        f"| `vectorization` among {alike} | {Rule.MAY_CHANGE.value} | {Rule.MAY_CHANGE.value} | "
-        "their environments come out the same |",
-        f"| {fixed} | {Rule.MUST_EQUAL.value} | {Rule.MUST_EQUAL.value} | says what the weights are weights of |",
+        f"| `vectorization` among {kinds} | {Rule.MAY_CHANGE.value} | {Rule.MAY_CHANGE.value} | "
+        "they step environments with identical results |",
+        f"| {fixed} | {Rule.MUST_EQUAL.value} | {Rule.MUST_EQUAL.value} | defines what the weights mean |",
         f"| all others, and the environment's observation and action space | {Rule.MUST_EQUAL.value} | "
         f"{Rule.MAY_CHANGE.value} | {REASONS[Rule.MUST_EQUAL]} |",
     ]
     return "\n".join([*rows, ""])
 
 
-def field_tables(model: type[BaseModel], beside: type[BaseModel] | None = None) -> str:
-    """Returns Markdown tables of the fields of `model`, a table a section.
+def format_field_tables(model: type[BaseModel], beside: type[BaseModel] | None = None) -> str:
+    """Returns Markdown tables of the fields of `model`, one table per section.
 
     Args:
         model: A settings class.
-        beside: Fields that this class has with the same default are left out.
+        beside: A class whose fields are left out if their defaults are the same.
     """
-    return "\n".join(_lines(model, beside, ""))
+    return "\n".join(_iterate_lines(model, beside, ""))
 
 
-def _lines(model: type[BaseModel], beside: type[BaseModel] | None, prefix: str) -> Iterator[str]:
-    fields = {key: field for key, field in model.model_fields.items() if not _same(key, field, beside)}
-    sections = {key: section_type(model, key) for key in fields if not _is_list(fields[key].annotation)}
-    yield from ("| key | what | default | meaning |", "|---|---|---|---|")
+def _iterate_lines(model: type[BaseModel], beside: type[BaseModel] | None, prefix: str) -> Iterator[str]:
+    fields = {key: field for key, field in model.model_fields.items() if not _is_same(key, field, beside)}
+    sections = {key: get_section_type(model, key) for key in fields if not _is_list(fields[key].annotation)}
+    yield from ("| key | type | default | meaning |", "|---|---|---|---|")
     for key, field in fields.items():
         if sections.get(key) is None:
-            what, meaning = describe(field.annotation, field.metadata), " ".join((field.description or "").split())
-            yield f"| `{prefix}{key}` | {what} | {_default(field)} | {meaning} |"
+            kind, meaning = describe_type(field.annotation, field.metadata), " ".join((field.description or "").split())
+            yield f"| `{prefix}{key}` | {kind} | {_format_default(field)} | {meaning} |"
     yield ""
     for key, section in sections.items():
         if section is not None:
             yield from (f"**`{prefix}{key}`**: {fields[key].description}", "")
-            yield from _lines(section, None, f"{prefix}{key}.")
+            yield from _iterate_lines(section, None, f"{prefix}{key}.")
 
 
-def _same(key: str, field: FieldInfo, beside: type[BaseModel] | None) -> bool:
+def _is_same(key: str, field: FieldInfo, beside: type[BaseModel] | None) -> bool:
     return beside is not None and key in beside.model_fields and beside.model_fields[key].default == field.default
 
 
@@ -97,26 +97,26 @@ def _is_list(annotation: Any) -> bool:
     return get_origin(annotation) in (list, tuple)
 
 
-def describe(annotation: Any, constraints: list[Any] | None = None) -> str:
-    """Returns a field's type and range in words."""
+def describe_type(annotation: Any, constraints: list[Any] | None = None) -> str:
+    """Describes a field's type and range in words."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return describe(arguments[0], list(arguments[1:]))
+        return describe_type(arguments[0], list(arguments[1:]))
     if origin in (Union, UnionType):
-        words = " or ".join(describe(kind) for kind in arguments if kind is not NoneType)
-        return words + _bounds(constraints) + (", or null" if NoneType in arguments else "")
+        words = " or ".join(describe_type(kind) for kind in arguments if kind is not NoneType)
+        return words + _describe_bounds(constraints) + (", or null" if NoneType in arguments else "")
     if origin is Literal:
         return " or ".join(f"`{option}`" for option in arguments)
     if origin in (list, tuple):
-        return f"a list: {describe(arguments[0])} each"
+        return f"a list: {describe_type(arguments[0])} each"
     if origin is dict:
         return "a mapping"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "a mapping of " + ", ".join(f"`{key}`" for key in annotation.model_fields)
-    return scalars.EXPECTED[annotation] + _bounds(constraints)
+    return EXPECTED[annotation] + _describe_bounds(constraints)
 
 
-def _bounds(constraints: list[Any] | None) -> str:
+def _describe_bounds(constraints: list[Any] | None) -> str:
     signs = {"gt": "above", "ge": "from", "lt": "below", "le": "to"}
     words = [
         f"{word} {getattr(constraint, sign):g}"
@@ -127,7 +127,7 @@ def _bounds(constraints: list[Any] | None) -> str:
     return " " + " ".join(words) if words else ""
 
 
-def _default(field: FieldInfo) -> str:
+def _format_default(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)
@@ -139,9 +139,9 @@ def _default(field: FieldInfo) -> str:
 
 
 def main(page: str) -> None:
-    """Brings the page at the path `page` up to date."""
+    """Updates the page at the path `page`."""
     path = Path(page)
-    path.write_text(updated(path.read_text(encoding="utf-8")), encoding="utf-8")
+    path.write_text(update_page(path.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What may differ between a checkpoint's settings and those that go on from it: one rule a field, in one table.
+"""Which settings may differ between a checkpoint and the run that resumes from it: one rule per field, in one table.
 
-A field without a rule must be equal: whatever an algorithm adds is part of the run, unless it is named here.
+A field without a rule must be equal, so whatever an algorithm adds is part of the run unless it is listed here.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ class Rule(StrEnum):
 
 
 REASONS: Mapping[Rule, str] = {
-    Rule.MAY_CHANGE: "has no effect on what is learnt",
+    Rule.MAY_CHANGE: "has no effect on what is learned",
     Rule.INEXACT: "sums differ between devices and between thread counts",
     Rule.MAY_GROW: "schedules are computed over the larger total",
-    Rule.MUST_EQUAL: "is part of what is learnt",
+    Rule.MUST_EQUAL: "affects what is learned",
 }
+"""Why each rule applies, for the documentation."""
 
 RULES: Mapping[str, Rule] = {
     "run_dir": Rule.MAY_CHANGE,
@@ -46,21 +47,21 @@ RULES: Mapping[str, Rule] = {
     "threads": Rule.INEXACT,
     "total_timesteps": Rule.MAY_GROW,
 }
-"""By top-level field."""
+"""The rule of each top-level field."""
 
-ALIKE = ("sync", "async", "split")
-"""Kinds of `vectorization` whose environments come out the same, to the last bit: one may take another's place."""
+INTERCHANGEABLE = ("sync", "async", "split")
+"""Kinds of `vectorization` that step environments with identical results, so each may replace another."""
 
 FIXED_IN_FINE_TUNING = ("algo", "network", "dueling", "normalization.observation")
-"""What fine-tuning may not change, by dotted path: it says what the weights are weights of. All else may change."""
+"""Dotted paths of the settings that fine-tuning may not change, because they define what the weights mean."""
 
 
-def rule_of(key: str, *, fine_tuning: bool = False) -> Rule:
+def get_rule(key: str, *, fine_tuning: bool = False) -> Rule:
     """Returns the rule for a setting.
 
     Args:
-        key: Its dotted path.
-        fine_tuning: Whether the weights alone are carried over.
+        key: The dotted path of the setting.
+        fine_tuning: Whether only the weights are kept.
     """
     if fine_tuning:
         fixed = any(key == path or key.startswith(f"{path}.") for path in FIXED_IN_FINE_TUNING)
@@ -70,58 +71,59 @@ def rule_of(key: str, *, fine_tuning: bool = False) -> Rule:
 
 @dataclass(frozen=True)
 class Difference:
-    """A setting, or a space of the environment, that differs between a checkpoint and the run that goes on from it."""
+    """A setting, or a space of the environment, that differs between a checkpoint and the run that resumes from it."""
 
     key: str
-    """Dotted path of the setting; `observation_space` or `action_space`."""
+    """Dotted path of the setting, or `observation_space` or `action_space`."""
     before: Any
     after: Any
     rule: Rule
 
     def __str__(self) -> str:
         text = f"{self.key}: {self.before!r} -> {self.after!r} ({self.rule.value})"
-        return " ".join(text.split())  # arrays, such as the bounds of a space, come in columns
+        return " ".join(text.split())  # arrays, such as the bounds of a space, are printed in columns
 
 
-def differences(before: TrainConfig, after: TrainConfig, *, fine_tuning: bool = False) -> list[Difference]:
-    """Returns every setting that differs, by dotted path. Secrets are not compared: a checkpoint holds none."""
-    old, new = (dict(_leaves(redact(config.model_dump(mode="json"), references=True))) for config in (before, after))
+def find_differences(before: TrainConfig, after: TrainConfig, *, fine_tuning: bool = False) -> list[Difference]:
+    """Returns every setting that differs, by dotted path. Secrets are not compared: a checkpoint contains none."""
+    old, new = (dict(_flatten(redact(config.model_dump(mode="json"), references=True))) for config in (before, after))
     return [
-        difference(key, old.get(key), new.get(key), fine_tuning=fine_tuning)
+        make_difference(key, old.get(key), new.get(key), fine_tuning=fine_tuning)
         for key in sorted({*old, *new})
         if old.get(key) != new.get(key)
     ]
 
 
-def difference(key: str, before: Any, after: Any, *, fine_tuning: bool = False) -> Difference:
-    """Returns a setting that differs, by its dotted path, with its rule."""
-    rule = rule_of(key, fine_tuning=fine_tuning)
-    if key == "vectorization" and before in ALIKE and after in ALIKE:
+def make_difference(key: str, before: Any, after: Any, *, fine_tuning: bool = False) -> Difference:
+    """Returns the difference of the setting at a dotted path, with its rule."""
+    rule = get_rule(key, fine_tuning=fine_tuning)
+    if key == "vectorization" and before in INTERCHANGEABLE and after in INTERCHANGEABLE:
         rule = Rule.MAY_CHANGE
     return Difference(key, before, after, rule)
 
 
 def check_differences(found: list[Difference]) -> None:
-    """Refuses what may not differ.
+    """Refuses differences that the rules do not allow.
 
     Raises:
-        CheckpointError: Names each such difference with both values, and offers fine-tuning where that would do.
+        CheckpointError: The message lists each such difference with both values, and suggests fine-tuning if that
+            would allow them.
     """
     wrong = [d for d in found if d.rule is Rule.MUST_EQUAL or (d.rule is Rule.MAY_GROW and d.after < d.before)]
     if wrong:
-        fixed = any(rule_of(d.key, fine_tuning=True) is Rule.MUST_EQUAL for d in found)
-        instead = "start a new run" if fixed else "begin a new run with the checkpoint's weights alone by --fine-tune"
+        fixed = any(get_rule(d.key, fine_tuning=True) is Rule.MUST_EQUAL for d in found)
+        advice = "start a new run" if fixed else "start a new run from the checkpoint's weights with --fine-tune"
         raise CheckpointError(
-            "these differ from the checkpoint's and may not: "
+            "these differ from the checkpoint and may not change: "
             + "; ".join(map(str, wrong))
-            + f"; leave them as they were, or {instead}"
+            + f"; keep the checkpoint's values, or {advice}"
         )
 
 
-def _leaves(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, item in value.items():
         path = f"{prefix}{key}"
         if isinstance(item, Mapping) and item:
-            yield from _leaves(item, f"{path}.")
+            yield from _flatten(item, f"{path}.")
         else:
             yield path, item

@@ -1,4 +1,4 @@
-"""Settings of SAC."""
+"""The settings of SAC."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rl_training.config.settings import Settings
 
 
 class SACNetworkConfig(Settings):
-    """Shape of the policy and of each critic."""
+    """Architecture of the policy and of each critic."""
 
     hidden: tuple[PositiveInt, ...] = Field(default=(256, 256), strict=False)
     """Widths of the hidden layers of each network (after the convolutions, for images)."""
@@ -20,28 +20,28 @@ class SACNetworkConfig(Settings):
 
 
 class SACConfig(OffPolicyConfig):
-    """Soft actor-critic with a learned temperature (Haarnoja et al. 2018, "Algorithms and Applications")."""
+    """Soft Actor-Critic with a learned temperature (Haarnoja et al. 2018, "Algorithms and Applications")."""
 
     algo: Literal["sac"] = "sac"
     """The algorithm."""
     batch_size: PositiveInt = 256
     """Transitions in each update, drawn uniformly with replacement."""
     train_freq: PositiveInt = 1
-    """Environment steps, summed over all environments, between two blocks of updates."""
+    """Environment steps between two blocks of updates, summed over all environments."""
     warmup_hold: PositiveInt = 1
-    """Steps for which an environment repeats each random action of the warm-up; more than 1 gets farther away."""
+    """Steps for which an environment repeats each random action of the warm-up; a larger number explores farther."""
     learning_rate: float = Field(default=3e-4, gt=0)
-    """Adam's step size of policy, critics and temperature (at the start, where it is annealed)."""
+    """Adam's step size for policy, critics and temperature (its initial value, if the schedule is linear)."""
     tau: float = Field(default=0.005, gt=0, le=1)
-    """Share of the critics that the target critics take over after each update."""
+    """Weight of the critics in the moving average that updates the target critics after each update."""
     entropy_coef: float | Literal["auto"] = "auto"
-    """Weight of the entropy (alpha, the temperature): `auto` learns it, a number from 0 fixes it."""
+    """Weight of the entropy (alpha, the temperature): `auto` learns it, and a number from 0 on fixes it."""
     initial_entropy_coef: float = Field(default=1.0, gt=0)
-    """Where a learned entropy weight starts."""
+    """Initial value of a learned entropy weight."""
     target_entropy: float | Literal["auto"] = "auto"
-    """Entropy that a learned weight aims for, of actions in [-1, 1]; `auto` is minus the number of their dimensions."""
+    """Target of a learned entropy weight, for actions in [-1, 1]; `auto` is minus the number of action dimensions."""
     network: SACNetworkConfig = SACNetworkConfig()
-    """Policy and critics."""
+    """The policy and the critics."""
 
     @field_validator("entropy_coef")
     @classmethod

@@ -1,4 +1,4 @@
-"""What an unknown key was probably meant to be: a typo, another level's key, or another tool's name for ours."""
+"""Suggests the key that an unknown key was meant to be: a misspelling, a key of another level or of another tool."""
 
 from __future__ import annotations
 
@@ -46,86 +46,88 @@ SYNONYMS: Mapping[str, str] = {
     "name": "run_name",
     "output_dir": "run_dir",
 }
-"""Names that other tools use, and ours for the same."""
+"""Names that other tools use, and our names for the same settings."""
 
 MOST_LISTED = 10
-"""A level with more keys than this is not listed in a message."""
+"""A message lists the keys of a level only if there are at most this many."""
 
 
-def suggestion(
+def suggest_key(
     key: str, path: tuple[str | int, ...], model: type[BaseModel], root: type[BaseModel]
 ) -> tuple[str, type[BaseModel] | None]:
-    """Says what the unknown `key` was probably meant to be.
+    """Suggests what the unknown `key` was meant to be.
 
     Args:
-        key: The key as written.
-        path: The level at which it stands.
+        key: The key as it was written.
+        path: The path of its level.
         model: The settings of that level.
         root: The settings of the top level.
 
     Returns:
-        A few words of advice, and the settings type of the section that was meant, where it was one.
+        A few words of advice, and the settings class of the suggested section, or None for any other suggestion.
     """
-    here, everywhere = list(model.model_fields), dict(_keys(root))
+    here, everywhere = list(model.model_fields), dict(_iterate_keys(root))
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key).lower().replace("-", "_").replace(" ", "_")
     if name in here:
-        return f"did you mean {name}?", section_type(model, name)
+        return f"did you mean {name}?", get_section_type(model, name)
     joined = {dotted.replace(".", "_"): dotted for dotted in everywhere if "." in dotted}
     if "." in name and name in everywhere:
         level, _, leaf = name.rpartition(".")
         return f"write {leaf} under {level}, not with a dot", None
     target = SYNONYMS.get(name) or joined.get(name) or joined.get(name.replace("eval_", "evaluation_"))
     if target is not None and target in everywhere:
-        return _at_level(target, path), everywhere[target]
+        return _suggest_at_level(target, path), everywhere[target]
     levels = [dotted.rpartition(".")[0] for dotted in everywhere if dotted.split(".")[-1] == name]
     if levels:
-        return f"it belongs {_levels(levels)}", None
-    close = nearest_word(name, here)
+        return f"it belongs {_describe_levels(levels)}", None
+    close = find_similar_word(name, here)
     if close:
-        return f"did you mean {close}?", section_type(model, close)
-    close = nearest_word(name, [*(key for key, ours in SYNONYMS.items() if ours in everywhere), *joined, *everywhere])
+        return f"did you mean {close}?", get_section_type(model, close)
+    close = find_similar_word(
+        name, [*(key for key, ours in SYNONYMS.items() if ours in everywhere), *joined, *everywhere]
+    )
     if close:
         target = SYNONYMS.get(close) or joined.get(close, close)
-        return _at_level(target, path), everywhere[target]
+        return _suggest_at_level(target, path), everywhere[target]
     if len(here) > MOST_LISTED:
-        return f"no setting{_of_algorithm(root)} has a name like it (docs/configuration.md lists them all)", None
-    return f"known here: {', '.join(here)}", None
+        return f"no setting{_name_algorithm(root)} has a similar name; see docs/configuration.md", None
+    return f"known keys: {', '.join(here)}", None
 
 
-def nearest_word(word: str, words: Iterable[str]) -> str | None:
-    """Returns the word nearest to `word`, or None where none is near."""
+def find_similar_word(word: str, words: Iterable[str]) -> str | None:
+    """Returns the most similar of `words`, or None if none is similar."""
     return next(iter(get_close_matches(word, list(words), n=1, cutoff=0.7)), None)
 
 
-def section_type(model: type[BaseModel], key: str) -> type[BaseModel] | None:
-    """Returns the settings type of the section `key` of `model`, or None where it is a plain value."""
+def get_section_type(model: type[BaseModel], key: str) -> type[BaseModel] | None:
+    """Returns the settings class of the section `key` of `model`, or None if `key` is a plain value."""
     annotation: Any = model.model_fields[key].annotation
     kinds = (annotation, *get_args(annotation))
     return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
 
 
-def _keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel] | None]]:
-    """Yields every key by its dotted path, the upper levels first, with its settings type where it is a section."""
-    sections = {key: section_type(model, key) for key in model.model_fields}
+def _iterate_keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, type[BaseModel] | None]]:
+    """Yields the dotted path of every key, upper levels first, with the settings class of each section (or None)."""
+    sections = {key: get_section_type(model, key) for key in model.model_fields}
     yield from ((prefix + key, section) for key, section in sections.items())
     for key, section in sections.items():
         if section is not None and not get_args(model.model_fields[key].annotation):
-            yield from _keys(section, f"{prefix}{key}.")
+            yield from _iterate_keys(section, f"{prefix}{key}.")
 
 
-def _of_algorithm(root: type[BaseModel]) -> str:
-    """Names the algorithm: the key may well be another one's."""
+def _name_algorithm(root: type[BaseModel]) -> str:
+    """Returns " of ppo" for PPO's settings: the key may belong to another algorithm."""
     field = root.model_fields.get("algo")
     return f" of {field.default}" if field is not None and isinstance(field.default, str) else ""
 
 
-def _at_level(target: str, path: tuple[str | int, ...]) -> str:
+def _suggest_at_level(target: str, path: tuple[str | int, ...]) -> str:
     level, _, leaf = target.rpartition(".")
     if level == ".".join(map(str, path)):
         return f"did you mean {leaf}?"
-    return f"did you mean {leaf} {_levels([level])}?"
+    return f"did you mean {leaf} {_describe_levels([level])}?"
 
 
-def _levels(levels: list[str]) -> str:
+def _describe_levels(levels: list[str]) -> str:
     named = ["at the top level" if not level else f"in {level}" for level in levels]
-    return named[0] if len(named) == 1 else f"{named[0]} (there is one {' and '.join(named[1:])} too)"
+    return " or ".join(named)

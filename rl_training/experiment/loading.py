@@ -7,16 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_training.config.document import MapNode, Place, Scalar, from_python, words_as_mapping
-from rl_training.config.named_modules import require_word, without_modules
-from rl_training.config.reading.checking import check, examine, refusal
-from rl_training.config.reading.overrides import Overrides, merge, read_overrides
-from rl_training.config.reading.typed_reader import Fault, TypedReader
-from rl_training.config.reading.yaml_text import decode, from_json, read_text
-from rl_training.config.resume_rules import check_differences, difference, differences
+from rl_training.config.checking import Fault, TypedReader, build_settings, check_settings, to_config_error
+from rl_training.config.document import MapNode, Place, Scalar, convert_word_list, read_mapping
+from rl_training.config.named_modules import remove_modules, require_permission
+from rl_training.config.parsing import Overrides, decode, expand_json, merge, read_overrides, read_yaml
+from rl_training.config.resume_rules import check_differences, find_differences, make_difference
 from rl_training.config.settings import TrainConfig
 from rl_training.config.shipped_configs import find_config
-from rl_training.config.suggestions import nearest_word
+from rl_training.config.suggestions import find_similar_word
 from rl_training.errors import ConfigError
 from rl_training.experiment.registry import get_algorithm, list_algorithms
 from rl_training.run_layout import CONFIG
@@ -48,12 +46,12 @@ def load_config(path: str | Path, overrides: Overrides = ()) -> TrainConfig:
 
 def config_from_text(text: str, overrides: Overrides = (), *, source: str) -> TrainConfig:
     """Returns the settings in YAML text, as `load_config` does; `source` names it in messages."""
-    return _config(read_text(text, source), overrides)
+    return _config(read_yaml(text, source), overrides)
 
 
 def config_from_mapping(data: Mapping[str, Any], overrides: Overrides = (), *, source: str = "config") -> TrainConfig:
     """Returns the settings in a mapping (of a flow's parameters, say), as `load_config` does."""
-    document = from_python(data, source)
+    document = read_mapping(data, source)
     if not document.entries:
         raise ConfigError(f"{source}: empty config; expected at least algo, env_id and total_timesteps")
     return _config(document, overrides)
@@ -76,13 +74,13 @@ def config_of_checkpoint(
     """
     source, over = str(checkpoint.path / CONFIG), read_overrides(overrides)
     config = config_from_text(checkpoint.config_text(), over, source=source)
-    require_word(config, checkpoint.path, source=source, typed=over, allow_modules=allow_modules)
+    require_permission(config, checkpoint.path, source=source, overrides=over, allow_modules=allow_modules)
     return config
 
 
 def recorded_settings(checkpoint: Checkpoint) -> TrainConfig:
     """Returns the settings that a checkpoint was written with, for reading alone: they name no modules."""
-    return without_modules(config_from_text(checkpoint.config_text(), source=str(checkpoint.path / CONFIG)))
+    return remove_modules(config_from_text(checkpoint.config_text(), source=str(checkpoint.path / CONFIG)))
 
 
 def config_to_resume(
@@ -108,17 +106,17 @@ def config_to_resume(
     """
     config = _config_to_resume(checkpoint, overrides, fine_tune)
     source, typed = str(checkpoint.path / CONFIG), read_overrides(overrides)
-    require_word(config, checkpoint.path, source=source, typed=typed, allow_modules=allow_modules)
+    require_permission(config, checkpoint.path, source=source, overrides=typed, allow_modules=allow_modules)
     return config
 
 
 def _config_to_resume(checkpoint: Checkpoint, overrides: Overrides, fine_tune: bool) -> TrainConfig:
-    document = read_text(checkpoint.config_text(), str(checkpoint.path / CONFIG))
-    over = words_as_mapping(read_overrides(overrides), "tags")
+    document = read_yaml(checkpoint.config_text(), str(checkpoint.path / CONFIG))
+    over = convert_word_list(read_overrides(overrides), "tags")
     before = _config(document, ())
     algo, env_id = over.entries.get("algo"), over.entries.get("env_id")
     if isinstance(algo, Scalar) and algo.value != before.algo:  # the other settings are of another kind then
-        check_differences([difference("algo", before.algo, algo.value)])
+        check_differences([make_difference("algo", before.algo, algo.value)])
     if fine_tune and isinstance(env_id, Scalar) and env_id.value != before.env_id:
         document = _without_its_task(document)
     try:
@@ -126,12 +124,12 @@ def _config_to_resume(checkpoint: Checkpoint, overrides: Overrides, fine_tune: b
     except ConfigError:
         # A combination that can't work is beside the point where one of its settings may not change anyhow.
         reader = TypedReader(type(before))
-        old, new = (reader.section(read, type(before), ()) for read in (document, merge(document, over)))
+        old, new = (reader.read_section(read, type(before), ()) for read in (document, merge(document, over)))
         if not reader.faults:
             changed = [key for key in over.entries if new[key] != old[key]]
-            check_differences([difference(key, old[key], new[key], fine_tuning=fine_tune) for key in changed])
+            check_differences([make_difference(key, old[key], new[key], fine_tuning=fine_tune) for key in changed])
         raise
-    check_differences(differences(before, after, fine_tuning=fine_tune))
+    check_differences(find_differences(before, after, fine_tuning=fine_tune))
     return after
 
 
@@ -146,16 +144,16 @@ def _without_its_task(document: MapNode) -> MapNode:
 
 
 def _config(document: MapNode, overrides: Overrides) -> TrainConfig:
-    over = words_as_mapping(read_overrides(overrides), "tags")
-    document = merge(words_as_mapping(document, "tags"), over)
+    over = convert_word_list(read_overrides(overrides), "tags")
+    document = merge(convert_word_list(document, "tags"), over)
     name, fault = _algorithm(document)
     if fault is not None:
-        raise refusal([fault, *_common_faults(document)])
-    return check(document, get_algorithm(name).config_type)
+        raise to_config_error([fault, *_common_faults(document)])
+    return build_settings(document, get_algorithm(name).config_type)
 
 
 def _document_in_json(text: str) -> MapNode:
-    document = from_json(Scalar(text, "python", Place("config")))
+    document = expand_json(Scalar(text, "python", Place("config")))
     if not isinstance(document, MapNode):
         raise ConfigError("config: got text that begins with { and is no JSON; expected a mapping, a file or a name")
     return document
@@ -169,9 +167,9 @@ def _algorithm(document: MapNode) -> tuple[str, Fault | None]:
     if node is None:
         return "", Fault(document.place, ("algo",), f"is required and missing; {expected}")
     reader = TypedReader(TrainConfig)
-    name = reader.value(node, str, ("algo",))
+    name = reader.read(node, str, ("algo",))
     if not reader.faults and name not in known:
-        close = nearest_word(name, known)
+        close = find_similar_word(name, known)
         reader.refuse(node, ("algo",), expected + (f" (did you mean {close}?)" if close else ""))
     return name, next(iter(reader.faults), None)
 
@@ -180,4 +178,4 @@ def _common_faults(document: MapNode) -> list[Fault]:
     """Returns the faults in what all algorithms share; the other keys can't be judged without an algorithm."""
     common = {key: node for key, node in document.entries.items() if key in TrainConfig.model_fields}
     common["algo"] = Scalar("unknown", "plain", document.place)
-    return examine(replace(document, entries=common), TrainConfig)[1]
+    return check_settings(replace(document, entries=common), TrainConfig)[1]

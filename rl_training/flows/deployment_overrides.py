@@ -9,7 +9,7 @@ from typing import Any
 
 from prefect.runtime import deployment
 
-from rl_training.config.reading.overrides import Overrides, laid_over
+from rl_training.config.parsing import Overrides, merge_overrides
 
 
 def over_stored(overrides: Overrides | None) -> Overrides:
@@ -22,7 +22,7 @@ def over_stored(overrides: Overrides | None) -> Overrides:
         ConfigError: One can't be read, or a key is given twice.
     """
     stored = _stored().get("overrides")
-    return laid_over(stored, overrides or {}) if stored else overrides or {}
+    return merge_overrides(stored, overrides or {}) if stored else overrides or {}
 
 
 def _stored() -> dict[str, Any]:

@@ -89,12 +89,12 @@ def _start(settings: TrainConfig, source: str | None) -> MakeTrainer:
     """Returns what makes the trainer of the first attempt, and fetches the champion's weights for it."""
 
     def make(callbacks: Sequence[Callback], stop: StopFlag) -> Trainer:
-        from rl_training.config.named_modules import note_modules
+        from rl_training.config.named_modules import record_modules
         from rl_training.experiment.registry import get_algorithm
         from rl_training.runtime.checkpoint import open_checkpoint
         from rl_training.runtime.fine_tuning import WeightsOf
 
-        note_modules(settings)  # which are the deployment's own, whoever trained the champion
+        record_modules(settings)  # which are the deployment's own, whoever trained the champion
         resume_from = None
         if source is not None:
             resume_from = WeightsOf(open_checkpoint(fetch(source, fine_tune=True), policy_only=True))

@@ -18,7 +18,7 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 from prefect.tasks import Task
 
-from rl_training.config.reading.overrides import Overrides
+from rl_training.config.parsing import Overrides
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import (
     CheckpointNotWritten,

@@ -6,7 +6,7 @@ from typing import Any
 
 from prefect import flow
 
-from rl_training.config.reading.overrides import Overrides
+from rl_training.config.parsing import Overrides
 from rl_training.config.settings import TrainConfig
 from rl_training.flows.deployment_overrides import over_stored
 from rl_training.flows.flow_process import flow_process

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rl_training.config.checking import require_sections
 from rl_training.config.document import MapNode
-from rl_training.config.reading.checking import require_sections
-from rl_training.config.reading.overrides import Overrides, read_overrides
-from rl_training.config.reading.yaml_text import from_json
+from rl_training.config.parsing import Overrides, expand_json, read_overrides
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import UserError
 from rl_training.experiment.loading import config_of_checkpoint
@@ -145,7 +144,7 @@ def _settings(
     config = config_of_checkpoint(checkpoint, overrides, allow_modules=allow_modules)
     over = read_overrides(overrides)
     require_sections(over, CHANGEABLE, "a promotion")
-    rules = from_json(over.entries["promotion"]) if "promotion" in over.entries else None
+    rules = expand_json(over.entries["promotion"]) if "promotion" in over.entries else None
     if model is None or (isinstance(rules, MapNode) and "model" in rules.entries):
         return config
     return config.model_copy(update={"promotion": config.promotion.model_copy(update={"model": model})})

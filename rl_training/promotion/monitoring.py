@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_training.config.reading.checking import require_sections
-from rl_training.config.reading.overrides import Overrides, read_overrides
+from rl_training.config.checking import require_sections
+from rl_training.config.parsing import Overrides, read_overrides
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import NoChampion, UserError
 from rl_training.experiment.loading import config_from_mapping, config_of_checkpoint, recorded_settings

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from rl_training.config.reading.checking import check
-from rl_training.config.reading.yaml_text import read_text
+from rl_training.config.checking import build_settings
+from rl_training.config.parsing import read_yaml
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.space_json import space_from_json, space_to_json
@@ -211,7 +211,7 @@ def load_network_policy(
     Raises:
         CheckpointError: The checkpoint is damaged or another algorithm's.
     """
-    config = check(read_text(checkpoint.config_text(), str(checkpoint.path)), config_type)
+    config = build_settings(read_yaml(checkpoint.config_text(), str(checkpoint.path)), config_type)
     state = load_policy_state(checkpoint)
     if state.keys() != POLICY_PARTS:
         raise CheckpointError(f"a policy has the parts {', '.join(sorted(POLICY_PARTS))}; got {one_line(list(state))}")

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from rl_training.config.reading.yaml_text import config_hash, dump_config
+from rl_training.config.serialization import config_hash, dump_config
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import ConfigError, UserError
 from rl_training.run_layout import CHECKPOINTS, CONFIG, METADATA

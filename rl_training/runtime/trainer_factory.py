@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rl_training.config.named_modules import note_modules
-from rl_training.config.reading.checking import check
-from rl_training.config.reading.yaml_text import read_text
-from rl_training.config.resume_rules import Difference, check_differences, difference, differences
+from rl_training.config.checking import build_settings
+from rl_training.config.named_modules import record_modules
+from rl_training.config.parsing import read_yaml
+from rl_training.config.resume_rules import Difference, check_differences, find_differences, make_difference
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.space_json import space_from_json, space_to_json
 from rl_training.errors import CheckpointError, UserError, one_line
@@ -82,7 +82,7 @@ def make_trainer(
     """
     if resume_from is None:
         run = create_training_run(config)
-        note_modules(config)
+        record_modules(config)
         return _made(trainer_type, config, run, callbacks, stop)
     if isinstance(resume_from, WeightsOf):
         return _fine_tuned(trainer_type, config, resume_from.checkpoint, callbacks, stop)
@@ -93,7 +93,7 @@ def make_trainer(
             f"new run with its weights by --fine-tune"
         )
     before = _settings(checkpoint, config)
-    changes = differences(before, config)
+    changes = find_differences(before, config)
     check_differences(changes)
     trainer_type.require_held(before, checkpoint)
     own_run = None if changes else _own_run(checkpoint, config)
@@ -123,7 +123,7 @@ def _fine_tuned(
 ) -> Trainer:
     """The trainer of a new run that begins with the weights of a checkpoint."""
     before = _settings(checkpoint, config)
-    changes = differences(before, config, fine_tuning=True)
+    changes = find_differences(before, config, fine_tuning=True)
     check_differences(changes)
     trainer_type.require_held(before, checkpoint)
     config = _elsewhere(config, before)
@@ -146,7 +146,7 @@ def _fine_tuned(
 
 def _settings(checkpoint: Checkpoint, config: ConfigT) -> ConfigT:
     """The settings that a checkpoint was written with."""
-    return check(read_text(checkpoint.config_text(), str(checkpoint.path)), type(config))
+    return build_settings(read_yaml(checkpoint.config_text(), str(checkpoint.path)), type(config))
 
 
 def _elsewhere(config: ConfigT, before: ConfigT) -> ConfigT:
@@ -168,7 +168,7 @@ def _space_differences(trainer: Trainer, checkpoint: Checkpoint, *, fine_tuning:
     state, policy = load_policy_state(checkpoint), trainer.policy()
     spaces = {"observation_space": policy.observation_space, "action_space": policy.action_space}
     return [
-        difference(name, space_from_json(state[name]), space, fine_tuning=fine_tuning)
+        make_difference(name, space_from_json(state[name]), space, fine_tuning=fine_tuning)
         for name, space in spaces.items()
         if name in state and state[name] != space_to_json(space)
     ]

@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from rl_training.config.suggestions import nearest_word
+from rl_training.config.suggestions import find_similar_word
 from rl_training.errors import ConfigError, UserError
 from rl_training.services.moved_entrypoints import MOVED
 from rl_training.services.schedules import RunTimes, compute_run_times
@@ -93,7 +93,7 @@ def _read_deployment(entry: Any, now: datetime) -> Deployment:
     if not isinstance(entry, Mapping):
         raise UserError(f"expected a mapping, got {entry!r}")
     if unknown := sorted(set(map(str, entry)) - KEYS):
-        close = nearest_word(unknown[0], sorted(KEYS))
+        close = find_similar_word(unknown[0], sorted(KEYS))
         raise UserError(f"unknown key {', '.join(unknown)}" + (f"; did you mean {close}?" if close else ""))
     pool = entry["work_pool"].get("name") if isinstance(entry.get("work_pool"), Mapping) else None
     for key, value in (("name", entry.get("name")), ("entrypoint", entry.get("entrypoint")), ("work_pool.name", pool)):

@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo, available_timezones
 
-from rl_training.config.suggestions import nearest_word
+from rl_training.config.suggestions import find_similar_word
 from rl_training.errors import UserError
 
 KINDS = ("cron", "interval", "rrule")
@@ -51,7 +51,7 @@ def compute_run_times(schedule: Mapping[str, Any], now: datetime) -> RunTimes:
     """
     unknown = sorted(set(schedule) - KEYS)
     if unknown:
-        close = nearest_word(unknown[0], sorted(KEYS))
+        close = find_similar_word(unknown[0], sorted(KEYS))
         hint = f"; did you mean {close}?" if close else f"; Prefect takes {', '.join(sorted(KEYS))}"
         raise UserError(f"unknown key {', '.join(unknown)}{hint}")
     given = [kind for kind in KINDS if schedule.get(kind) is not None]
@@ -76,7 +76,7 @@ def _read_zone(name: Any) -> tuple[str, list[str]]:
         return DEFAULT_ZONE, [f"it has no timezone, so its times are in {DEFAULT_ZONE}"]
     known = available_timezones()
     if not isinstance(name, str) or name not in known:
-        close = nearest_word(str(name), sorted(known)) or "Europe/Berlin or America/Los_Angeles"
+        close = find_similar_word(str(name), sorted(known)) or "Europe/Berlin or America/Los_Angeles"
         raise UserError(f"timezone {name!r} is not known; expected a name of the tz database such as {close}")
     zone = ZoneInfo(name)
     offsets = {datetime(2026, month, 15, tzinfo=zone).utcoffset() for month in (1, 4, 7, 10)}

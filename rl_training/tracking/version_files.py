@@ -12,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_training.config.document import ListNode, MapNode, Node
-from rl_training.config.reading import scalars
-from rl_training.config.reading.yaml_text import decode, read_text
+from rl_training.config.document import NULLS, ListNode, MapNode, Node
+from rl_training.config.parsing import decode, read_yaml
 from rl_training.errors import CheckpointError, ConfigError, one_line
 from rl_training.run_layout import CONFIG
 from rl_training.runtime.checkpoint import Checkpoint, open_checkpoint
@@ -137,7 +136,7 @@ def _read(path: Path) -> dict[str, Any]:
     """Returns a YAML file's mapping; nothing in it is constructed, and a value is its text."""
     text = _text(path)
     try:
-        document = read_text(text, path.name)
+        document = read_yaml(text, path.name)
     except ConfigError as error:
         raise CheckpointError(f"its {path.name} can't be read: {one_line(error)}") from None
     return {key: _plain(item) for key, item in document.entries.items()}
@@ -159,4 +158,4 @@ def _plain(node: Node) -> Any:
         return {key: _plain(item) for key, item in node.entries.items()}
     if isinstance(node, ListNode):
         return [_plain(item) for item in node.items]
-    return None if node.style == "plain" and node.value in scalars.NULLS else node.value
+    return None if node.style == "plain" and node.value in NULLS else node.value
