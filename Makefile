@@ -1,10 +1,11 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test slow-test check services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-durability bench-same power-cuts bench-replay bench-speed bench-solved bench-scaling screenshots clean
+.PHONY: help setup train test slow-test check docs docs-serve docs-test services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-durability bench-same power-cuts bench-replay bench-speed bench-solved bench-scaling screenshots clean
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs-ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CONFIG ?= configs/ppo/cartpole.yaml
 # Where the speed benchmarks keep the peers' environments, and a checkout of CleanRL, which is left out without one.
@@ -21,8 +22,11 @@ help:
 	@echo "  make setup            make .venv with everything (once; the others do it for you)"
 	@echo "  make train            run the train flow on CONFIG ($(CONFIG))"
 	@echo "  make test             run the tests, without the slow ones"
-	@echo "  make check            format, lint, types and import directions"
+	@echo "  make check            format, lint, types, import directions and the documentation site"
 	@echo "  make slow-test        run the slow tests: servers, flows, killed processes, long trainings"
+	@echo "  make docs             build the documentation site in build/site; a broken link fails"
+	@echo "  make docs-serve       serve the site on 127.0.0.1:8000 and rebuild it when a page changes"
+	@echo "  make docs-test        run every command and Python block of the documentation"
 	@echo "  make services-test    run the tests that start real servers"
 	@echo "  make secrets          make the passwords that docker-compose.yml reads, once"
 	@echo "  make compose-up       build and start docker-compose.yml, with the commit on record in images and runs"
@@ -69,11 +73,25 @@ test: $(READY)
 slow-test: $(READY)
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal -m slow
 
-check: $(READY)
+check: $(READY) docs
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+
+$(DOCS_READY): $(READY)
+	@echo "installing the documentation's tools into $(VENV)"
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
+docs: $(DOCS_READY)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+docs-serve: $(DOCS_READY)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8000
+
+docs-test: $(READY)
+	@$(BIN)/python docs/run_blocks.py $(PAGES)
 
 services-test: $(READY)
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/services

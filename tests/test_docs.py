@@ -1,4 +1,4 @@
-"""What the README and the pages say is there: links, files, make targets, commands and settings."""
+"""What the README and the pages name exists: links, files, make targets, commands and settings."""
 
 import os
 import re
@@ -14,6 +14,8 @@ import yaml
 from cyclopts import CycloptsError
 from waiting import LIMIT
 
+from docs.run_blocks import PAGES as RUN_PAGES
+from docs.run_blocks import blocks as page_blocks
 from rl_training.cli.app import app
 from rl_training.experiment.loading import config_from_mapping
 
@@ -32,11 +34,11 @@ def commands(program: str) -> list[str]:
     lines = [
         line.split("  #")[0].strip()
         for page in PAGES
-        for language in ("bash", "sh", "console", "")
-        for block in blocks(page.read_text(encoding="utf-8"), language)
-        for line in block.splitlines()
+        for block in page_blocks(page)
+        if block.language in ("bash", "sh", "console")
+        for line in block.code.splitlines()
     ]
-    return sorted({line for line in lines if line.startswith(program + " ")})
+    return sorted({re.sub(r" > .*", "", line) for line in lines if line.startswith(program + " ")})
 
 
 def anchors(page: Path) -> set[str]:
@@ -67,6 +69,41 @@ def test_make_targets_are_there():
     assert named <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
 
 
+def test_blocks_that_are_not_run_with_the_pages_name_a_make_target():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    marked = [block for page in RUN_PAGES for block in page_blocks(page) if block.target]
+    assert marked
+    assert {block.target for block in marked} <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    for page in RUN_PAGES:  # a mark that no block follows would be overlooked
+        found = page_blocks(page)
+        quoted = sum(block.code.count("<!-- run by:") for block in found)
+        marks = page.read_text(encoding="utf-8").count("<!-- run by:") - quoted
+        assert marks == sum(block.target is not None for block in found), page
+
+
+def test_a_page_is_a_session_of_shell_and_python_blocks(tmp_path):
+    page = tmp_path / "page.md"
+    fence = "```"
+    page.write_text(
+        f'{fence}yaml title="my.yaml"\nkey: 1\n{fence}\n'
+        f"{fence}bash\nexport NAME=value\n{fence}\n"
+        f'{fence}python\nimport os\nread = os.environ["NAME"] + open("my.yaml").read()\n{fence}\n'
+        f'{fence}python\nopen("out", "w").write(read)\n{fence}\n'
+        f"<!-- run by: make gpu-test -->\n{fence}bash\nexit 1\n{fence}\n"
+        f"{fence}bash\ngrep absent my.yaml\n{fence}\n",
+        encoding="utf-8",
+    )
+    ended = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "run_blocks.py"), "--in-session", str(page)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (tmp_path / "out").read_text() == "valuekey: 1\n"
+    assert ended.returncode == 1
+    assert ended.stdout.strip() == f"{page}:18: exit code 1"
+
+
 @pytest.mark.slow
 def test_gpu_tests_end_with_a_line_where_no_gpu_is_seen():
     ended = subprocess.run(
@@ -85,7 +122,7 @@ def test_ci_begins_with_the_readmes_test_command():
     steps = [
         line for line in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines() if line.startswith("make")
     ]
-    targets = ("test", "slow-test", "check", "services-test", "extras-test", "compose-test")
+    targets = ("test", "slow-test", "check", "docs-test", "services-test", "extras-test", "compose-test")
     assert steps == [f"make {target}" for target in targets]
     assert "make test" in commands("make")
 
@@ -128,26 +165,21 @@ def test_gradients_of_a_custom_algorithm_are_the_slope_of_the_loss_and_learn():
 
 
 def test_readmes_config_is_valid():
-    text, _ = blocks(README, "yaml")
+    (text,) = blocks(README, "yaml")
     assert config_from_mapping(yaml.safe_load(text.replace("1e-3", "0.001"))).total_timesteps == 100_000
 
 
-def test_readmes_deployment_fits_into_the_project(tmp_path):
+def test_the_tutorials_deployment_fits_into_the_project(tmp_path):
     from rl_training.services.prefect_yaml import read_prefect_yaml
 
-    _, entry = blocks(README, "yaml")
+    page = (ROOT / "docs" / "tutorials" / "nightly-retraining.md").read_text(encoding="utf-8")
+    (entry,) = blocks(page, "yaml")
     file = tmp_path / "prefect.yaml"
     file.write_text((ROOT / "prefect.yaml").read_text(encoding="utf-8") + "\n" + entry, encoding="utf-8")
     added = read_prefect_yaml(file, datetime(2026, 6, 1, tzinfo=UTC))[-1]
     assert added.name == "retrain-flow/pendulum"
     assert f"{added.schedules[0].times[0]:%d %H:%M %Z}" == "01 02:30 CEST"
     assert added.warnings == ()
-
-
-def test_folders_in_the_layout_are_there():
-    table = README.split("## Layout")[1].split("## Develop")[0]
-    for name in re.findall(r"`([\w/.]+)`", table):
-        assert (ROOT / name).exists() or (ROOT / "rl_training" / name).exists(), name
 
 
 def test_what_may_change_on_resume_is_what_the_page_says():
