@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-FOREIGN_ERRORS = (Exception, SystemExit, GeneratorExit)
+USER_CODE_ERRORS = (Exception, SystemExit, GeneratorExit)
 """What a user's own code may raise that is no wish to end this program, as an interrupt is."""
-MOST_CHARACTERS = 500
+MAX_CHARACTERS = 500
 """Of a user's own text that a message repeats; a traceback, where one is shown, has the whole of it."""
 
 
-LONGEST_LINE = 10_000
+MAX_LINE_CHARACTERS = 10_000
 """Characters of a message about what was received."""
 
 
@@ -26,16 +26,16 @@ def one_line(value: object, show: Callable[[object], str] = str) -> str:
     """Returns the text of a user's own object on one line, cut where it is long; never raises."""
     try:
         text = " ".join(show(value).split())
-    except FOREIGN_ERRORS as error:
+    except USER_CODE_ERRORS as error:
         return f"(no text: {show.__name__}() of it raised {type(error).__name__})"
-    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}... ({len(text):,} characters)"
+    return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}... ({len(text):,} characters)"
 
 
 def printable(text: str) -> str:
     """Returns a text on one line, with control characters and the like as their escapes, cut where it is very long."""
     if not text.isprintable():
         text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
-    return text if len(text) <= LONGEST_LINE else f"{text[:LONGEST_LINE]}... ({len(text):,} characters)"
+    return text if len(text) <= MAX_LINE_CHARACTERS else f"{text[:MAX_LINE_CHARACTERS]}... ({len(text):,} characters)"
 
 
 def error_line(error: BaseException) -> str:
@@ -44,7 +44,7 @@ def error_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def foreign_cause(error: BaseException) -> BaseException | None:
+def find_user_code_cause(error: BaseException) -> BaseException | None:
     """Returns what was raised in a user's own code and led to `error`; None where all of its causes are ours.
 
     What the system says of a disk is no code of the user's, and is in the error's own line.

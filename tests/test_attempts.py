@@ -7,7 +7,7 @@ from mlflow_store import of_another_machine, ship_all, stored_points, tracked_ru
 
 from rl_training import run_layout
 from rl_training.errors import NoProgress, RunTakenOver
-from rl_training.runs.locks import RunLock, give_away
+from rl_training.runs.locks import RunLock, record_takeover
 from rl_training.tracking import json_files
 from rl_training.tracking.attempts import (
     Attempt,
@@ -108,7 +108,7 @@ def test_nothing_is_logged_to_a_run_that_was_taken_over(tmp_path):
     metrics = MetricLog(tmp_path)
     with RunLock(tmp_path):
         metrics.log(1, {"a": 1.0}, "update")
-        give_away(tmp_path, "another")
+        record_takeover(tmp_path, "another")
         with pytest.raises(RunTakenOver):
             metrics.log(2, {"a": 1.0}, "update")
     metrics.close()

@@ -15,7 +15,7 @@ from waiting import LIMIT
 
 from rl_training.cli.app import run
 from rl_training.cli.output import log_to_stderr
-from rl_training.errors import CheckpointNotWritten, EnvironmentFault, RunFailed, foreign_cause
+from rl_training.errors import CheckpointNotWritten, EnvironmentFault, RunFailed, find_user_code_cause
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -319,12 +319,12 @@ def test_traceback_is_of_the_users_own_code_or_none():
     fault = EnvironmentFault("reward is nan")
     retried = RunFailed("no new checkpoint")
     retried.__cause__ = fault
-    assert foreign_cause(retried) is None
+    assert find_user_code_cause(retried) is None
     fault.__cause__ = theirs = RuntimeError("sensor 3 returned no frame")
-    assert foreign_cause(retried) is foreign_cause(fault) is theirs
+    assert find_user_code_cause(retried) is find_user_code_cause(fault) is theirs
     full = CheckpointNotWritten("step_000000000064 can't be written: No space left on device")
     full.__cause__ = OSError(28, "No space left on device")
-    assert foreign_cause(full) is None
+    assert find_user_code_cause(full) is None
 
 
 def test_stopped_by_sigterm_is_75_and_resumable(config, own_home):

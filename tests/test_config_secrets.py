@@ -11,7 +11,7 @@ from rl_training.experiment.loading import config_from_text
 from rl_training.security import secrets as secrets_module
 from rl_training.security.secrets import (
     REDACTED,
-    handed_down_secrets,
+    collect_secrets,
     hide,
     is_secret_name,
     redact,
@@ -149,7 +149,7 @@ def test_a_kind_of_reference_that_is_handed_down_is_resolved_and_hidden(monkeypa
     kwargs = {"a": "${prefect:sim}", "b": ["${env:HOME}", {"c": "x-${prefect:sim}"}], "n": 3}
     assert resolve_secrets(kwargs)["b"][1] == {"c": "x-from-a-block"}
     assert "from-a-block" in secret_values(kwargs)
-    assert handed_down_secrets(kwargs) == {"prefect": {"sim": "from-a-block"}}  # a child has the environment itself
+    assert collect_secrets(kwargs) == {"prefect": {"sim": "from-a-block"}}  # a child has the environment itself
 
 
 def test_settings_read_back_without_their_secrets_say_what_to_do(config):

@@ -12,7 +12,7 @@ from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.runtime.checkpoint import open_checkpoint, read_best
-from rl_training.runtime.checkpoint.downloaded import Download, write_download
+from rl_training.runtime.checkpoint.downloads import Download, write_download
 from rl_training.runtime.trainer import TrainResult
 from tests.stop_flags import StopAfterPolls
 

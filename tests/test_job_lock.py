@@ -14,7 +14,7 @@ from waiting import LIMIT
 
 from rl_training.errors import CheckpointNotWritten, RunTakenOver, UserError
 from rl_training.experiment.loading import config_from_mapping
-from rl_training.runs.locks import RunLock, give_away, job_lock, require_ours, take_over
+from rl_training.runs.locks import RunLock, job_lock, record_takeover, require_not_taken_over, take_over
 from rl_training.runtime.checkpoint import newest_good, staging, write_checkpoint
 
 HOLD = """
@@ -106,14 +106,14 @@ SLEEPER = """
 import sys
 from pathlib import Path
 from rl_training.errors import RLTrainingError
-from rl_training.runs.locks import job_lock, require_ours, RunLock
+from rl_training.runs.locks import job_lock, require_not_taken_over, RunLock
 run_dir = Path(sys.argv[1])
 with job_lock("nightly", "flow run 7"), RunLock(run_dir):
-    require_ours(run_dir)
+    require_not_taken_over(run_dir)
     print("held", flush=True)
     sys.stdin.readline()
     try:
-        require_ours(run_dir)
+        require_not_taken_over(run_dir)
     except RLTrainingError as error:
         print(f"{type(error).__name__}: {error}", flush=True)
 """
@@ -134,28 +134,28 @@ def test_a_sleeping_process_keeps_its_run_until_that_is_taken_over(tmp_path: Pat
         with job_lock("nightly", "flow run 7"):
             take_over(tmp_path)
             with RunLock(tmp_path):
-                require_ours(tmp_path)
+                require_not_taken_over(tmp_path)
                 sleeper.send_signal(signal.SIGCONT)
                 out, _ = sleeper.communicate("wake up\n", timeout=LIMIT)
-                require_ours(tmp_path)
+                require_not_taken_over(tmp_path)
     finally:
         sleeper.kill()
         sleeper.communicate()
     assert out.startswith(f"RunTakenOver: the run in {tmp_path} was taken over (process {os.getpid()} on ")
     with RunLock(tmp_path):
-        require_ours(tmp_path)
+        require_not_taken_over(tmp_path)
 
 
 def test_a_run_that_was_given_away_is_not_ours_until_it_is_trained_again(tmp_path: Path) -> None:
-    require_ours(tmp_path)  # never trained here, so nobody can have taken it over
+    require_not_taken_over(tmp_path)  # never trained here, so nobody can have taken it over
     with RunLock(tmp_path):
-        give_away(tmp_path, "process 5 on another machine")
+        record_takeover(tmp_path, "process 5 on another machine")
         with pytest.raises(RunTakenOver, match=r"taken over \(process 5 on another machine\); this process writes no"):
-            require_ours(tmp_path)
+            require_not_taken_over(tmp_path)
     with pytest.raises(RunTakenOver):  # after training too: its evaluation and its end are written as well
-        require_ours(tmp_path)
+        require_not_taken_over(tmp_path)
     with RunLock(tmp_path):
-        require_ours(tmp_path)
+        require_not_taken_over(tmp_path)
 
 
 TAKE_OVER = """

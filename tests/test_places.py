@@ -147,15 +147,15 @@ def test_places_are_made_absolute_once(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("XDG_DATA_HOME", "~/data")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///runs.db")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["envs", "", "/usr/lib"]))
-    paths.settle()
+    paths.make_paths_absolute()
     monkeypatch.chdir("/")
-    paths.settle()
+    paths.make_paths_absolute()
     assert os.environ["RL_TRAINING_HOME"] == os.environ["PREFECT_HOME"] == f"{tmp_path}/somewhere"
     assert os.environ["XDG_DATA_HOME"] == "~/data"
     assert os.environ["MLFLOW_TRACKING_URI"] == f"sqlite:///{tmp_path}/runs.db"
     assert os.environ["PYTHONPATH"] == os.pathsep.join([f"{tmp_path}/envs", str(tmp_path), "/usr/lib"])
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
-    paths.settle()
+    paths.make_paths_absolute()
     assert os.environ["MLFLOW_TRACKING_URI"] == "http://127.0.0.1:5000"
 
 

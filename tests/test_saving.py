@@ -22,7 +22,7 @@ from waiting import LIMIT, wait_for
 
 from rl_training.errors import CheckpointNotWritten, NumericError, RunTakenOver
 from rl_training.experiment.default_manager import DefaultExperimentManager
-from rl_training.runs.locks import give_away
+from rl_training.runs.locks import record_takeover
 from rl_training.runs.progress import Progress
 from rl_training.runtime import trainer as trainer_module
 from rl_training.runtime.callbacks import Callback, CallbackList, TrainerState
@@ -251,7 +251,7 @@ def test_a_run_that_another_process_has_taken_over_is_not_saved(tmp_path: Path) 
 
     def give() -> None:
         wait_for(lambda: (run_dir / "checkpoints" / "step_000000000180").exists())
-        give_away(run_dir, "process 7 elsewhere")
+        record_takeover(run_dir, "process 7 elsewhere")
 
     actions.actions[200] = give
     with pytest.raises(RunTakenOver, match="process 7 elsewhere"):

@@ -14,7 +14,7 @@ import pytest
 from waiting import LIMIT
 
 from rl_training.runs.stopping import EXIT_STOPPED
-from rl_training.system.signal_handlers import handled_by, handlers_kept, look, put_back
+from rl_training.system.signal_handlers import check_handlers, handle_stop_signals, keep_handlers, restore_handlers
 
 
 @pytest.mark.parametrize(
@@ -59,35 +59,35 @@ def test_a_signal_stops_training_although_the_environment_takes_it(
 def test_handlers_are_put_back_within_the_block_and_left_alone_after_it() -> None:
     heard: list[int] = []
     theirs = lambda *_: None  # noqa: E731
-    with handled_by(lambda number, frame: heard.append(number)):
+    with handle_stop_signals(lambda number, frame: heard.append(number)):
         signal.signal(signal.SIGTERM, theirs)
-        put_back("a")
+        restore_handlers("a")
         os.kill(os.getpid(), signal.SIGTERM)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        look()  # once an environment has taken signals, each look is careful
+        check_handlers()  # once an environment has taken signals, each look is careful
         os.kill(os.getpid(), signal.SIGHUP)
     assert heard == [signal.SIGTERM, signal.SIGHUP]
     signal.signal(signal.SIGTERM, theirs)
-    put_back("a")
+    restore_handlers("a")
     assert signal.getsignal(signal.SIGTERM) is theirs
 
 
 def test_handlers_that_stand_in_an_inner_block_are_the_ones_that_are_kept() -> None:
     outer, inner = (lambda *_: None), (lambda *_: None)
-    with handled_by(outer):
+    with handle_stop_signals(outer):
         signal.signal(signal.SIGTERM, inner)  # as Prefect does for a flow
-        with handlers_kept():
+        with keep_handlers():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            put_back("a")
+            restore_handlers("a")
             assert signal.getsignal(signal.SIGTERM) is inner
-        put_back("a")
+        restore_handlers("a")
         assert signal.getsignal(signal.SIGTERM) is outer
 
 
 def test_another_thread_changes_no_handler() -> None:
-    with handled_by(lambda *_: None):
+    with handle_stop_signals(lambda *_: None):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        thread = threading.Thread(target=put_back, args=("a",))
+        thread = threading.Thread(target=restore_handlers, args=("a",))
         thread.start()
         thread.join()
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
@@ -96,9 +96,9 @@ def test_another_thread_changes_no_handler() -> None:
 def test_a_hangup_stays_ignored_under_nohup() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     heard: list[int] = []
-    with handled_by(lambda number, frame: heard.append(number)):
+    with handle_stop_signals(lambda number, frame: heard.append(number)):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        put_back("a")
+        restore_handlers("a")
         os.kill(os.getpid(), signal.SIGHUP)
     assert heard == []
     assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN

@@ -13,7 +13,7 @@ from rl_training.errors import CheckpointError, TrackingError, UserError
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.promotion.promote import promote
 from rl_training.runtime.checkpoint import load_trainer_state
-from rl_training.runtime.checkpoint.downloaded import Download, read_download
+from rl_training.runtime.checkpoint.downloads import Download, read_download
 from rl_training.runtime.workflows import load_policy
 from rl_training.system.paths import embedded_tracking_uri
 from rl_training.tracking import json_files

@@ -15,7 +15,7 @@ from waiting import LIMIT
 from rl_training.cli.app import run
 from rl_training.runs.stopping import EXIT_STOPPED, EXIT_TERMINATED
 from rl_training.runtime.checkpoint import find_checkpoint, open_checkpoint
-from rl_training.runtime.checkpoint.downloaded import Download, write_download
+from rl_training.runtime.checkpoint.downloads import Download, write_download
 from rl_training.system.signal_handlers import SIGNALS
 
 IMPORTS = "rl_training.experiment.loading.load_config"
@@ -131,7 +131,7 @@ def test_a_resume_of_a_downloaded_run_that_has_not_begun_leaves_no_directory(sma
 
 IMPATIENT = """
 from rl_training.runs import stopping
-stopping.DEAF_SECONDS = 1.0
+stopping.UNRESPONSIVE_SECONDS = 1.0
 from rl_training.cli.app import main
 main()
 """

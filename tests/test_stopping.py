@@ -10,7 +10,7 @@ import pytest
 from waiting import LIMIT
 
 from rl_training.runs import stopping
-from rl_training.runs.stopping import StopFlag, Terminated, interrupted_by_signals, stop_on_signals
+from rl_training.runs.stopping import StopFlag, Terminated, interrupt_on_signals, stop_on_signals
 from rl_training.system.signal_handlers import SIGNALS
 
 
@@ -67,14 +67,14 @@ def test_a_signal_interrupts_once_and_the_next_one_spares_the_cleaning_up(number
             os.kill(os.getpid(), signal.SIGINT)
             cleaned.append(True)
 
-    with pytest.raises(KeyboardInterrupt) as caught, interrupted_by_signals():
+    with pytest.raises(KeyboardInterrupt) as caught, interrupt_on_signals():
         body()
     assert caught.type is kind
     assert cleaned == [True]
 
 
 def test_cleaning_up_that_hangs_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping, "UNWINDING_SECONDS", 0.1)
+    monkeypatch.setattr(stopping, "CLEANUP_SECONDS", 0.1)
 
     def body() -> None:
         try:
@@ -84,19 +84,19 @@ def test_cleaning_up_that_hangs_can_be_interrupted(monkeypatch: pytest.MonkeyPat
             os.kill(os.getpid(), signal.SIGINT)
             raise AssertionError("it is not interrupted")
 
-    with pytest.raises(KeyboardInterrupt), interrupted_by_signals():
+    with pytest.raises(KeyboardInterrupt), interrupt_on_signals():
         body()
 
 
 def test_a_handler_that_the_block_has_put_in_place_stays() -> None:
-    with interrupted_by_signals():
+    with interrupt_on_signals():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
 
 
 @pytest.mark.parametrize("polls", [True, False])
 def test_training_that_does_not_hear_is_given_up(polls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping, "DEAF_SECONDS", 0.2)
+    monkeypatch.setattr(stopping, "UNRESPONSIVE_SECONDS", 0.2)
     monkeypatch.setattr(stopping, "_LOOK_SECONDS", 0.02)
     stop, given_up = StopFlag(), threading.Event()
     with stop_on_signals(stop, given_up.set):

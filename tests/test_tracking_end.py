@@ -32,7 +32,7 @@ shipper.leave(shipper.main(Path(sys.argv[1]), sys.stdout))
 
 @pytest.mark.slow
 def test_after_a_signal_a_run_does_not_wait_for_a_shipper_that_hangs(home, monkeypatch):
-    monkeypatch.setattr(stopping, "LEAVE_SECONDS", 1.0)
+    monkeypatch.setattr(stopping, "MLFLOW_SECONDS", 1.0)
     run_dir, config = make_run()
     stop = StopFlag()
     session = start_tracking(run_dir, config, stop=stop)

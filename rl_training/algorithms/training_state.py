@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rl_training.networks.adam import FlatAdam
 from rl_training.networks.flat import FlatParameters
-from rl_training.restored_state import Count, finite, same_form, typed
 from rl_training.seeding import generator_state, restore_generator
+from rl_training.state_checks import Count, require_finite_values, require_same_form, validate
 
 
 def save_fields(state: Any) -> dict[str, Any]:
@@ -67,13 +67,13 @@ def _load(name: str, own: Any, saved: Any) -> Any:
         case np.random.Generator():
             return restore_generator(saved)
         case np.ndarray():
-            return finite(name, same_form(name, saved, torch.from_numpy(own))).numpy()
+            return require_finite_values(name, require_same_form(name, saved, torch.from_numpy(own))).numpy()
         case Tensor():
-            own.copy_(same_form(name, saved, own.cpu()))
+            own.copy_(require_same_form(name, saved, own.cpu()))
         case dict():
-            return {key: typed(f"{name}/{key}", saved[key], float) for key in own}
+            return {key: validate(f"{name}/{key}", saved[key], float) for key in own}
         case int():
-            return typed(name, saved, Count)
+            return validate(name, saved, Count)
         case _:
             load_fields(own, saved, f"{name}/")
     return own

@@ -9,7 +9,7 @@ from typing import Any
 def report_text(summary: Mapping[str, Any]) -> str:
     """Returns the report of a training flow's summary."""
     from rl_training.api.summary import evaluation_line
-    from rl_training.runtime.inexact_resumes import reasons
+    from rl_training.runtime.inexact_resumes import explain_resume
 
     evaluation = summary["evaluation"]
     run, ui = f"`{summary['run_id']}`", summary["ui_command"]
@@ -23,7 +23,7 @@ def report_text(summary: Mapping[str, Any]) -> str:
         ("run directory", f"`{summary['run_dir']}`"),
         ("best checkpoint", f"`{summary['best_checkpoint']}`"),
         ("policy sha256", f"`{summary['policy_sha256']}`"),
-        *(("not exact", f"resumed {reasons(resume)}") for resume in summary["inexact"]),
+        *(("not exact", f"resumed {explain_resume(resume)}") for resume in summary["inexact"]),
     ]
     return _page(
         f"{summary['algo']} on {summary['env_id']}",

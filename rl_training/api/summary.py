@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
-from rl_training.runtime.inexact_resumes import reasons
+from rl_training.runtime.inexact_resumes import explain_resume
 from rl_training.system.programs import program
 
 
@@ -20,7 +20,7 @@ def summary_lines(summary: Mapping[str, Any], *, resume: str = "resume") -> list
     lines = [_end(summary)]
     if summary["stop_reason"] == "signal":
         lines.append(f"go on with: {program('rl-training')} {resume} {shlex.quote(summary['run_dir'])}")
-    lines += [f"not exact: resumed {reasons(resume)}" for resume in summary["inexact"]]
+    lines += [f"not exact: resumed {explain_resume(resume)}" for resume in summary["inexact"]]
     if summary["evaluation"] is not None:
         lines.append(evaluation_line(summary["evaluation"]))
     if (promotion := summary.get("promotion")) is not None:

@@ -27,7 +27,7 @@ from rl_training.experiment.loading import config_to_resume
 from rl_training.experiment.registry import get_algorithm
 from rl_training.runs.locks import job_lock
 from rl_training.runs.single_training import reserve_training
-from rl_training.runs.stopping import DEAF_SECONDS, EXIT_STOPPED, EXIT_TERMINATED, StopTraining, stop_on_signals
+from rl_training.runs.stopping import EXIT_STOPPED, EXIT_TERMINATED, UNRESPONSIVE_SECONDS, StopTraining, stop_on_signals
 from rl_training.runtime.callbacks import Callback, StopReason
 from rl_training.runtime.checkpoint import Checkpoint, list_checkpoints, open_checkpoint
 from rl_training.runtime.evaluation import EvaluationResult, evaluation_numbers
@@ -224,7 +224,7 @@ def leave_at_checkpoint(trainer: Trainer) -> NoReturn:
     """Ends this process, whose training does not come to its next step: the environment does not return."""
     checkpoint = _newest_written(trainer)
     where = "there is no checkpoint yet" if checkpoint is None else f"the run goes on from {checkpoint.path}"
-    why = f"training has not come to its next step within {DEAF_SECONDS:.0f} s of the signal"
+    why = f"training has not come to its next step within {UNRESPONSIVE_SECONDS:.0f} s of the signal"
     logger.error("%s; %s", why, where)
     if (trainer.run.run_dir / run_layout.TRACKING).exists():
         json_files.write_status(trainer.run.run_dir, "KILLED", "signal", why)

@@ -21,10 +21,10 @@ from rl_training.cli import champion_commands, flow_commands, server_commands
 from rl_training.cli.options import AllowModule, Config, FineTune, Json, Set, Source
 from rl_training.cli.output import log_to_stderr, result_stream, write_result
 from rl_training.cli.training_end import EXIT_FAILED, StoppedEarly, finish, keeping_out, source_stays
-from rl_training.errors import RLTrainingError, UserError, foreign_cause
-from rl_training.runs.stopping import EXIT_STOPPED, Terminated, interrupted_by_signals
-from rl_training.system.open_file_limit import raise_limit, too_many
-from rl_training.system.paths import require_places, settle
+from rl_training.errors import RLTrainingError, UserError, find_user_code_cause
+from rl_training.runs.stopping import EXIT_STOPPED, Terminated, interrupt_on_signals
+from rl_training.system.open_file_limit import explain_too_many_files, raise_limit
+from rl_training.system.paths import make_paths_absolute, require_usable_folders
 from rl_training.system.standard_streams import keep_standard_streams
 
 EXIT_USER_ERROR, EXIT_INTERRUPTED = 2, 130
@@ -201,23 +201,25 @@ def run(arguments: Sequence[str]) -> int:
     """
     log_to_stderr()
     try:
-        with interrupted_by_signals():
+        with interrupt_on_signals():
             raise_limit()
-            require_places()
-            settle()
+            require_usable_folders()
+            make_paths_absolute()
             code = app(arguments, result_action="return_value", exit_on_error=False, print_error=False)
     except CycloptsError as error:
         return _fail(error, EXIT_USER_ERROR)
     except UserError as error:
         return _fail(error, EXIT_USER_ERROR)
     except RLTrainingError as error:
-        if (cause := foreign_cause(error)) is not None:  # in an environment or callback: its author wants to see where
+        if (
+            cause := find_user_code_cause(error)
+        ) is not None:  # in an environment or callback: its author wants to see where
             traceback.print_exception(cause)
         return _fail(error, EXIT_FAILED)
     except StoppedEarly as error:
         return _fail(error, EXIT_STOPPED)
     except OSError as error:
-        if advice := too_many(error):
+        if advice := explain_too_many_files(error):
             return _fail(UserError(advice), EXIT_USER_ERROR)
         raise
     except KeyboardInterrupt as interruption:

@@ -14,7 +14,7 @@ import torch
 
 from rl_training.data.arrays import without_records
 from rl_training.errors import CheckpointError
-from rl_training.restored_state import Count, same_form, typed
+from rl_training.state_checks import Count, require_same_form, validate
 
 
 @dataclass(frozen=True)
@@ -192,14 +192,14 @@ class RolloutBuffer:
         Raises:
             CheckpointError: It is of another shape.
         """
-        steps, position = (typed(f"buffer/{name}", state[name], Count) for name in ("steps", "position"))
+        steps, position = (validate(f"buffer/{name}", state[name], Count) for name in ("steps", "position"))
         if not 1 <= steps <= self.rollout_steps or position > steps:
             raise CheckpointError(f"buffer: {position} of {steps} steps are no part of {self.rollout_steps}")
         self.reset(steps)
         self.position = position
         for name, array in self._arrays().items():
             own = without_records(array)[:position]
-            own[:] = same_form(f"buffer/{name}", state[name], torch.from_numpy(own)).numpy()
+            own[:] = require_same_form(f"buffer/{name}", state[name], torch.from_numpy(own)).numpy()
 
     def _flat(self, field: np.ndarray) -> np.ndarray:
         return field[: self.position].reshape(self.num_transitions, *field.shape[2:])

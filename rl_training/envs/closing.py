@@ -10,7 +10,7 @@ import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
 from rl_training.envs.contract.step_contract import raised
-from rl_training.errors import FOREIGN_ERRORS
+from rl_training.errors import USER_CODE_ERRORS
 from rl_training.security.secrets import hide
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ def close_quietly(
     for env in envs:
         try:
             env.close()
-        except FOREIGN_ERRORS as error:
+        except USER_CODE_ERRORS as error:
             failures.append(hide(raised("close", error), secrets))
     if failures:
         others = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""

@@ -11,8 +11,8 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, parse_env_id
 
 from rl_training.envs.missing_extras import MODULE_OF_NAMESPACE, missing_extra
-from rl_training.errors import FOREIGN_ERRORS, EnvironmentRefused, error_line
-from rl_training.system.paths import settle
+from rl_training.errors import USER_CODE_ERRORS, EnvironmentRefused, error_line
+from rl_training.system.paths import make_paths_absolute
 
 
 def find_spec(env_id: str) -> EnvSpec:
@@ -23,7 +23,7 @@ def find_spec(env_id: str) -> EnvSpec:
     Raises:
         EnvironmentRefused: There is no such module, namespace or id, or the module fails on import.
     """
-    settle()
+    make_paths_absolute()
     module, _, name = env_id.rpartition(":")
     if module:
         _import_plugin(env_id, module)
@@ -50,7 +50,7 @@ def module_of_plugin(env_id: str) -> str | None:
 def _import_plugin(env_id: str, module: str) -> None:
     try:
         importlib.import_module(module)
-    except FOREIGN_ERRORS as error:
+    except USER_CODE_ERRORS as error:
         raise EnvironmentRefused(f"environment {env_id!r}: {_import_failure(module, error)}") from error
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rl_training.envs.spaces import ObservationEncoder
 from rl_training.errors import CheckpointError, EnvironmentRefused
-from rl_training.restored_state import Count, finite, same_form, typed
+from rl_training.state_checks import Count, require_finite_values, require_same_form, validate
 
 EPSILON = 1e-8
 """Added to variances before the root."""
@@ -60,7 +60,7 @@ class RunningMeanStd:
         Raises:
             CheckpointError: It is of rows of another shape, or no statistics of anything.
         """
-        self.count = typed("statistics/count", state["count"], Count)
+        self.count = validate("statistics/count", state["count"], Count)
         self.mean, self._squares = (self._restored(f"statistics/{name}", state[name]) for name in ("mean", "squares"))
         if (self._squares < 0).any():
             raise CheckpointError("statistics/squares: a sum of squares is negative")
@@ -69,7 +69,7 @@ class RunningMeanStd:
         like = np.zeros(np.shape(self.mean))
         if type(got) is float and like.shape == ():  # as the first versions wrote it
             got = np.array(got)
-        numbers: NDArray[np.float64] = finite(name, same_form(name, got, like)).copy()
+        numbers: NDArray[np.float64] = require_finite_values(name, require_same_form(name, got, like)).copy()
         return numbers
 
 
@@ -164,4 +164,6 @@ class RewardNormalizer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes back what `state_dict` returned."""
         self.statistics.load_state_dict(state["statistics"])
-        self.returns = finite("returns", same_form("returns", state["returns"], self.returns)).copy()
+        self.returns = require_finite_values(
+            "returns", require_same_form("returns", state["returns"], self.returns)
+        ).copy()

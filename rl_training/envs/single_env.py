@@ -18,9 +18,9 @@ from rl_training.envs.env_lookup import find_spec
 from rl_training.envs.episode_replay import EpisodeReplay
 from rl_training.envs.missing_extras import missing_extra
 from rl_training.envs.mujoco_log import log_mujoco_warnings
-from rl_training.errors import FOREIGN_ERRORS, EnvironmentRefused, error_line
+from rl_training.errors import USER_CODE_ERRORS, EnvironmentRefused, error_line
 from rl_training.security.secrets import hide, resolve_secrets
-from rl_training.system.signal_handlers import put_back
+from rl_training.system.signal_handlers import restore_handlers
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ def construct(config: TrainConfig, make: Callable[[EnvSpec, dict[str, Any]], T])
             return make(spec, kwargs)
     except EnvironmentRefused:
         raise
-    except FOREIGN_ERRORS as error:
+    except USER_CODE_ERRORS as error:
         if install := missing_extra(error):
             raise EnvironmentRefused(f"environment {config.env_id!r}: {install}") from None
         # Gymnasium appends the arguments, which may hold secrets, to a TypeError; its cause has the plain text.
@@ -102,7 +102,7 @@ def construct(config: TrainConfig, make: Callable[[EnvSpec, dict[str, Any]], T])
         reason = hide(error_line(original), secrets_of(config))
         raise EnvironmentRefused(f"environment {config.env_id!r} could not be made: {reason}") from None
     finally:
-        put_back(config.env_id)
+        restore_handlers(config.env_id)
 
 
 def _wrap(config: TrainConfig, env: gym.Env[Any, Any], name: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
@@ -111,7 +111,7 @@ def _wrap(config: TrainConfig, env: gym.Env[Any, Any], name: str, kwargs: dict[s
             wrapped: gym.Env[Any, Any] = _find_wrapper(name)(env, **kwargs)  # type: ignore[call-arg]
     except EnvironmentRefused:
         raise
-    except FOREIGN_ERRORS as error:
+    except USER_CODE_ERRORS as error:
         if install := missing_extra(error):
             raise EnvironmentRefused(f"wrapper {name!r}: {install}") from None
         secrets = secrets_of(config)

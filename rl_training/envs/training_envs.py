@@ -22,7 +22,7 @@ from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.errors import CheckpointError, EnvironmentFault
 from rl_training.seeding import env_seeds
-from rl_training.system.constructors import closes_on_error
+from rl_training.system.constructor_cleanup import close_on_error
 
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
@@ -68,7 +68,7 @@ class TrainingEnvs:
         EnvironmentRefused: The environment can't be made, or its spaces have no array form.
     """
 
-    @closes_on_error
+    @close_on_error
     def __init__(self, config: TrainConfig, gamma: float | None, *, scale_actions: bool = False) -> None:
         self._config = config
         self._opened = ExitStack()

@@ -21,7 +21,7 @@ from prefect.exceptions import Abort, TerminationSignal
 from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled
 
-from rl_training.system.signal_handlers import handlers_kept, handlers_of_other_threads_dropped
+from rl_training.system.signal_handlers import ignore_handlers_of_other_threads, keep_handlers
 from rl_training.system.standard_streams import keep_standard_streams
 
 logger = logging.getLogger(__name__)
@@ -39,14 +39,14 @@ def flow_process() -> Iterator[None]:
         Abort: The flow run was cancelled, and its worker did not deliver that; it is Cancelled now.
     """
     if deployment.id is None:  # called in this process, which the command line has prepared
-        with handlers_kept(), handlers_of_other_threads_dropped():
+        with keep_handlers(), ignore_handlers_of_other_threads():
             yield
         return
     keep_standard_streams()
     _log_to_lasting_streams()
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    with handlers_kept(), handlers_of_other_threads_dropped(), _cancels_noticed(UUID(str(flow_run.id))):
+    with keep_handlers(), ignore_handlers_of_other_threads(), _cancels_noticed(UUID(str(flow_run.id))):
         yield
 
 

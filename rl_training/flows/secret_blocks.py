@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from rl_training.errors import ConfigError
-from rl_training.security.secrets import hand_down
+from rl_training.security.secrets import register_lookup
 
 
 def hand_down_blocks() -> None:
@@ -24,7 +24,7 @@ def hand_down_blocks() -> None:
     def look_up(reference: str) -> str:
         return context.copy().run(_secret, reference)
 
-    hand_down("prefect", look_up)
+    register_lookup("prefect", look_up)
 
 
 def _secret(reference: str) -> str:

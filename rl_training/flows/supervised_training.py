@@ -26,7 +26,7 @@ from prefect.logging import get_run_logger
 from rl_training.flows.champion_events import link_run
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback, TrainerState
-from rl_training.system.signal_handlers import put_back
+from rl_training.system.signal_handlers import restore_handlers
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ def supervise(work: Callable[[], T], *, stop: StopFlag, meanwhile: Callable[[], 
     try:
         # An event and not `Thread.join`: an exception that interrupts a join marks the thread as ended (Python 3.11).
         while not done.wait(POLL_SECONDS):
-            put_back()
+            restore_handlers()
             meanwhile()
     except BaseException:
         stop.request("signal")

@@ -110,9 +110,9 @@ def train(run: OpenRun) -> dict[str, Any]:
         NoProgress: This attempt broke at the checkpoint that it began with.
         RunTakenOver: Another process has the run; see `rl_training.flows.previous_attempt`.
     """
-    from rl_training.runs.locks import require_ours
+    from rl_training.runs.locks import require_not_taken_over
 
-    require_ours(run.run_dir)
+    require_not_taken_over(run.run_dir)
     start = run.newest_step()
     trainer = run.next_trainer()
     total = trainer.config.total_timesteps
@@ -121,7 +121,7 @@ def train(run: OpenRun) -> dict[str, Any]:
     )
 
     def meanwhile() -> None:
-        require_ours(run.run_dir)
+        require_not_taken_over(run.run_dir)
         report_progress()
 
     try:

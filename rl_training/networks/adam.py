@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rl_training.restored_state import Count, finite, same_form, typed
+from rl_training.state_checks import Count, require_finite_values, require_same_form, validate
 
 
 class FlatAdam:
@@ -56,6 +56,10 @@ class FlatAdam:
         Raises:
             CheckpointError: It is of another vector, or holds a NaN or infinity.
         """
-        self.steps = typed("optimizer/steps", state["steps"], Count)
+        self.steps = validate("optimizer/steps", state["steps"], Count)
         for name, own in (("mean", self.mean), ("square", self.square)):
-            own.copy_(finite(f"optimizer/{name}", same_form(f"optimizer/{name}", state[name], own.cpu())))
+            own.copy_(
+                require_finite_values(
+                    f"optimizer/{name}", require_same_form(f"optimizer/{name}", state[name], own.cpu())
+                )
+            )

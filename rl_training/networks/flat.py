@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from rl_training.errors import CheckpointError
 from rl_training.networks.backend import Array, Backend, backend_of
-from rl_training.restored_state import finite
+from rl_training.state_checks import require_finite_values
 
 ALIGNMENT_BYTES = 64
 
@@ -114,7 +114,7 @@ class FlatParameters:
             raise CheckpointError(f"weights do not fit the network of these settings: {'; '.join(faults.values())}")
         with torch.no_grad():
             for name, parameter in self._parameters.items():
-                parameter.copy_(finite(name, state[name]))
+                parameter.copy_(require_finite_values(name, state[name]))
 
     def load_layers_that_fit(self, state: Mapping[str, Tensor]) -> Layers:
         """Copies in the layers whose shapes are those of this network's; the others stay as they are.
@@ -131,7 +131,7 @@ class FlatParameters:
             raise CheckpointError(f"no layer of the checkpoint's network fits: {'; '.join(faults.values())}")
         with torch.no_grad():
             for name in carried:
-                self._parameters[name].copy_(finite(name, state[name]))
+                self._parameters[name].copy_(require_finite_values(name, state[name]))
         return Layers(tuple(carried), tuple(name for name in self._parameters if name not in carried))
 
     def _misfits(self, state: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:

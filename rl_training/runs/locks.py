@@ -1,7 +1,8 @@
-"""A job trains once at a time, and so does a run: locks that the command line and the flows share.
+"""Locks that the command line and the flows share: a job trains once at a time, and so does a run.
 
-The system lets go of a lock when its process ends, however it ends. A process that was thought dead and only slept has
-its lock still, so a run can be taken over from it; it finds out before it writes anything else (`require_ours`).
+The system releases a lock when its process ends, however it ends. A process that was thought dead but only slept still
+holds its lock, so another process can take its run over. The first one notices before it writes anything else
+(`require_not_taken_over`).
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def take_over(run_dir: Path) -> None:
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def give_away(run_dir: Path, to: str) -> None:
+def record_takeover(run_dir: Path, to: str) -> None:
     """Says to the process that trains a run that another one, elsewhere, has taken it over.
 
     Args:
@@ -147,7 +148,7 @@ def give_away(run_dir: Path, to: str) -> None:
     replace_file(_holder(run_dir / RUN_LOCK), to, sync=False)
 
 
-def require_ours(run_dir: Path) -> None:
+def require_not_taken_over(run_dir: Path) -> None:
     """Checks that no other process has taken over a run that this one has trained; to be called before it is written.
 
     Raises:

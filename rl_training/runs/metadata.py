@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 
 from rl_training.errors import UserError
 from rl_training.run_layout import METADATA
-from rl_training.security.plain_json import NotReadable, read_json
+from rl_training.security.untrusted_json import NotReadable, read_json
 
 
 class Git(TypedDict):

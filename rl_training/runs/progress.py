@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import FiniteFloat
 
 from rl_training.envs.training_envs import Episode
-from rl_training.restored_state import Count
+from rl_training.state_checks import Count
 
 RECENT_EPISODES = 100
 """`rollout/*` metrics are means over this many of the newest finished episodes."""

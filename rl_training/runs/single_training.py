@@ -63,7 +63,7 @@ def reserve_training() -> Iterator[None]:
 
 
 @contextmanager
-def only_training() -> Iterator[None]:
+def train_alone() -> Iterator[None]:
     """Trains within the block: in the place that the caller has reserved, or in one reserved now.
 
     Raises:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Literal
 
-from rl_training.system.signal_handlers import handled_by
+from rl_training.system.signal_handlers import handle_stop_signals
 
 logger = logging.getLogger(__name__)
 
@@ -23,14 +23,14 @@ EXIT_STOPPED = 75
 EXIT_TERMINATED = 143
 """Exit code after a SIGTERM that came before there was anything to go on from: as the system's own."""
 
-UNWINDING_SECONDS = 10.0
+CLEANUP_SECONDS = 10.0
 """How long an interrupted command may take to clean up before another signal interrupts that as well."""
-DEAF_SECONDS = 20.0
+UNRESPONSIVE_SECONDS = 20.0
 """How long training may take to its next poll once a signal has asked it to stop."""
-GONE_SECONDS = 25.0
+EXIT_SECONDS = 25.0
 """How long after a signal the process may be there, unless its last checkpoint takes longer."""
-LEAVE_SECONDS = 20.0
-"""How long after a signal the end of a run may wait for MLflow; the process is to be gone after `GONE_SECONDS`."""
+MLFLOW_SECONDS = 20.0
+"""How long after a signal the end of a run may wait for MLflow; the process is to be gone after `EXIT_SECONDS`."""
 
 _LOOK_SECONDS = 0.5
 
@@ -64,7 +64,7 @@ class StopFlag:
 
     def seconds_left(self) -> float:
         """Returns how long the end of the run may still wait for others; infinite where no signal has come."""
-        return max(0.0, self._signalled + LEAVE_SECONDS - time.monotonic())
+        return max(0.0, self._signalled + MLFLOW_SECONDS - time.monotonic())
 
 
 class StopTraining(Exception):
@@ -98,12 +98,12 @@ class Interruptions:
         """Handles a signal: interrupts, and spares the cleaning up from the next one."""
         if time.monotonic() < self._heeded_from:
             return
-        self._heeded_from = time.monotonic() + UNWINDING_SECONDS
+        self._heeded_from = time.monotonic() + CLEANUP_SECONDS
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
 
 @contextmanager
-def interrupted_by_signals() -> Iterator[Interruptions]:
+def interrupt_on_signals() -> Iterator[Interruptions]:
     """Has signals interrupt the block; a second one does not interrupt the cleaning up.
 
     Raises:
@@ -111,7 +111,7 @@ def interrupted_by_signals() -> Iterator[Interruptions]:
         KeyboardInterrupt: At SIGINT.
     """
     interruptions = Interruptions()
-    with handled_by(interruptions.interrupt):
+    with handle_stop_signals(interruptions.interrupt):
         yield interruptions
 
 
@@ -121,7 +121,7 @@ def stop_on_signals(stop: StopFlag, deaf: Callable[[], None] | None = None) -> I
 
     Args:
         stop: The flag.
-        deaf: Called in a thread where nothing has polled the flag for `DEAF_SECONDS` after a signal has set it.
+        deaf: Called in a thread where nothing has polled the flag for `UNRESPONSIVE_SECONDS` after a signal has set it.
     """
 
     def request(number: int, frame: FrameType | None) -> None:
@@ -129,7 +129,7 @@ def stop_on_signals(stop: StopFlag, deaf: Callable[[], None] | None = None) -> I
 
     over = threading.Event()
     watch = threading.Thread(target=_watch, args=(stop, over, deaf), daemon=True)
-    with handled_by(request):
+    with handle_stop_signals(request):
         try:
             watch.start()
             yield stop
@@ -142,7 +142,7 @@ def _watch(stop: StopFlag, over: threading.Event, deaf: Callable[[], None] | Non
     """Polls, and is not told by the handler: a handler may interrupt the very code that tells threads of things."""
     while not over.wait(_LOOK_SECONDS):
         if stop.cause == "signal":
-            logger.info("asked to stop: the run saves, and ends within %.0f s", GONE_SECONDS)
-            if not over.wait(DEAF_SECONDS) and not stop.heard and deaf is not None:
+            logger.info("asked to stop: the run saves, and ends within %.0f s", EXIT_SECONDS)
+            if not over.wait(UNRESPONSIVE_SECONDS) and not stop.heard and deaf is not None:
                 deaf()
             return

@@ -21,7 +21,7 @@ from typing import Any
 
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError, CheckpointNotWritten
-from rl_training.runs.locks import require_ours
+from rl_training.runs.locks import require_not_taken_over
 from rl_training.runs.progress import Progress
 from rl_training.runtime.checkpoint import (
     Checkpoint,
@@ -31,7 +31,7 @@ from rl_training.runtime.checkpoint import (
     to_plain,
     write_best,
 )
-from rl_training.runtime.checkpoint.reading import write_errors
+from rl_training.runtime.checkpoint.reading import report_write_errors
 from rl_training.runtime.run_utils import TrainingRun, save_training_checkpoint
 from rl_training.system.durable_files import sync_directory, sync_file
 
@@ -79,7 +79,7 @@ class Saver:
         self._best_on_the_way: float | None = None
         self._best_on_disk: float | None = None
 
-    def go_on(self, progress: Progress, opened: Checkpoint) -> Checkpoint | None:
+    def resume(self, progress: Progress, opened: Checkpoint) -> Checkpoint | None:
         """Goes on with a run; returns its best checkpoint and sets the progress's `best_return` by it.
 
         Args:
@@ -183,7 +183,7 @@ class Saver:
     # In the other thread.
 
     def _write(self, num_timesteps: int, contents: Contents, best_return: float | None) -> Checkpoint:
-        require_ours(self._run.run_dir)
+        require_not_taken_over(self._run.run_dir)
         self._sync(contents.files)
         checkpoint = save_training_checkpoint(
             self._run,
@@ -200,12 +200,12 @@ class Saver:
 
     def _sync(self, paths: Collection[Path]) -> None:
         for path in (*paths, *{path.parent for path in paths}):
-            with write_errors(self._run.checkpoints, path), suppress(FileNotFoundError):  # removed by its writer
+            with report_write_errors(self._run.checkpoints, path), suppress(FileNotFoundError):  # removed by its writer
                 sync_directory(path) if path.is_dir() else sync_file(path)
 
     def _write_ahead(self, shards: WriteShards) -> None:
         try:
-            require_ours(self._run.run_dir)
+            require_not_taken_over(self._run.run_dir)
             shards()
         except Exception as error:
             logger.warning("%s; the next checkpoint tries again", error)

@@ -24,8 +24,8 @@ from rl_training.envs.space_leaves import leaves
 from rl_training.errors import EnvironmentFault, EnvironmentRefused
 from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runtime.policy import Policy
-from rl_training.system.paths import working_folder_kept
-from rl_training.system.signal_handlers import look
+from rl_training.system.paths import keep_working_folder
+from rl_training.system.signal_handlers import check_handlers
 
 CONFIDENCE = 0.95
 """Of the interval of the mean."""
@@ -163,7 +163,7 @@ class Evaluator:
             for i in range(count)
         ]
         while active := [player for player in players if player.playing]:
-            look()
+            check_handlers()
             if stop is not None and stop.requested:
                 raise StopTraining
             actions = policy.act([player.observation for player in active])
@@ -207,7 +207,7 @@ def evaluate_policy(
 ) -> EvaluationResult:
     """Plays one episode from each seed in environments made for it; see `Evaluator`."""
     evaluator = Evaluator(config, num_envs=num_envs, max_episode_steps=max_episode_steps)
-    with working_folder_kept(), closing(evaluator):
+    with keep_working_folder(), closing(evaluator):
         return evaluator.run(policy, seeds, stop)
 
 

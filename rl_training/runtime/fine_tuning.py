@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from rl_training.errors import CheckpointError
-from rl_training.restored_state import restoring
 from rl_training.runtime.checkpoint import Checkpoint, load_policy_state, load_trainer_state
 from rl_training.runtime.checkpoint.manifest import TRAINER
+from rl_training.state_checks import restoring
 
 NAMED = 3
 """Tensors that a message names, at most; `metadata.json` has all of them."""

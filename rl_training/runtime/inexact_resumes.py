@@ -28,7 +28,7 @@ MOST_INDICES = 8
 """Environments that are named in words; native ones are many."""
 
 
-def computer(device: torch.device, threads: int) -> dict[str, Any]:
+def describe_computer(device: torch.device, threads: int) -> dict[str, Any]:
     """Returns what sums depend on beside versions, for a manifest's `extra`."""
     capability = torch.backends.cpu.get_cpu_capability()
     cpu = f"{platform.machine()} {capability}"
@@ -43,7 +43,7 @@ def product_kernels() -> str:
     return ", ".join(f"{p['internal_api']} {p['version']} {p.get('architecture') or ''}".strip() for p in own)
 
 
-def inexact_resumes(
+def list_inexact_resumes(
     checkpoint: Checkpoint, fresh: Sequence[int] = (), now: Mapping[str, Any] | None = None
 ) -> list[dict[str, Any]]:
     """Returns the resumes that a run which goes on from a checkpoint descends from, and which may not be exact.
@@ -61,18 +61,18 @@ def inexact_resumes(
     changed = [] if now is None else list(_changes(checkpoint, now))
     if fresh or changed:
         found.append({"num_timesteps": checkpoint.num_timesteps, "fresh_episodes": list(fresh), "changed": changed})
-        logger.warning("this resume is not exact, %s", reasons(found[-1]))
+        logger.warning("this resume is not exact, %s", explain_resume(found[-1]))
     return found
 
 
-def record_inexact(run: TrainingRun, resumes: Sequence[Mapping[str, Any]]) -> None:
+def record_inexact_resumes(run: TrainingRun, resumes: Sequence[Mapping[str, Any]]) -> None:
     """Adds inexact resumes to a run's `metadata.json`; what it has of them stays, whatever was made again since."""
     known = read_metadata(run.run_dir).get(INEXACT, [])
     if new := [resume for resume in resumes if resume not in known]:
         update_metadata(run, {INEXACT: [*known, *new]})
 
 
-def reasons(entry: Mapping[str, Any]) -> str:
+def explain_resume(entry: Mapping[str, Any]) -> str:
     """Returns why a resume was not exact, in words."""
     parts = []
     if entry["fresh_episodes"]:

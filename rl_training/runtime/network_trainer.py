@@ -26,7 +26,6 @@ from rl_training.envs.vector.masked_vector_env import require_count
 from rl_training.errors import CheckpointError, ConfigError, one_line
 from rl_training.networks.feature_extractors import fewest_weights
 from rl_training.networks.flat import Layers
-from rl_training.restored_state import restoring
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, load_policy_state, load_trainer_state
@@ -35,6 +34,7 @@ from rl_training.runtime.fine_tuning import CarriedOver, has_training_state
 from rl_training.runtime.policy import GreedyPolicy, Policy
 from rl_training.runtime.run_utils import TrainingRun, resolve_device
 from rl_training.runtime.trainer import Trainer
+from rl_training.state_checks import restoring
 
 
 class NetworkAlgorithm(Protocol):

@@ -21,13 +21,13 @@ from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer
 from rl_training.data.replay_memory import check_memory
 from rl_training.envs.training_envs import TrainingEnvs
-from rl_training.restored_state import Count, typed
 from rl_training.run_layout import REPLAY
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, ReplayStore, WriteShards
 from rl_training.runtime.network_trainer import NetworkAlgorithm, NetworkTrainer
 from rl_training.runtime.run_utils import TrainingRun
+from rl_training.state_checks import Count, validate
 
 STATES = ("train/learning_rate", "train/exploration_rate", "train/entropy_coef")
 """What training sets or moves step by step is logged as it is now; all other metrics of updates are means."""
@@ -174,8 +174,8 @@ class OffPolicyTrainer(NetworkTrainer):
         return {**super()._trainer_state(), "updates": self.updates, "measured": asdict(self.measured)}
 
     def _load_states(self, policy: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[int]:
-        self.updates = typed("updates", trainer["updates"], Count)
-        self.measured = typed("measured", trainer["measured"], UpdateMetrics)
+        self.updates = validate("updates", trainer["updates"], Count)
+        self.measured = validate("measured", trainer["measured"], UpdateMetrics)
         fresh = super()._load_states(policy, trainer)
         if fresh:  # what is stored next of these environments does not follow what was stored last
             self.replay.cut_newest(self.buffer, fresh)

@@ -21,22 +21,22 @@ import torch
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError, EnvironmentFault, EnvironmentRefused
 from rl_training.networks.threads import THREADS
-from rl_training.restored_state import restoring, typed
 from rl_training.runs.locks import RunLock
 from rl_training.runs.progress import Progress
-from rl_training.runs.single_training import only_training
+from rl_training.runs.single_training import train_alone
 from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runtime.callbacks import Callback, CallbackError, CallbackList, Event, StopReason, TrainerState
 from rl_training.runtime.checkpoint import Checkpoint, WriteShards, has_later, load_policy_state, load_trainer_state
 from rl_training.runtime.checkpoint.manifest import TRAINER
 from rl_training.runtime.checkpoint_saver import LAST_PAUSES, Contents, Saver
 from rl_training.runtime.evaluation import Evaluator
-from rl_training.runtime.inexact_resumes import INEXACT, computer, inexact_resumes, record_inexact
+from rl_training.runtime.inexact_resumes import INEXACT, describe_computer, list_inexact_resumes, record_inexact_resumes
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.run_utils import TrainingRun, discard_training_run
 from rl_training.seeding import episode_seeds
-from rl_training.system.constructors import Opening
-from rl_training.system.paths import way_back
+from rl_training.state_checks import restoring, validate
+from rl_training.system.constructor_cleanup import ClosesOnError
+from rl_training.system.paths import remember_working_folder
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class TrainResult:
     """CPU time of the training thread inside `train()`."""
 
 
-class Trainer(Opening, ABC):
+class Trainer(ClosesOnError, ABC):
     """One training run; `train()` runs it to its end and may be called once."""
 
     device = torch.device("cpu")
@@ -72,7 +72,7 @@ class Trainer(Opening, ABC):
         self, config: TrainConfig, run: TrainingRun, callbacks: Iterable[Callback] = (), *, stop: StopFlag | None = None
     ) -> None:
         self._opened = ExitStack()
-        self._opened.callback(way_back())
+        self._opened.callback(remember_working_folder())
         self.config, self.run = config, run
         self.callbacks = CallbackList(callbacks)
         self.stop = stop if stop is not None else StopFlag()
@@ -133,7 +133,7 @@ class Trainer(Opening, ABC):
         """Real environment transitions so far."""
         return self.progress.num_timesteps
 
-    @only_training()
+    @train_alone()
     def train(self) -> TrainResult:
         """Trains until `total_timesteps`, a stop, or an error.
 
@@ -183,7 +183,7 @@ class Trainer(Opening, ABC):
                 self.require_newest(self.state.checkpoint)
             if not self._restored:
                 self._start()
-            record_inexact(self.run, self.inexact)
+            record_inexact_resumes(self.run, self.inexact)
             self._emit("on_train_start", {})
             if self.state.checkpoint is None:  # so that whatever happens, there is something to resume from
                 self._saver.save(self.progress, self._contents)
@@ -271,7 +271,7 @@ class Trainer(Opening, ABC):
         return Contents(
             policy=self._policy_state(),
             trainer={**self._trainer_state(), "callbacks": self.callbacks.state_dict()},
-            extra={**computer(self.device, self.config.threads), INEXACT: self.inexact},
+            extra={**describe_computer(self.device, self.config.threads), INEXACT: self.inexact},
             shards=self._replay_shards(),
             files=self.callbacks.files_to_sync(),
         )
@@ -291,20 +291,20 @@ class Trainer(Opening, ABC):
         """
         trainer, policy = load_trainer_state(checkpoint), load_policy_state(checkpoint)
         with restoring(f"{checkpoint.path / TRAINER} is refused: it does not hold the state of {self.config.algo}"):
-            self.progress = typed("progress", trainer["progress"], Progress)
+            self.progress = validate("progress", trainer["progress"], Progress)
             fresh = self._load_states(policy, trainer)
             self.callbacks.load_state_dict(trainer["callbacks"])
         self.state.num_timesteps, self.state.iteration = self.num_timesteps, self.progress.iteration
         self._restored = True
         if checkpoint.run_uid == self.run.run_uid:
             self.state.checkpoint = checkpoint
-            self.state.best_checkpoint = self._saver.go_on(self.progress, checkpoint)
+            self.state.best_checkpoint = self._saver.resume(self.progress, checkpoint)
         else:
             self.progress.best_return = None  # a fork keeps a best of its own
         if self.num_timesteps < self.config.total_timesteps or self.progress.phase == "update":
-            self.inexact = inexact_resumes(checkpoint, fresh, computer(self.device, self.config.threads))
+            self.inexact = list_inexact_resumes(checkpoint, fresh, describe_computer(self.device, self.config.threads))
         else:
-            self.inexact = inexact_resumes(checkpoint)
+            self.inexact = list_inexact_resumes(checkpoint)
             logger.info(
                 "this run is complete at %s of %s steps; a larger total_timesteps trains on",
                 f"{self.num_timesteps:,}",

@@ -27,7 +27,7 @@ from rl_training.runtime.checkpoint import (
     list_checkpoints,
     load_policy_state,
 )
-from rl_training.runtime.checkpoint.downloaded import bring_in, read_download
+from rl_training.runtime.checkpoint.downloads import import_checkpoint, read_download
 from rl_training.runtime.fine_tuning import WeightsOf, carry_over, has_training_state
 from rl_training.runtime.run_utils import (
     TrainingRun,
@@ -38,7 +38,7 @@ from rl_training.runtime.run_utils import (
     update_metadata,
 )
 from rl_training.runtime.trainer import Trainer
-from rl_training.system.open_file_limit import too_many
+from rl_training.system.open_file_limit import explain_too_many_files
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ def make_trainer(
             if own_run is not None:
                 trainer.require_newest(checkpoint)
                 repair_training_run(own_run, config, checkpoint)
-                checkpoint = bring_in(checkpoint, own_run.checkpoints)
+                checkpoint = import_checkpoint(checkpoint, own_run.checkpoints)
                 logger.info("the run goes on at step %s, from %s", f"{checkpoint.num_timesteps:,}", checkpoint.path)
             trainer.restore(checkpoint)
     return trainer
@@ -192,7 +192,7 @@ def _constructed(
     try:
         return trainer_type(config, run, callbacks, stop=stop)
     except (MemoryError, RuntimeError, ValueError, OSError) as error:
-        if advice := too_many(error):
+        if advice := explain_too_many_files(error):
             raise UserError(f"{advice}, or lower num_envs = {config.num_envs}") from None
         reason = one_line(error).rpartition("DefaultCPUAllocator: ")[2]
         if not isinstance(error, MemoryError) and not any(words in reason for words in _TOO_LARGE):

@@ -9,13 +9,13 @@ from typing import Any
 from rl_training.config.settings import TrainConfig
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.experiment.registry import get_algorithm
-from rl_training.restored_state import restoring
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint
 from rl_training.runtime.checkpoint.manifest import POLICY
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.policy import Policy
 from rl_training.seeding import episode_seeds
+from rl_training.state_checks import restoring
 
 
 def resolve_local_checkpoint(source: str | Path | Checkpoint) -> Checkpoint:

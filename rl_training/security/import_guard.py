@@ -54,7 +54,7 @@ def keep_out(directory: str | Path) -> None:
         sys.meta_path.insert(0, _guard)
 
 
-def kept_out() -> list[str]:
+def list_excluded() -> list[str]:
     """Returns the directories that are kept out, for a child process."""
     return list(_kept_out)
 

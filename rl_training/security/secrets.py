@@ -157,7 +157,7 @@ def hide(text: str, secrets: Collection[str]) -> str:
     return text
 
 
-def hand_down(kind: str, look_up: Callable[[str], str]) -> None:
+def register_lookup(kind: str, look_up: Callable[[str], str]) -> None:
     """Has references of a kind looked up by `look_up` from now on, in this process and its environments' workers.
 
     Args:
@@ -168,7 +168,7 @@ def hand_down(kind: str, look_up: Callable[[str], str]) -> None:
     _handed_down[kind] = look_up
 
 
-def handed_down_secrets(settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def collect_secrets(settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     """Returns what another process needs to resolve the references in settings: for each kind, names and secrets.
 
     Environment variables are left out, since a child process has them. To be sent, never to be written.

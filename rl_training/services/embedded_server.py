@@ -27,7 +27,7 @@ from rl_training.services.prefect_environment import NO_ANALYTICS, set_environme
 from rl_training.services.user_server import require_answer
 from rl_training.serving.loopback import listen_on_loopback
 from rl_training.system import paths
-from rl_training.system.constructors import closes_on_error, ended_by
+from rl_training.system.constructor_cleanup import close_on_error, kill_on_close
 
 START_SECONDS = 300.0
 """Time limit for a start; the first start creates the database, which takes about a minute on a slow machine."""
@@ -62,7 +62,7 @@ class EmbeddedServer:
         port: A port of 127.0.0.1; 0 for a free one.
     """
 
-    @closes_on_error
+    @close_on_error
     def __init__(self, port: int = 0) -> None:
         self._opened = ExitStack()
         self.home = paths.prefect_root()
@@ -74,7 +74,7 @@ class EmbeddedServer:
         with listen_on_loopback(port) as listener:
             self.port: int = listener.getsockname()[1]
             _require_loopback(self.port)
-            self._process = ended_by(self._opened, self._start(listener))
+            self._process = kill_on_close(self._opened, self._start(listener))
         if self.first_start:
             print("preparing the local databases, the first time takes about a minute", file=sys.stderr, flush=True)
 

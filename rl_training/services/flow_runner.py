@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_training.runs.stopping import Terminated, interrupted_by_signals
+from rl_training.runs.stopping import Terminated, interrupt_on_signals
 from rl_training.runtime.callbacks import Callback
 from rl_training.services.embedded_server import provide_server
 from rl_training.services.prefect_environment import prepare_prefect
@@ -189,7 +189,7 @@ def _to_json(value: Any) -> Any:
 
 def _run(call: Callable[[], dict[str, Any]], callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
     # Prefect turns SIGTERM into an exception of its own, and then calls the handler that was installed before.
-    with interrupted_by_signals() as interruptions, provide_server(_import_training):
+    with interrupt_on_signals() as interruptions, provide_server(_import_training):
         from prefect.exceptions import TerminationSignal
 
         from rl_training.flows.pipeline import summarize_stopped

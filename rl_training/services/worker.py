@@ -28,7 +28,7 @@ from rl_training.errors import UserError
 from rl_training.services.moved_entrypoints import update_entrypoints
 from rl_training.services.prefect_yaml import HEARTBEAT, HEARTBEAT_SECONDS
 from rl_training.services.user_server import connect_to_user_server
-from rl_training.system.signal_handlers import heeded_signals
+from rl_training.system.signal_handlers import stop_signals
 
 logger = get_logger("worker")
 
@@ -134,7 +134,7 @@ async def _run_until_stopped(pool: str, name: str | None, limit: int | None) -> 
     )
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in heeded_signals():
+    for number in stop_signals():
         loop.add_signal_handler(number, stop.set)  # further signals change nothing
     serving = asyncio.create_task(worker.start(printer=logger.info))
     waiting = asyncio.create_task(stop.wait())

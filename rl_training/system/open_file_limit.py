@@ -19,7 +19,7 @@ def raise_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def too_many(error: BaseException) -> str | None:
+def explain_too_many_files(error: BaseException) -> str | None:
     """Returns what to do if an error says that too many files are open, else None."""
     if not isinstance(error, OSError) or error.errno not in (EMFILE, ENFILE):
         return None

@@ -22,7 +22,7 @@ _FOLDERS = (HOME_VARIABLE, "XDG_DATA_HOME", "PREFECT_HOME")
 """Variables that name a folder which this process and its children share."""
 
 
-def settle() -> None:
+def make_paths_absolute() -> None:
     """Makes the relative places that environment variables name absolute, for this process and its children.
 
     Called at the start of a command and before an environment's code is imported, which may change the working folder.
@@ -39,7 +39,7 @@ def settle() -> None:
         os.environ["PYTHONPATH"] = os.pathsep.join(map(_absolute, modules.split(os.pathsep)))
 
 
-def require_places() -> None:
+def require_usable_folders() -> None:
     """Checks that there is a working folder, and a home folder, by which MLflow and Prefect find their settings.
 
     Raises:
@@ -58,7 +58,7 @@ def require_places() -> None:
         raise UserError(f"HOME is the relative path {str(found)!r}; set it to an absolute one")
 
 
-def way_back() -> Callable[[], None]:
+def remember_working_folder() -> Callable[[], None]:
     """Returns what changes back to the working folder of now, to be called after environments may have left it."""
     before = "."
     with suppress(OSError):  # it has been removed: there is none to return to
@@ -72,9 +72,9 @@ def way_back() -> Callable[[], None]:
 
 
 @contextmanager
-def working_folder_kept() -> Iterator[None]:
+def keep_working_folder() -> Iterator[None]:
     """Returns to the working folder after the block."""
-    go_back = way_back()
+    go_back = remember_working_folder()
     try:
         yield
     finally:

@@ -1,8 +1,8 @@
 """Handlers of the signals that end a process, kept while environments run that install their own.
 
 Clients of simulators and robots often take SIGINT and SIGTERM for themselves, when they are made or later. A signal
-would then end training without a checkpoint, or do nothing at all. So the handlers within `handled_by` or
-`handlers_kept` are put back: after an environment is made, and at looks that happen all through a run.
+would then end training without a checkpoint, or do nothing at all. So the handlers within `handle_stop_signals` or
+`keep_handlers` are put back: after an environment is made, and at looks that happen all through a run.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class _Kept:
 _kept = _Kept()
 
 
-def heeded_signals() -> list[signal.Signals]:
+def stop_signals() -> list[signal.Signals]:
     """Returns the signals that end this process: all of `SIGNALS`, but not SIGHUP if it is ignored, as by `nohup`."""
     return [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
 @contextmanager
-def handled_by(handler: Handler) -> Iterator[None]:
+def handle_stop_signals(handler: Handler) -> Iterator[None]:
     """Installs a handler for the block and keeps it; does nothing outside of the main thread, which alone has handlers.
 
     What the block itself has put in its place stays. SIGHUP stays ignored if it is: `nohup` started the process.
@@ -55,9 +55,9 @@ def handled_by(handler: Handler) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    previous = {number: signal.signal(number, handler) for number in heeded_signals()}
+    previous = {number: signal.signal(number, handler) for number in stop_signals()}
     try:
-        with handlers_kept():
+        with keep_handlers():
             yield
     finally:
         for number, before in previous.items():
@@ -66,7 +66,7 @@ def handled_by(handler: Handler) -> Iterator[None]:
 
 
 @contextmanager
-def handlers_kept() -> Iterator[None]:
+def keep_handlers() -> Iterator[None]:
     """Keeps the handlers that stand at the block's beginning, until its end."""
     before, found = _kept.handlers, {number: signal.getsignal(number) for number in SIGNALS}
     _kept.handlers = {number: handler for number, handler in found.items() if handler is not None}
@@ -77,7 +77,7 @@ def handlers_kept() -> Iterator[None]:
 
 
 @contextmanager
-def handlers_of_other_threads_dropped() -> Iterator[None]:
+def ignore_handlers_of_other_threads() -> Iterator[None]:
     """Has `signal.signal` change nothing in threads other than the main one, within the block; it would raise there.
 
     Where training runs in such a thread, an environment that installs handlers could not be made. They would be
@@ -97,7 +97,7 @@ def handlers_of_other_threads_dropped() -> Iterator[None]:
         signal.signal = install
 
 
-def put_back(env_id: str | None = None) -> None:
+def restore_handlers(env_id: str | None = None) -> None:
     """Puts the kept handlers back, and logs once that an environment has replaced them.
 
     Does nothing outside of the main thread.
@@ -121,8 +121,8 @@ def put_back(env_id: str | None = None) -> None:
         )
 
 
-def look() -> None:
-    """Calls `put_back` if that is due: cheap enough for each step."""
+def check_handlers() -> None:
+    """Calls `restore_handlers` if that is due: cheap enough for each step."""
     if _kept.warned_of or time.monotonic() >= _kept.next_look:
         _kept.next_look = time.monotonic() + LOOK_SECONDS
-        put_back()
+        restore_handlers()

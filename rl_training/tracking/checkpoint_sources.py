@@ -22,7 +22,7 @@ from rl_training.runtime.checkpoint import (
     newest_good,
     open_checkpoint,
 )
-from rl_training.runtime.checkpoint.downloaded import Download, write_download
+from rl_training.runtime.checkpoint.downloads import Download, write_download
 from rl_training.runtime.checkpoint.manifest import MANIFEST, POLICY, is_shard, read_manifest
 from rl_training.system.paths import downloads_root
 from rl_training.tracking.mlflow_run import RUN_UID

@@ -11,8 +11,8 @@ from typing import Any
 
 from rl_training.errors import TrackingError
 from rl_training.run_layout import METRICS, STATUS
-from rl_training.security import plain_json
-from rl_training.security.plain_json import NotReadable
+from rl_training.security import untrusted_json
+from rl_training.security.untrusted_json import NotReadable
 from rl_training.system.durable_files import make_directory, replace_file, sync_file
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ def read_json(path: Path, form: Any = dict[str, Any]) -> Any:
         form: One of `run_forms`.
     """
     try:
-        return plain_json.read_json(path, form)
+        return untrusted_json.read_json(path, form)
     except FileNotFoundError:
         return None
     except (OSError, NotReadable) as error:
@@ -81,6 +81,6 @@ def parse_json(text: str | bytes, what: str, form: Any = dict[str, Any]) -> Any:
         TrackingError: It is damaged, or of another form.
     """
     try:
-        return plain_json.parse_json(text, form)
+        return untrusted_json.parse_json(text, form)
     except NotReadable as error:
         raise TrackingError(f"{what} is damaged: {error}") from error

@@ -17,9 +17,9 @@ from io import FileIO
 from pathlib import Path
 
 from rl_training import run_layout
-from rl_training.runs.locks import require_ours
+from rl_training.runs.locks import require_not_taken_over
 from rl_training.runtime.callbacks import Callback, TrainerState
-from rl_training.security.plain_json import NotReadable, parse_json
+from rl_training.security.untrusted_json import NotReadable, parse_json
 from rl_training.tracking import json_files
 from rl_training.tracking.record_schemas import MetricLine
 
@@ -132,7 +132,7 @@ class MetricLog(Callback):
         self._append({"event": DIFFERENCE, "step": step, "time": _now(), "metrics": {}, "differences": differences})
 
     def _append(self, line: Mapping[str, object]) -> None:
-        require_ours(self.path.parent)
+        require_not_taken_over(self.path.parent)
         self._unwritten += (json.dumps(line, allow_nan=False) + "\n").encode()
         try:
             self._write()

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import ConfigDict, Field, FiniteFloat, with_config
 from typing_extensions import TypedDict
 
-from rl_training.restored_state import Count
+from rl_training.state_checks import Count
 
 _MORE = ConfigDict(extra="allow")
 

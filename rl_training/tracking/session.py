@@ -23,9 +23,9 @@ import rl_training
 from rl_training import run_layout
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import RunTakenOver, TrackingError
-from rl_training.runs.locks import require_ours
+from rl_training.runs.locks import require_not_taken_over
 from rl_training.runs.stopping import StopFlag
-from rl_training.system.constructors import closes_on_error, ended_by
+from rl_training.system.constructor_cleanup import close_on_error, kill_on_close
 from rl_training.system.paths import URI_VARIABLE
 from rl_training.system.programs import program
 from rl_training.tracking import json_files
@@ -64,7 +64,7 @@ POLL_SECONDS = 0.2
 class TrackingSession:
     """Tracks one training process; made by `start_tracking`, ended by `finish` or as a context manager."""
 
-    @closes_on_error
+    @close_on_error
     def __init__(
         self, run_dir: Path, description: Mapping[str, Any], tracking_uri: str | None, stop: StopFlag | None = None
     ) -> None:
@@ -166,7 +166,7 @@ class TrackingSession:
             return self._report
         self.callback.close()
         try:
-            require_ours(self.run_dir)
+            require_not_taken_over(self.run_dir)
         except RunTakenOver as taken:  # how it ends is another process's to say
             self._report = self._unreported(str(taken))
             return self._report
@@ -204,7 +204,7 @@ class TrackingSession:
                 env={**os.environ, URI_VARIABLE: tracking_uri, "PYTHONPATH": path},
                 start_new_session=True,  # a signal to training's process group is not for the shipper
             )
-            process = ended_by(self._opened, command)
+            process = kill_on_close(self._opened, command)
         self._start = StartWatch(process.pid)
         threading.Thread(target=self._read_lines, args=(process,), daemon=True).start()
         return process

@@ -18,7 +18,7 @@ from rl_training.errors import CheckpointError, ConfigError, one_line
 from rl_training.run_layout import CONFIG
 from rl_training.runtime.checkpoint import Checkpoint, open_checkpoint
 from rl_training.runtime.checkpoint.manifest import MANIFEST, POLICY
-from rl_training.security.plain_json import open_plain_file
+from rl_training.security.untrusted_json import open_plain_file
 from rl_training.tracking.checkpoint_sources import MODEL_DATA, download_version_files, list_version_files
 
 if TYPE_CHECKING:

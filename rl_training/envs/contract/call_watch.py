@@ -15,7 +15,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Self, TypeVar
 
-from rl_training.system.signal_handlers import look
+from rl_training.system.signal_handlers import check_handlers
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ class CallWatch:
                 return function(*args)
             finally:
                 self._current = None
-                look()
+                check_handlers()
         except _Ended:
             self._current = None
             raise CallBlocked(f"did not return within {seconds:g} s") from None

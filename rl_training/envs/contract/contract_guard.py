@@ -26,9 +26,9 @@ from rl_training.envs.contract.step_contract import (
     step_result_breaches,
 )
 from rl_training.envs.plain_spaces import plain_space
-from rl_training.errors import FOREIGN_ERRORS, EnvironmentFault, EnvironmentRefused
+from rl_training.errors import USER_CODE_ERRORS, EnvironmentFault, EnvironmentRefused
 from rl_training.security.secrets import hide, secret_values
-from rl_training.system.signal_handlers import look
+from rl_training.system.signal_handlers import check_handlers
 
 
 def fault_text(env_id: str, env_index: int, life_step: int, what: str) -> str:
@@ -121,13 +121,13 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
         try:
             with warnings_hidden(self._secrets):
                 result = self.env.reset(seed=seed, options=options)
-            look()
+            check_handlers()
             raise_if_broken(reset_result_breaches(result))
             observations, actions = self._declared
             raise_if_broken(space_change_breaches("observation_space", observations, self.env.observation_space))
             raise_if_broken(space_change_breaches("action_space", actions, self.env.action_space))
             return self._as_declared(result[0]), result[1]
-        except FOREIGN_ERRORS as error:
+        except USER_CODE_ERRORS as error:
             raise self._fault("reset", error) from shown_cause(error, self._secrets)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -152,7 +152,7 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
             if truncated is not False:
                 truncated = flag_as_bool("truncated", truncated)
             return observation, reward, terminated, truncated, info
-        except FOREIGN_ERRORS as error:
+        except USER_CODE_ERRORS as error:
             raise self._fault("step", error) from shown_cause(error, self._secrets)
 
     def _step_hiding(self, action: Any) -> Any:

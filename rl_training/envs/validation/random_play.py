@@ -27,7 +27,7 @@ from rl_training.envs.contract.step_contract import (
 from rl_training.envs.space_leaves import Leaf, leaves
 from rl_training.envs.validation.report import Findings
 from rl_training.envs.validation.step_speed import Stopwatch
-from rl_training.errors import FOREIGN_ERRORS
+from rl_training.errors import USER_CODE_ERRORS
 
 
 class Player:
@@ -101,7 +101,7 @@ class Player:
     def _call(self, during: str, call: Callable[[], Any], detail: str = "") -> Any:
         try:
             return self._watch.call(self._where(during), call)
-        except FOREIGN_ERRORS as error:
+        except USER_CODE_ERRORS as error:
             self._add([failure(during, error, detail)])
             return None
 
@@ -134,7 +134,7 @@ class Player:
             self._twin = None
             self._add([failure(f"{during} of a second instance", error)])
             return
-        except FOREIGN_ERRORS as error:
+        except USER_CODE_ERRORS as error:
             difference = failure(during, error)
         if difference is not None:
             self._twin = None

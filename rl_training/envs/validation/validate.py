@@ -38,9 +38,9 @@ from rl_training.envs.validation.native import check_native
 from rl_training.envs.validation.random_play import Player
 from rl_training.envs.validation.report import Finding, Findings, ValidationReport, counted
 from rl_training.envs.validation.step_speed import Stopwatch, time_steps
-from rl_training.errors import FOREIGN_ERRORS, EnvironmentRefused
+from rl_training.errors import USER_CODE_ERRORS, EnvironmentRefused
 from rl_training.seeding import env_seeds
-from rl_training.system.paths import working_folder_kept
+from rl_training.system.paths import keep_working_folder
 
 __all__ = ["CheckSpaces", "Finding", "ValidationReport", "require_valid", "validate_env"]
 
@@ -71,7 +71,7 @@ def validate_env(
     episodes = config.validation.episodes if episodes is None else episodes
     max_steps = config.validation.max_steps if max_steps is None else max_steps
     played, steps, speed, texts, playable = 0, 0, None, ("", ""), False
-    with working_folder_kept(), CallWatch(config.env_id) as watch:
+    with keep_working_folder(), CallWatch(config.env_id) as watch:
         with _made(config, found, watch) as first:
             if first is not None:
                 found.add(_module_breaches(config.env_id))
@@ -121,7 +121,7 @@ def _made(config: TrainConfig, found: Findings, watch: CallWatch) -> Iterator[gy
     finally:
         try:
             watch.call("close", env.close)
-        except FOREIGN_ERRORS as error:
+        except USER_CODE_ERRORS as error:
             found.add([Breach("warning", "close", failure("close", error).message)])
 
 
@@ -151,7 +151,7 @@ def _speed(
     stopwatch = Stopwatch()
     try:
         time_steps(env, watch, config.seed, stopwatch)
-    except FOREIGN_ERRORS as error:
+    except USER_CODE_ERRORS as error:
         breach = failure("a later episode, played for its speed,", error)
         # A run may get beyond it, by going on from a checkpoint with fresh instances.
         severity: Severity = "fatal" if breach.code == "blocked" else "warning"
@@ -221,7 +221,7 @@ def _check_signatures(env: gym.Env[Any, Any], found: Findings, watch: CallWatch)
         found.add(reset_result_breaches(watch.call(during, lambda: env.reset(seed=0))), step=0)
         during = "the first step"
         found.add(step_result_breaches(watch.call(during, lambda: env.step(action_space.sample()))), step=1)
-    except FOREIGN_ERRORS as error:
+    except USER_CODE_ERRORS as error:
         found.add([failure(during, error)], step=0 if during == "the first reset" else 1)
     return not {"reset-result", "step-result", "raised", "blocked"} & {finding.code for finding in found.ordered()}
 

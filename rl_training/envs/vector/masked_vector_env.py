@@ -27,7 +27,7 @@ from rl_training.envs.vector.step_rows import StepRows, shared_file
 from rl_training.envs.vector.worker_channel import BEGIN, CLOSE_SECONDS, STEP, Reply
 from rl_training.envs.vector.worker_process import WorkerProcess
 from rl_training.errors import CheckpointError, EnvironmentFault, EnvironmentRefused
-from rl_training.security.secrets import handed_down_secrets, hide
+from rl_training.security.secrets import collect_secrets, hide
 
 _FIELDS = ("algo", "env_id", "env_kwargs", "wrappers", "max_episode_steps", "total_timesteps")
 
@@ -153,7 +153,7 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
     def _make_all(self, config: TrainConfig, make_env: Callable[[int], EpisodeReplay]) -> list[tuple[Any, Any]]:
         """Makes the environments in all processes at the same time, and returns the spaces of each environment."""
         fields = config.model_dump(include=set(_FIELDS))
-        secrets = handed_down_secrets(fields) if self._workers else {}
+        secrets = collect_secrets(fields) if self._workers else {}
         for worker in self._workers:
             worker.ask((fields, worker.indices, secrets))
         self._own.make(self._own_indices, make_env)

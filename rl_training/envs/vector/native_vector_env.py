@@ -27,7 +27,7 @@ from rl_training.envs.contract.step_contract import describe, raised, reset_resu
 from rl_training.envs.plain_spaces import plain_space
 from rl_training.envs.random_state import as_text, random_state, write_random_state
 from rl_training.envs.vector.masked_vector_env import require_count
-from rl_training.errors import FOREIGN_ERRORS, EnvironmentFault, EnvironmentRefused
+from rl_training.errors import USER_CODE_ERRORS, EnvironmentFault, EnvironmentRefused
 from rl_training.security.secrets import hide
 
 logger = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class NativeVectorEnv:
         self._seed = self._seed if first is None else first
         try:
             result = self._envs.reset(seed=first, options=options)
-        except FOREIGN_ERRORS as error:
+        except USER_CODE_ERRORS as error:
             raise self._fault(raised("reset", error)) from shown_cause(error, self._secrets)
         for breach in reset_result_breaches(result):
             raise self._fault(f"reset: {breach.message}")
@@ -149,7 +149,7 @@ class NativeVectorEnv:
         self.life_steps += 1
         try:
             result = self._envs.step(actions.astype(self._envs.single_action_space.dtype, copy=False))
-        except FOREIGN_ERRORS as error:
+        except USER_CODE_ERRORS as error:
             raise self._fault(raised("step", error)) from shown_cause(error, self._secrets)
         for breach in step_result_breaches(result):
             raise self._fault(f"step: {breach.message}")

@@ -26,8 +26,8 @@ from rl_training.envs.single_env import make_env
 from rl_training.envs.vector.env_group import EnvGroup
 from rl_training.envs.vector.step_rows import StepRows
 from rl_training.envs.vector.worker_channel import BEGIN, CLOSE_SECONDS, DONE, STEP, Channel, Reply
-from rl_training.errors import FOREIGN_ERRORS, EnvironmentFault, UserError, error_line, foreign_cause
-from rl_training.security.secrets import hand_down
+from rl_training.errors import USER_CODE_ERRORS, EnvironmentFault, UserError, error_line, find_user_code_cause
+from rl_training.security.secrets import register_lookup
 
 
 def main(reading: int, writing: int, memory: int, spins: bool) -> None:
@@ -52,7 +52,7 @@ def main(reading: int, writing: int, memory: int, spins: bool) -> None:
 def _serve(channel: Channel, memory: int) -> None:
     fields, indices, secrets = channel.receive()
     for kind, found in secrets.items():
-        hand_down(kind, found.__getitem__)
+        register_lookup(kind, found.__getitem__)
     config = TrainConfig(**fields)
     with closing(EnvGroup(config.env_id, secrets_of(config))) as group:
         try:
@@ -92,8 +92,8 @@ def _attempt(function: Any, *arguments: Any) -> Reply:
     try:
         return "ok", function(*arguments)
     except EnvironmentFault as error:
-        return "fault", (str(error), _format_traceback(foreign_cause(error)))
-    except FOREIGN_ERRORS as error:
+        return "fault", (str(error), _format_traceback(find_user_code_cause(error)))
+    except USER_CODE_ERRORS as error:
         return "failed", (error_line(error), _format_traceback(error))
 
 

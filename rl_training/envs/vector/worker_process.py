@@ -19,8 +19,8 @@ from typing import Any
 
 from rl_training.envs.vector.stderr_tail import StderrTail
 from rl_training.envs.vector.worker_channel import CLOSE_SECONDS, DONE, Channel, Reply
-from rl_training.security.import_guard import kept_out
-from rl_training.system.constructors import closes_on_error, ended_by
+from rl_training.security.import_guard import list_excluded
+from rl_training.system.constructor_cleanup import close_on_error, kill_on_close
 
 # The handler ignores signals from the very start: a cancel signals the whole process group, and the parent ends its
 # workers by itself. SIG_IGN would be inherited by programs that the environment starts, which could then not be ended.
@@ -29,8 +29,8 @@ sys.path[:] = json.loads(sys.argv[2])
 from rl_training.security.import_guard import keep_out
 for name in json.loads(sys.argv[3]):
     keep_out(name)
-from rl_training.system.signal_handlers import handled_by
-with handled_by(lambda signum, frame: None):
+from rl_training.system.signal_handlers import handle_stop_signals
+with handle_stop_signals(lambda signum, frame: None):
     from rl_training.envs.vector.worker import main
     main(*json.loads(sys.argv[1]))"""
 
@@ -44,13 +44,13 @@ class WorkerProcess:
         spins: See `Channel`.
     """
 
-    @closes_on_error
+    @close_on_error
     def __init__(self, indices: range, memory: int, *, spins: bool) -> None:
         self._opened = ExitStack()
         self.indices, self.rows = indices, slice(indices.start, indices.stop)
         worker_ends = self._opened.enter_context(ExitStack())
         self._channel, *pipes = self._open_channel(worker_ends, spins)
-        self.process = ended_by(self._opened, _start([*pipes, memory], spins))
+        self.process = kill_on_close(self._opened, _start([*pipes, memory], spins))
         worker_ends.close()
         self._tail = StderrTail(self.process)
 
@@ -121,7 +121,9 @@ class WorkerProcess:
 
 
 def _start(descriptors: Sequence[int], spins: bool) -> subprocess.Popen[bytes]:
-    arguments = [json.dumps(part) for part in ([*descriptors, spins], [str(path) for path in sys.path], kept_out())]
+    arguments = [
+        json.dumps(part) for part in ([*descriptors, spins], [str(path) for path in sys.path], list_excluded())
+    ]
     return subprocess.Popen(
         [sys.executable, "-c", _PROGRAM, *arguments],
         pass_fds=descriptors,

@@ -20,9 +20,9 @@ from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, Validat
 from typing_extensions import TypedDict
 
 from rl_training.errors import CheckpointError, one_line
-from rl_training.restored_state import Count
 from rl_training.run_layout import CONFIG
-from rl_training.security.plain_json import NotReadable, open_plain_file, read_json
+from rl_training.security.untrusted_json import NotReadable, open_plain_file, read_json
+from rl_training.state_checks import Count
 from rl_training.system.durable_files import FileEntry, Sha256
 
 FORMAT: Literal["rl_training.checkpoint"] = "rl_training.checkpoint"
@@ -167,7 +167,7 @@ def check_open_file(path: Path, file: BufferedReader, entry: FileEntry) -> None:
     file.seek(0)
 
 
-def text_of(path: Path, file: BufferedReader) -> str:
+def read_settings_text(path: Path, file: BufferedReader) -> str:
     """Returns the text of a file of settings.
 
     Raises:

@@ -93,14 +93,14 @@ def from_plain(state: Any, name: str = "state", depth: int = 0) -> Any:
     raise TypeError(f"{name} is a {type(state).__qualname__}, which no checkpoint of ours holds")
 
 
-def leaves(state: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+def iterate_leaves(state: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Yields each tensor, number and string of a plain state with its name, `weights/body/0` for one."""
     if isinstance(state, dict):
         for key, value in state.items():
-            yield from leaves(value, name if key == ARRAY_KEY else f"{name}/{key}" if name else str(key))
+            yield from iterate_leaves(value, name if key == ARRAY_KEY else f"{name}/{key}" if name else str(key))
     elif isinstance(state, (list, tuple)):
         for i, value in enumerate(state):
-            yield from leaves(value, f"{name}/{i}" if name else str(i))
+            yield from iterate_leaves(value, f"{name}/{i}" if name else str(i))
     else:
         yield name, state
 
@@ -111,13 +111,13 @@ def require_few_values(state: Any, path: Path) -> None:
     Raises:
         CheckpointError: It has more than `MOST_VALUES`.
     """
-    if next(islice(leaves(state), MOST_VALUES, None), None) is not None:
+    if next(islice(iterate_leaves(state), MOST_VALUES, None), None) is not None:
         raise CheckpointError(f"{path} is refused: it has more than {MOST_VALUES:,} values, and no policy has so many")
 
 
 def first_non_finite(state: Any) -> str | None:
     """Returns where the first NaN or infinity in a tensor of a plain state is, `weights/pi[3]` for one, or None."""
-    for name, leaf in leaves(state):
+    for name, leaf in iterate_leaves(state):
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and not torch.isfinite(leaf).all():
             index = (~torch.isfinite(leaf)).nonzero()[0].tolist()
             return f"{name}[{', '.join(map(str, index))}]"
@@ -130,7 +130,7 @@ def policy_sha256(state: Mapping[str, Any]) -> str:
     Tensors and arrays of the same numbers count as the same, wherever they live.
     """
     digest = hashlib.sha256()
-    for name, leaf in sorted(leaves(to_plain(state, "policy")), key=lambda item: item[0]):
+    for name, leaf in sorted(iterate_leaves(to_plain(state, "policy")), key=lambda item: item[0]):
         dtype, shape, data = _identity(leaf)
         digest.update(f"{name}\0{dtype}\0{shape}\0{len(data)}\0".encode())
         digest.update(data)

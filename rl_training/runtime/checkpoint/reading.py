@@ -22,15 +22,15 @@ from rl_training.runtime.checkpoint.manifest import (
     file_state,
     is_shard,
     read_manifest,
-    text_of,
+    read_settings_text,
     verify_files,
 )
 from rl_training.runtime.checkpoint.plain_pickle import NotPlain
 from rl_training.runtime.checkpoint.plain_state import first_non_finite, from_plain, policy_sha256, require_few_values
 from rl_training.runtime.checkpoint.staging import DAMAGED, SUPERSEDED
 from rl_training.runtime.checkpoint.tensor_file import read_tensor_file
-from rl_training.security.plain_json import NotReadable, open_plain_file, read_json
 from rl_training.security.planted_links import refuse_links
+from rl_training.security.untrusted_json import NotReadable, open_plain_file, read_json
 from rl_training.system.durable_files import is_same_file
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class Checkpoint:
             CheckpointError: The file is damaged, too large, or no text.
         """
         with _verified_file(self, CONFIG) as file:
-            return text_of(self.path / CONFIG, file)
+            return read_settings_text(self.path / CONFIG, file)
 
 
 def open_checkpoint(path: str | Path, *, policy_only: bool = False, known: Collection[str] = ()) -> Checkpoint:
@@ -92,7 +92,7 @@ def open_checkpoint(path: str | Path, *, policy_only: bool = False, known: Colle
     path = Path(path).absolute()
     refuse_links(path)
     try:
-        return verified(path, policy_only=policy_only, known=known)
+        return verify_checkpoint(path, policy_only=policy_only, known=known)
     except CheckpointError as error:
         raise CheckpointError(f"{error}{newest_good_hint(path.parent)}") from error
 
@@ -104,7 +104,7 @@ def load_policy_state(checkpoint: Checkpoint) -> dict[str, Any]:
         CheckpointError: The file is damaged, holds more than tensors, numbers and strings (nothing of it is run), is
             not the policy that the manifest names, or has a NaN or infinity.
     """
-    state, path = load_file(checkpoint, POLICY), checkpoint.path / POLICY
+    state, path = load_tensors(checkpoint, POLICY), checkpoint.path / POLICY
     policy = _from_plain(state, path)
     require_few_values(state, path)
     if (where := first_non_finite(state)) is not None:
@@ -120,7 +120,7 @@ def load_trainer_state(checkpoint: Checkpoint) -> dict[str, Any]:
     Raises:
         CheckpointError: The file is damaged, or holds more than tensors, numbers and strings (nothing of it is run).
     """
-    return _from_plain(load_file(checkpoint, TRAINER), checkpoint.path / TRAINER)
+    return _from_plain(load_tensors(checkpoint, TRAINER), checkpoint.path / TRAINER)
 
 
 def list_checkpoints(root: Path) -> tuple[list[Checkpoint], list[str]]:
@@ -156,7 +156,7 @@ def newest_good(root: Path) -> tuple[Checkpoint | None, list[str]]:
     found, skipped = list_checkpoints(root)
     for checkpoint in found:
         try:
-            return verified(checkpoint.path), skipped
+            return verify_checkpoint(checkpoint.path), skipped
         except CheckpointError as error:
             skipped.append(str(error))
     return None, skipped
@@ -168,7 +168,7 @@ def has_later(checkpoint: Checkpoint, root: Path) -> bool:
     for later in found:
         if later.num_timesteps > checkpoint.num_timesteps:
             with suppress(CheckpointError):
-                verified(later.path)
+                verify_checkpoint(later.path)
                 return True
     return False
 
@@ -245,7 +245,7 @@ def read_best(root: Path, opened: Checkpoint | None = None) -> tuple[Checkpoint,
     return open_checkpoint(path, known=known), return_mean
 
 
-def verified(path: Path, *, policy_only: bool = False, known: Collection[str] = ()) -> Checkpoint:
+def verify_checkpoint(path: Path, *, policy_only: bool = False, known: Collection[str] = ()) -> Checkpoint:
     """Does the work of `open_checkpoint`, whose errors also say where the newest good checkpoint is."""
     manifest = read_manifest(path)
     names = {CONFIG, POLICY} if policy_only else manifest.files.keys() - known
@@ -253,7 +253,7 @@ def verified(path: Path, *, policy_only: bool = False, known: Collection[str] = 
     return Checkpoint(path, manifest, {name: state for name, state in states.items() if is_shard(name)})
 
 
-def load_file(checkpoint: Checkpoint, name: str) -> Any:
+def load_tensors(checkpoint: Checkpoint, name: str) -> Any:
     """Returns what one of its files holds, in plain form (see `plain_state`).
 
     Raises:
@@ -304,7 +304,7 @@ def newest_good_hint(root: Path) -> str:
 
 
 @contextmanager
-def write_errors(root: Path, target: Path) -> Iterator[None]:
+def report_write_errors(root: Path, target: Path) -> Iterator[None]:
     """Turns what the system says of a write to `target` into one line, with the newest good checkpoint in `root`."""
     try:
         yield

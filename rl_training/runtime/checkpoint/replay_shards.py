@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.errors import CheckpointError
 from rl_training.run_layout import CHECKPOINTS, REPLAY
-from rl_training.runtime.checkpoint.reading import Checkpoint, load_file, write_errors
+from rl_training.runtime.checkpoint.reading import Checkpoint, load_tensors, report_write_errors
 from rl_training.runtime.checkpoint.staging import sweep
 from rl_training.system.durable_files import (
     FileEntry,
@@ -149,7 +149,7 @@ class ReplayStore:
             CheckpointNotWritten: The directory can't be written.
         """
         entries = load_replay(checkpoint, buffer)
-        with write_errors(self.directory.parent / CHECKPOINTS, self.directory):
+        with report_write_errors(self.directory.parent / CHECKPOINTS, self.directory):
             make_directory(self.directory)
             self._shards = [_written(self._adopt(entry)) for entry in entries]
             self._remove_others({entry.path.name for entry in entries})
@@ -176,7 +176,7 @@ class ReplayStore:
 
     def _write(self, shards: Sequence[_Shard]) -> list[ShardEntry]:
         try:
-            with write_errors(self.directory.parent / CHECKPOINTS, self.directory):
+            with report_write_errors(self.directory.parent / CHECKPOINTS, self.directory):
                 make_directory(self.directory)
                 sweep(self.directory)
                 for shard in shards:
@@ -244,12 +244,12 @@ def load_replay(checkpoint: Checkpoint, buffer: ReplayBuffer) -> list[ShardEntry
     return entries
 
 
-def describe(shards: Sequence[ShardEntry]) -> list[dict[str, Any]]:
+def describe_shards(shards: Sequence[ShardEntry]) -> list[dict[str, Any]]:
     """Returns the shards as the manifest's `extra` lists them."""
     return [{"first": shard.first, "count": shard.count, "file": shard.path.name} for shard in shards]
 
 
-def shared_with(directory: Path, shards: Sequence[ShardEntry]) -> set[str]:
+def find_shared_shards(directory: Path, shards: Sequence[ShardEntry]) -> set[str]:
     """Returns the names of the shards that a checkpoint's directory has as links to the very same files."""
     return {shard.path.name for shard in shards if is_same_file(directory / shard.path.name, shard.path)}
 
@@ -271,7 +271,7 @@ def _entries(checkpoint: Checkpoint) -> list[ShardEntry]:
 
 
 def _read_shard(checkpoint: Checkpoint, entry: ShardEntry, buffer: ReplayBuffer) -> None:
-    state = load_file(checkpoint, entry.path.name)
+    state = load_tensors(checkpoint, entry.path.name)
     try:
         if not isinstance(state, Mapping) or state.get("first") != entry.first:
             raise ValueError(f"it holds other things than the transitions from {entry.first}")

@@ -16,7 +16,7 @@ from rl_training.config.serialization import config_hash, dump_config
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError, NumericError
 from rl_training.run_layout import BEST, CONFIG, REPLAY, checkpoint_name
-from rl_training.runs.locks import require_ours
+from rl_training.runs.locks import require_not_taken_over
 from rl_training.runs.versions import versions
 from rl_training.runtime.checkpoint import staging
 from rl_training.runtime.checkpoint.manifest import MANIFEST, POLICY, TRAINER, Manifest
@@ -24,10 +24,10 @@ from rl_training.runtime.checkpoint.plain_state import first_non_finite, policy_
 from rl_training.runtime.checkpoint.reading import (
     Checkpoint,
     list_checkpoints,
-    verified,
-    write_errors,
+    report_write_errors,
+    verify_checkpoint,
 )
-from rl_training.runtime.checkpoint.replay_shards import ShardEntry, describe, shared_with
+from rl_training.runtime.checkpoint.replay_shards import ShardEntry, describe_shards, find_shared_shards
 from rl_training.system.durable_files import FileEntry, link_or_copy, make_directory, replace_file, write_file
 
 logger = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ def write_checkpoint(
     policy, trainer = to_plain(policy, "policy"), to_plain(trainer, "trainer")
     require_finite(policy, num_timesteps)
     target = root / checkpoint_name(num_timesteps)
-    with write_errors(root, target):
+    with report_write_errors(root, target):
         make_directory(root)
         staging.sweep(root)
         existing = _existing(target, shards or ())
@@ -89,10 +89,10 @@ def write_checkpoint(
                 config_hash=config_hash(config),
                 policy_sha256=policy_sha256(policy),
                 files=entries,
-                extra={**(extra or {}), **({} if shards is None else {REPLAY: describe(shards)})},
+                extra={**(extra or {}), **({} if shards is None else {REPLAY: describe_shards(shards)})},
             )
             write_file(staged / MANIFEST, lambda file: file.write(manifest.to_json().encode()))
-            require_ours(root.parent)  # at the last moment, which is what makes taking a run over safe
+            require_not_taken_over(root.parent)  # at the last moment, which is what makes taking a run over safe
             staging.publish(staged, target)
         finally:
             shutil.rmtree(staged, ignore_errors=True)
@@ -129,7 +129,7 @@ def prune(root: Path, keep_last: int, keep: Collection[Path] = ()) -> list[Path]
     """
     found, _ = list_checkpoints(root)
     doomed = [checkpoint.path for checkpoint in found[keep_last:] if checkpoint.path not in keep]
-    with write_errors(root, root):
+    with report_write_errors(root, root):
         for path in doomed:
             staging.remove(path)
     return doomed
@@ -146,7 +146,7 @@ def write_best(root: Path, checkpoint: Checkpoint, return_mean: float) -> None:
         "return_mean": float(return_mean),
         "num_timesteps": checkpoint.num_timesteps,
     }
-    with write_errors(root, root / BEST):
+    with report_write_errors(root, root / BEST):
         replace_file(root / BEST, json.dumps(best, allow_nan=False) + "\n")
 
 
@@ -172,7 +172,7 @@ def _existing(target: Path, shards: Sequence[ShardEntry]) -> Checkpoint | None:
     if not target.exists():
         return None
     try:
-        return verified(target, known=shared_with(target, shards))
+        return verify_checkpoint(target, known=find_shared_shards(target, shards))
     except CheckpointError as error:
         logger.warning("%s; set aside as %s", error, staging.set_aside(target))
         return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_training.security.plain_json import MOST_BYTES, NotReadable, parse_json
+from rl_training.security.untrusted_json import MOST_BYTES, NotReadable, parse_json
 from rl_training.tracking.mlflow_names import make_legal_name
 from rl_training.tracking.record_schemas import MetricLine
 from rl_training.tracking.shipping.thinning import Downsampler

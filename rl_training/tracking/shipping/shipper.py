@@ -23,7 +23,7 @@ from filelock import FileLock, Timeout
 
 from rl_training import run_layout
 from rl_training.errors import TrackingError
-from rl_training.runs.locks import give_away
+from rl_training.runs.locks import record_takeover
 from rl_training.tracking.attempts import AttemptSuperseded
 from rl_training.tracking.mlflow_store import connect, explain, is_server, load_mlflow, resolve_tracking_uri
 from rl_training.tracking.orphaned_runs import end_orphaned_runs, resolve_end_status
@@ -153,7 +153,7 @@ class Shipper:
     def _note(self, error: Exception) -> None:
         if isinstance(error, AttemptSuperseded):
             self._elsewhere, self._trouble = True, str(error)
-            give_away(self.shipment.run_dir, self._trouble)  # training hears of it by this
+            record_takeover(self.shipment.run_dir, self._trouble)  # training hears of it by this
             return
         self._trouble = explain(error, self.shipment.uri)
         logger.warning("sending failed, to be tried again: %s", self._trouble)

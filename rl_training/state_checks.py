@@ -22,7 +22,7 @@ Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**53)]
 ArrayT = TypeVar("ArrayT")
 
 
-def same_form(name: str, got: Any, own: Any) -> Any:
+def require_same_form(name: str, got: Any, own: Any) -> Any:
     """Returns a restored tensor or array, which must be like the one whose place it takes.
 
     Args:
@@ -38,7 +38,7 @@ def same_form(name: str, got: Any, own: Any) -> Any:
     return got
 
 
-def finite(name: str, got: ArrayT) -> ArrayT:
+def require_finite_values(name: str, got: ArrayT) -> ArrayT:
     """Returns a restored tensor or array.
 
     Raises:
@@ -49,7 +49,7 @@ def finite(name: str, got: ArrayT) -> ArrayT:
     return got
 
 
-def typed(name: str, got: Any, form: Any) -> Any:
+def validate(name: str, got: Any, form: Any) -> Any:
     """Returns a restored value of a type that pydantic knows, a number with bounds, say; or a dataclass, from its dict.
 
     Raises:

@@ -12,7 +12,7 @@ InitT = TypeVar("InitT", bound=Callable[..., None])
 ProcessT = TypeVar("ProcessT", bound="subprocess.Popen[Any]")
 
 
-def closes_on_error(init: InitT) -> InitT:
+def close_on_error(init: InitT) -> InitT:
     """Has a constructor close the object's `_opened`, an `ExitStack`, if one of its lines raises.
 
     What is opened goes onto the stack in the line that opens it: `self.x = self._opened.enter_context(closing(X()))`.
@@ -31,8 +31,8 @@ def closes_on_error(init: InitT) -> InitT:
     return guarded  # type: ignore[return-value]
 
 
-class Opening:
-    """Base of kinds whose constructors may open things, those of other packages too: see `closes_on_error`."""
+class ClosesOnError:
+    """Base of kinds whose constructors may open things, those of other packages too: see `close_on_error`."""
 
     _opened: ExitStack
     """What a constructor opens goes here."""
@@ -40,10 +40,10 @@ class Opening:
     def __init_subclass__(cls) -> None:
         """Has the constructor of each kind close what it has opened if it fails."""
         if "__init__" in vars(cls):
-            cls.__init__ = closes_on_error(cls.__init__)  # type: ignore[method-assign]
+            cls.__init__ = close_on_error(cls.__init__)  # type: ignore[method-assign]
 
 
-def ended_by(opened: ExitStack, process: ProcessT) -> ProcessT:
+def kill_on_close(opened: ExitStack, process: ProcessT) -> ProcessT:
     """Returns a process, which `opened` kills when it is closed, and closes the pipes to it.
 
     It is left alone if `opened` is never closed. Its stderr is left to the thread that reads it.

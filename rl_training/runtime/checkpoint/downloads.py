@@ -14,8 +14,8 @@ from rl_training.errors import CheckpointError
 from rl_training.run_layout import checkpoint_name
 from rl_training.runtime.checkpoint import Checkpoint, open_checkpoint, staging
 from rl_training.runtime.checkpoint.manifest import MANIFEST
-from rl_training.runtime.checkpoint.reading import write_errors
-from rl_training.security.plain_json import NotReadable, read_json
+from rl_training.runtime.checkpoint.reading import report_write_errors
+from rl_training.security.untrusted_json import NotReadable, read_json
 from rl_training.system.durable_files import is_same_file, link_or_copy, make_directory
 
 logger = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def read_download(checkpoint: Checkpoint) -> Download | None:
         raise CheckpointError(f"{path} is damaged ({error}); download the checkpoint again") from error
 
 
-def bring_in(checkpoint: Checkpoint, root: Path) -> Checkpoint:
+def import_checkpoint(checkpoint: Checkpoint, root: Path) -> Checkpoint:
     """Returns a checkpoint as one of the run that goes on from it: in its directory, under the name of its step.
 
     So the run has, from its first moment here, what it can be resumed from. Files are linked where the file system can,
@@ -78,7 +78,7 @@ def bring_in(checkpoint: Checkpoint, root: Path) -> Checkpoint:
     target = root / checkpoint_name(checkpoint.num_timesteps)
     if is_same_file(checkpoint.path, target):
         return checkpoint
-    with write_errors(root, target):
+    with report_write_errors(root, target):
         make_directory(root)
         staging.sweep(root)
         if target.exists():
