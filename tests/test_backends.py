@@ -10,7 +10,9 @@ from tests.network_parts import BACKENDS
 from tests.trainings import TRAININGS
 
 
-@pytest.mark.parametrize("name", TRAININGS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if "-" in name else ()) for name in TRAININGS]
+)
 def test_torch_trains_as_numpy_does_and_a_recording_as_what_it_recorded(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

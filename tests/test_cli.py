@@ -239,7 +239,10 @@ def test_train_evaluate_and_resume(config, own_home):
         ("gama=0.5", "did you mean gamma?"),
     ],
 )
-def test_refused_resume_is_one_line_before_the_environment_is_played(override, says, trained, capfd, caplog):
+def test_refused_resume_is_one_line_before_the_environment_is_played(
+    override, says, trained, monkeypatch, capfd, caplog
+):
+    monkeypatch.setenv("RL_TRAINING_HOME", str(trained.parents[1]))
     assert run(["resume", str(trained), "--no-track", "--set", override]) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert line.startswith("error: ")

@@ -83,9 +83,9 @@ def test_workers_outlive_signals_to_end_and_go_on() -> None:
     ("number", "env", "vectorization", "processes"),
     [
         (signal.SIGKILL, "SlowStep", "async", 2),
-        (signal.SIGTERM, "SlowStep", "async", 2),
+        pytest.param(signal.SIGTERM, "SlowStep", "async", 2, marks=pytest.mark.slow),
         (signal.SIGKILL, "SpawnsChild", "async", 4),
-        (signal.SIGKILL, "SlowStep", "split", 1),
+        pytest.param(signal.SIGKILL, "SlowStep", "split", 1, marks=pytest.mark.slow),
     ],
 )
 def test_workers_end_when_their_parent_is_gone(

@@ -36,8 +36,11 @@ def record(small_config: Path) -> list[float]:
 
 @pytest.mark.parametrize(
     "redirection",
-    ["2>&1 | head -n 1", ">/dev/full 2>/dev/full", "<&- >&- 2>&-"],
-    ids=["a reader that quits", "a full disk", "closed streams"],
+    [
+        pytest.param("2>&1 | head -n 1", id="a reader that quits"),
+        pytest.param(">/dev/full 2>/dev/full", marks=pytest.mark.slow, id="a full disk"),
+        pytest.param("<&- >&- 2>&-", marks=pytest.mark.slow, id="closed streams"),
+    ],
 )
 def test_training_outlives_its_display(redirection: str, small_config: Path) -> None:
     done = shell(f"{' '.join(TRAIN)} {small_config} {redirection}")

@@ -405,7 +405,14 @@ def test_updates_take_nothing_from_the_stream_of_actions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "steps"), [("vector", 300), ("discrete", 300), ("dict", 300), ("image", 200), ("mixed", 250)]
+    ("kind", "steps"),
+    [
+        ("vector", 300),
+        ("discrete", 300),
+        ("dict", 300),
+        pytest.param("image", 200, marks=pytest.mark.slow),
+        pytest.param("mixed", 250, marks=pytest.mark.slow),
+    ],
 )
 def test_the_best_action_is_learnt_in_the_environments_units(kind: str, steps: int) -> None:
     settings = {"seed": 2, "learning_rate": 3e-3, "entropy_coef": 0.05, "network": {"hidden": [64, 64]}}

@@ -100,7 +100,13 @@ def contents(run_dir: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in files}
 
 
-@pytest.mark.parametrize("overrides", [(), ("--set", "total_timesteps=384")], ids=["same run", "fork"])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        pytest.param((), id="same run"),
+        pytest.param(("--set", "total_timesteps=384"), marks=pytest.mark.slow, id="fork"),
+    ],
+)
 @pytest.mark.parametrize("where", [DOWNLOAD, PLAY, MAKE_ENVS, RESTORE])
 def test_a_resume_that_has_not_begun_can_be_asked_for_again(where, overrides, small_config, monkeypatch, capfd):
     assert train(small_config, "--set", "total_timesteps=256") == 0
