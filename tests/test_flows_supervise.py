@@ -131,7 +131,7 @@ def test_a_server_that_refuses_reports_is_said_once_and_stops_nothing(
         progress.num_timesteps = steps
         reporter()
     assert [record.getMessage() for record in caplog.records] == [
-        "progress can't be reported to Prefect, training goes on: server is away"
+        "progress can't be reported to Prefect, training continues: server is away"
     ]
 
 

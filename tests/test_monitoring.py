@@ -13,7 +13,7 @@ import pytest
 from mlflow_store import BAD, GOOD, WEAK, run_with_policy
 
 from rl_training.api.promotion import promote_candidate
-from rl_training.api.summary import monitoring_lines
+from rl_training.api.summary import format_monitoring
 from rl_training.config.settings import PromotionConfig
 from rl_training.errors import ConfigError, UserError
 from rl_training.experiment.loading import config_of_checkpoint
@@ -165,7 +165,7 @@ def test_a_policy_that_plays_worse_than_when_it_was_promoted_has_dropped(client:
     assert result.drop.dropped
     assert result.drop.numbers["upper"] == 30.0
     assert result.drop.numbers["promoted_lower"] == 500.0
-    lines = monitoring_lines(result.to_dict())
+    lines = format_monitoring(result.to_dict())
     assert lines[1] == f"DROPPED: registered model {MODEL}, version 1, the champion"
     assert json.loads(json.dumps(result.to_dict(), allow_nan=False)) == result.to_dict()
 
@@ -196,7 +196,7 @@ def test_a_run_or_directory_is_played_and_has_no_monitoring_run(client: Any) -> 
     for source in (run_id, str(checkpoint.path)):
         result = monitor(source, episodes=20)
         assert (result.model, result.run_id, result.evaluation.return_mean) == (None, None, 500.0)
-        assert monitoring_lines(result.to_dict()) == [
+        assert format_monitoring(result.to_dict()) == [
             "mean return 500.00 (95 % interval 500.00 to 500.00) over 20 held-out episodes"
         ]
         with pytest.raises(UserError, match="only a champion can be rolled back; expected models:/NAME@champion"):

@@ -24,9 +24,9 @@ PLAY = "rl_training.api.training.check_environment"
 MAKE_METADATA = "rl_training.runtime.run_utils._metadata"
 MAKE_ENVS = "rl_training.runtime.ppo_trainer.TrainingEnvs"
 RESTORE = "rl_training.runtime.trainer.Trainer.restore"
-ANNOUNCE = "rl_training.api.training.announce"
+ANNOUNCE = "rl_training.api.training.log_start"
 TRAIN = "rl_training.runtime.trainer.Trainer.train"
-JUDGE = "rl_training.api.training.judge_final_policy"
+JUDGE = "rl_training.api.training.evaluate_final_policy"
 SUMMARIZE = "rl_training.api.training.summarize"
 WRITE_RESULT = "rl_training.cli.training_end.write_result"
 
@@ -161,7 +161,7 @@ def test_an_environment_that_hangs_does_not_keep_a_stopped_process(small_config)
     assert process.returncode == EXIT_STOPPED
     (run_dir,) = run_directories(small_config)
     newest = max((run_dir / "checkpoints").glob("step_*"))
-    why = "training has not come to its next step within 1 s of the signal"
-    assert err.splitlines()[-1] == f"{why}; the run goes on from {newest}"
+    why = "training did not reach its next step within 1 s of the signal"
+    assert err.splitlines()[-1] == f"{why}; the run can be resumed from {newest}"
     status = json.loads((run_dir / "status.json").read_text())
     assert (status["status"], status["stop_reason"], status["error"]) == ("KILLED", "signal", why)

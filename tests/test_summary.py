@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from rl_training.api.summary import summary_lines
+from rl_training.api.summary import format_summary
 from rl_training.api.training import resume_training, run_training
 from rl_training.config.serialization import compact_config
 from rl_training.errors import AlreadyTraining
@@ -31,7 +31,7 @@ DONE = {
 
 
 def test_finished_run():
-    assert summary_lines(DONE) == [
+    assert format_summary(DONE) == [
         "done at 100,000 steps, 12,346 steps/s",
         "mean return 1,234.50 (95 % interval 1,000.00 to 1,469.00) over 1,000 held-out episodes",
         "run directory: /runs/a b",
@@ -43,17 +43,17 @@ def test_finished_run():
 def test_flow_adds_what_the_gate_decided_and_the_best_checkpoint():
     promotion = {"verdict": "HOLD", "model": "m", "version": "2", "alias": None, "reasons": ["no better"]}
     best = "/runs/a b/checkpoints/step_000000090000"
-    lines = summary_lines({**DONE, "promotion": promotion, "best_checkpoint": best})
+    lines = format_summary({**DONE, "promotion": promotion, "best_checkpoint": best})
     assert lines[2:4] == ["HOLD: registered model m, version 2", "  no better"]
     assert f"best checkpoint: {best}" in lines
 
 
 def test_stopped_run_says_how_to_go_on():
     stopped = {**DONE, "stop_reason": "signal", "evaluation": None, "steps_per_second": None, "run_id": None}
-    lines = summary_lines({**stopped, "unsent": "offline"}, resume="flow resume")
+    lines = format_summary({**stopped, "unsent": "offline"}, resume="flow resume")
     assert lines == [
         "stopped by a signal at 100,000 steps",
-        "go on with: rl-training flow resume '/runs/a b'",
+        "resume with: rl-training flow resume '/runs/a b'",
         "run directory: /runs/a b",
         "checkpoint: /runs/a b/checkpoints/step_000000100000",
         "offline",
@@ -65,7 +65,7 @@ def test_resumes_that_were_not_exact_are_said():
         {"num_timesteps": 2_048, "fresh_episodes": [0, 3], "changed": []},
         {"num_timesteps": 9_000, "fresh_episodes": [], "changed": ["threads: 1 -> 2", "torch: 2.9.0 -> 2.9.1"]},
     ]
-    assert summary_lines({**DONE, "inexact": inexact})[1:3] == [
+    assert format_summary({**DONE, "inexact": inexact})[1:3] == [
         "not exact: resumed at step 2,048: the episodes of environments 0, 3 could not be brought back, so "
         "they began fresh ones (the environment is not deterministic, or native)",
         "not exact: resumed at step 9,000: sums may differ from here on (threads: 1 -> 2, torch: 2.9.0 -> 2.9.1)",
@@ -74,7 +74,7 @@ def test_resumes_that_were_not_exact_are_said():
 
 def test_one_episode_has_no_interval_and_cut_episodes_are_said():
     one = {**EVALUATION, "ci_low": None, "ci_high": None, "episodes": 1, "cut": 1}
-    line = summary_lines({**DONE, "evaluation": one})[1]
+    line = format_summary({**DONE, "evaluation": one})[1]
     assert line == "mean return 1,234.50 over 1 held-out episode, of which 1 cut at evaluation.max_episode_steps"
 
 
@@ -101,7 +101,7 @@ def test_a_run_goes_on_tracked_as_it_was_begun(options, words, tmp_path, monkeyp
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
     config = load_config("ppo/cartpole", {"total_timesteps": 64, "num_envs": 1, "rollout_steps": 32, "batch_size": 32})
     summary = run_training(config, [Signals()], **options)
-    assert summary.lines()[1] == f"go on with: rl-training resume {words} {summary.run_dir}"
+    assert summary.lines()[1] == f"resume with: rl-training resume {words} {summary.run_dir}"
 
 
 def test_a_run_that_is_being_trained_is_refused_before_its_record_is_touched(tmp_path, monkeypatch):

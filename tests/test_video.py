@@ -11,7 +11,7 @@ from mlflow_store import GOOD, make_run, write_policy
 from PIL import Image
 
 from rl_training.api import episode_film
-from rl_training.api.judging import judge
+from rl_training.api.held_out_evaluation import evaluate_held_out
 from rl_training.errors import EnvironmentFault
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.runs.stopping import StopFlag, StopTraining
@@ -117,7 +117,7 @@ def judged(settings):
     run_dir, config = make_run(evaluation={"final_episodes": 10, **settings})
     checkpoint = write_policy(run_dir, 100, GOOD)
     log = MetricLog(run_dir)
-    evaluation = judge(checkpoint, config, run_dir, log)
+    evaluation = evaluate_held_out(checkpoint, config, run_dir, log)
     log.close()
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
     return run_dir / "artifacts", evaluation, [(line["step"], line["metrics"]) for line in lines]
@@ -141,5 +141,5 @@ def test_the_film_changes_no_result_and_its_failure_is_a_warning(monkeypatch, ca
         without_film = judged({})
     assert without_film[1:] == (evaluation, recorded)
     assert [record.getMessage() for record in caplog.records] == [
-        "there is no film of an episode (`evaluation.video`): division by zero"
+        "could not film an episode (`evaluation.video`): division by zero"
     ]

@@ -53,7 +53,7 @@ file.flush()
 
 PHASES = {
     "saving": {"write_checkpoint", "save_training_checkpoint", "_save"},
-    "held-out evaluation": {"judge_final_policy"},
+    "held-out evaluation": {"evaluate_final_policy"},
     "evaluation": {"_evaluate"},
     "update": {"_update"},
     "collection": {"_collect"},

@@ -1,4 +1,4 @@
-"""The few functions and types that a user calls from Python."""
+"""The public Python API."""
 
 from __future__ import annotations
 
@@ -57,23 +57,23 @@ def resume(
     allow_modules: Collection[str] = (),
     **overrides: Any,
 ) -> TrainResult:
-    """Trains on from a checkpoint, as if training had never stopped.
+    """Resumes training from a checkpoint as if it had never stopped.
 
     Args:
-        checkpoint: A checkpoint's directory, or a run's directory, of which the newest good checkpoint is taken.
-        callbacks: What sees the run go on, in the order given.
-        fine_tune: Begin a new run with the checkpoint's weights alone, in another environment for one.
-        allow_modules: Modules of environments and wrappers that a received checkpoint may name.
-        **overrides: Settings that change, `total_timesteps` for one; some must stay as they were.
+        checkpoint: The directory of a checkpoint, or of a run whose newest good checkpoint is used.
+        callbacks: Callbacks of the training, called in this order.
+        fine_tune: Whether to start a new run from the checkpoint's weights alone, for example in another environment.
+        allow_modules: Modules of environments and wrappers that a received checkpoint may import.
+        **overrides: Settings to change, such as `total_timesteps`; some settings can't change.
 
     Returns:
-        What came out of the whole run.
+        The result of the complete run.
 
     Raises:
-        CheckpointError: There is no good checkpoint there, or a setting that must stay equal was changed.
-        ConfigError: An override is no valid setting.
-        UserError: This process trains already.
-        ModuleRefused: A received checkpoint names a module that nobody has allowed.
+        CheckpointError: There is no good checkpoint, or a setting was changed that can't change.
+        ConfigError: An override is not a valid setting.
+        UserError: This process is already training.
+        ModuleRefused: A received checkpoint names a module that is not allowed.
     """
     manager = DefaultExperimentManager()
     return manager.resume(checkpoint, callbacks, fine_tune=fine_tune, allow_modules=allow_modules, **overrides).train()

@@ -1,7 +1,7 @@
-"""A short film of one episode: an animated GIF, small enough to be looked at in a browser.
+"""A film of one episode as an animated GIF that is small enough for a browser.
 
-The episode is played in an environment of its own, in a process of its own: a renderer that is missing, hangs or takes
-its process down with it costs the film and nothing else. Nothing that was or will be measured depends on it.
+The episode is played in a separate environment in a separate process. If the renderer is missing, hangs or crashes,
+only the film is lost. No measurement depends on it.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from rl_training.runtime.policy import Policy
 MOST_FRAMES = 100
 MOST_BYTES = 2 * 2**20
 WIDTH = 320
-"""Pixels, at most; of the height too."""
+"""The largest width and height, in pixels."""
 COLORS = 64
 
 PLAY_SECONDS = 5.0
-"""After which the film ends where the episode is."""
+"""Time limit for the episode, after which the film ends."""
 ANSWER_SECONDS = 10.0
-"""How long the environment may take to be made, or to its next frame."""
+"""Time limit for creating the environment, and for each call of it."""
 
 LEAST_FRAME_SECONDS = 0.02
-"""What browsers show a frame for, at least."""
+"""The shortest time for which browsers show a frame."""
 
 
 def can_be_filmed(config: TrainConfig) -> bool:
-    """Whether the environment says that it can return pictures; it is not made for that.
+    """Returns whether the environment's metadata says that it can return pictures. It is not created for that.
 
     Raises:
-        EnvironmentRefused: There is no such environment.
+        EnvironmentRefused: The environment does not exist.
     """
     spec = find_spec(config.env_id)
     if spec.entry_point is None or config.env_kwargs.get("render_mode", "rgb_array") != "rgb_array":
@@ -58,14 +58,14 @@ def film_episode(policy: Policy, config: TrainConfig, seed: int, stop: StopFlag 
     """Plays one episode and returns it as a GIF.
 
     Args:
-        policy: Acts greedily.
-        config: Names the environment, which `can_be_filmed`.
-        seed: Handed to `reset(seed=...)`.
+        policy: The policy; it acts greedily.
+        config: The settings of a run whose environment `can_be_filmed`.
+        seed: The seed for `reset(seed=...)`.
         stop: Polled between steps.
 
     Raises:
-        EnvironmentFault: The environment can't be rendered, broke, or gave no answer in time.
-        EnvironmentRefused: The environment can't be made.
+        EnvironmentFault: The environment can't be rendered, failed, or did not answer in time.
+        EnvironmentRefused: The environment can't be created.
         StopTraining: `stop` was set.
     """
     rendered = {**config.env_kwargs, "render_mode": "rgb_array"}
@@ -76,11 +76,14 @@ def film_episode(policy: Policy, config: TrainConfig, seed: int, stop: StopFlag 
         frames, stride = _play(policy, env, seed, stop)
     finally:
         env.close()
-    return _gif(frames, stride / float(metadata.get("render_fps") or 30))
+    return _encode_gif(frames, stride / float(metadata.get("render_fps") or 30))
 
 
 def _play(policy: Policy, env: MaskedVectorEnv, seed: int, stop: StopFlag | None) -> tuple[list[Image.Image], int]:
-    """Returns at most `MOST_FRAMES` frames at equal distances, and that distance in steps; the length is not known."""
+    """Returns at most `MOST_FRAMES` frames at equal distances and that distance in steps.
+
+    The length of the episode is unknown, so the distance doubles each time the list is full.
+    """
     frames: list[Image.Image] = []
     step, stride, over = 0, 1, False
     ((observation, _),) = env.call("reset", seed=seed)
@@ -92,31 +95,31 @@ def _play(policy: Policy, env: MaskedVectorEnv, seed: int, stop: StopFlag | None
             if len(frames) == MOST_FRAMES:
                 frames, stride = frames[::2], 2 * stride
             if step % stride == 0:
-                frames.append(_picture(env.call("render")[0]))
+                frames.append(_shrink(env.call("render")[0]))
         (action,) = policy.act([observation])
         ((observation, _, terminated, truncated, _),) = env.call("step", action)
         step, over = step + 1, terminated or truncated
-    frames.append(_picture(env.call("render")[0]))
+    frames.append(_shrink(env.call("render")[0]))
     return frames, stride
 
 
-def _picture(frame: Any) -> Image.Image:
-    """Returns what the environment rendered, made smaller.
+def _shrink(frame: Any) -> Image.Image:
+    """Returns a rendered frame as a picture of at most `WIDTH` x `WIDTH` pixels.
 
     Raises:
-        EnvironmentFault: It is no picture.
+        EnvironmentFault: The frame is not uint8 [height, width, 3].
     """
     pixels: npt.NDArray[Any] = np.asarray(frame)
     if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
-        what = f"an array of {pixels.dtype} {list(pixels.shape)}" if pixels.dtype != object else repr(frame)[:80]
-        raise EnvironmentFault(f"render() returned {what}; expected uint8 [height, width, 3]")
+        got = f"an array of {pixels.dtype} {list(pixels.shape)}" if pixels.dtype != object else repr(frame)[:80]
+        raise EnvironmentFault(f"render() returned {got}; expected uint8 [height, width, 3]")
     picture = Image.fromarray(pixels)
     picture.thumbnail((WIDTH, WIDTH), Image.Resampling.BOX)
     return picture
 
 
-def _gif(pictures: list[Image.Image], frame_seconds: float) -> bytes:
-    """Returns pictures as a GIF, every second one of them where that is too large."""
+def _encode_gif(pictures: list[Image.Image], frame_seconds: float) -> bytes:
+    """Returns a GIF of the pictures; while it is larger than `MOST_BYTES`, every second picture is dropped."""
     frames = [picture.quantize(COLORS, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE) for picture in pictures]
     while True:
         file = io.BytesIO()

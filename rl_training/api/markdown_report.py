@@ -1,4 +1,4 @@
-"""What a flow tells people: reports in Markdown."""
+"""The Markdown reports of the flows."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
-def report_text(summary: Mapping[str, Any]) -> str:
-    """Returns the report of a training flow's summary."""
-    from rl_training.api.summary import evaluation_line
+def format_training_report(summary: Mapping[str, Any]) -> str:
+    """Returns the report of a flow that trains, from its summary."""
+    from rl_training.api.summary import format_evaluation
     from rl_training.runtime.inexact_resumes import explain_resume
 
     evaluation = summary["evaluation"]
@@ -18,113 +18,116 @@ def report_text(summary: Mapping[str, Any]) -> str:
         ("environment steps", f"{summary['num_timesteps']:,}"),
         ("training ended", summary["stop_reason"]),
         ("steps a second", f"{summary['steps_per_second']:,.0f}"),
-        ("MLflow run", _linked(run, ui if is_page else None)),
+        ("MLflow run", _link(run, ui if is_page else None)),
         *([] if is_page else [("opens the UI", f"`{ui}`")]),
         ("run directory", f"`{summary['run_dir']}`"),
         ("best checkpoint", f"`{summary['best_checkpoint']}`"),
         ("policy sha256", f"`{summary['policy_sha256']}`"),
         *(("not exact", f"resumed {explain_resume(resume)}") for resume in summary["inexact"]),
     ]
-    return _page(
+    return _join_parts(
         f"{summary['algo']} on {summary['env_id']}",
-        ["The policy was not judged." if evaluation is None else evaluation_line(evaluation)],
-        _promotion_paragraph(summary["promotion"]),
-        _table(rows),
+        ["The policy was not evaluated." if evaluation is None else format_evaluation(evaluation)],
+        _format_promotion(summary["promotion"]),
+        _format_table(rows),
     )
 
 
-def promotion_text(promotion: Mapping[str, Any], get_run_url: str | None, get_version_url: str | None) -> str:
-    """Returns the report of a decision.
+def format_promotion_report(promotion: Mapping[str, Any], run_url: str | None, version_url: str | None) -> str:
+    """Returns the report of a promotion decision.
 
     Args:
-        promotion: Of `PromotionResult.to_dict`.
-        get_run_url: Address of the candidate's run in MLflow, where it has one.
-        get_version_url: Address of its registered version.
+        promotion: The result of `PromotionResult.to_dict`.
+        run_url: The address of the candidate's run in MLflow, if it has one.
+        version_url: The address of the registered version, if it has one.
     """
     from rl_training.promotion.decision import format_promotion_line
 
     candidate, champion = promotion["candidate"], promotion["champion"]
-    columns = [candidate] if champion is None else [candidate, champion]
+    players = [candidate] if champion is None else [candidate, champion]
     names = [f"candidate, version {promotion['version']}", f"champion, version {promotion['previous_version']}"]
     rows = [
-        ("mean return", *(f"{one['return_mean']:,.2f}" for one in columns)),
-        ("95 % interval", *(f"{one['ci_low']:,.2f} to {one['ci_high']:,.2f}" for one in columns)),
-        ("standard deviation", *(f"{one['return_std']:,.2f}" for one in columns)),
-        ("mean length", *(f"{one['length_mean']:,.1f}" for one in columns)),
-        ("episodes", *(f"{one['episodes']:,}" for one in columns)),
+        ("mean return", *(f"{player['return_mean']:,.2f}" for player in players)),
+        ("95 % interval", *(f"{player['ci_low']:,.2f} to {player['ci_high']:,.2f}" for player in players)),
+        ("standard deviation", *(f"{player['return_std']:,.2f}" for player in players)),
+        ("mean length", *(f"{player['length_mean']:,.1f}" for player in players)),
+        ("episodes", *(f"{player['episodes']:,}" for player in players)),
     ]
     sources = [
-        ("registered version", _linked(f"{promotion['model']}, version {promotion['version']}", get_version_url)),
-        ("MLflow run", _linked(f"`{promotion['run_id']}`", get_run_url)),
+        ("registered version", _link(f"{promotion['model']}, version {promotion['version']}", version_url)),
+        ("MLflow run", _link(f"`{promotion['run_id']}`", run_url)),
         ("record", f"`{promotion['record']}`"),
     ]
-    return _page(
+    return _join_parts(
         f"{promotion['verdict']}: {promotion['model']}, version {promotion['version']}",
         [format_promotion_line(promotion)],
-        _listed(promotion["reasons"]),
-        _table(rows, ("", *names[: len(columns)])),
-        _table(sources),
+        _format_list(promotion["reasons"]),
+        _format_table(rows, ("", *names[: len(players)])),
+        _format_table(sources),
     )
 
 
-def monitoring_text(result: Mapping[str, Any]) -> str:
-    """Returns the report of an evaluation, of `MonitoringResult.to_dict`."""
-    from rl_training.api.summary import evaluation_line
+def format_monitoring_report(result: Mapping[str, Any]) -> str:
+    """Returns the report of an evaluation, from the result of `MonitoringResult.to_dict`."""
+    from rl_training.api.summary import format_evaluation
 
-    line, ui = evaluation_line(result["evaluation"]), result["ui_command"]
+    line, ui = format_evaluation(result["evaluation"]), result["ui_command"]
     rows = [
         ("environment", f"`{result['env_id']}`"),
         ("trained for", f"{result['num_timesteps']:,} steps"),
         ("policy sha256", f"`{result['policy_sha256']}`"),
     ]
     if result["model"] is None:
-        return _page(f"Evaluation on {result['env_id']}", [line], _table(rows))
+        return _join_parts(f"Evaluation on {result['env_id']}", [line], _format_table(rows))
     page = ui if ui.startswith("http") else None
     rows += [
         ("champion", "yes" if result["is_champion"] else "no"),
         ("evaluation", f"{result['number']}"),
-        ("monitoring run", _linked(f"`{result['run_id']}`", page)),
+        ("monitoring run", _link(f"`{result['run_id']}`", page)),
         ("record", f"`{result['record']}`"),
     ]
     verdict = "DROPPED" if result["dropped"] else "no drop"
-    return _page(
-        f"{result['model']}, version {result['version']}: {verdict}", [line], _listed(result["reasons"]), _table(rows)
+    return _join_parts(
+        f"{result['model']}, version {result['version']}: {verdict}",
+        [line],
+        _format_list(result["reasons"]),
+        _format_table(rows),
     )
 
 
-def rollback_text(rollback: Mapping[str, Any]) -> str:
-    """Returns the report of a rollback, of `RollbackResult.to_dict`."""
-    return _page(
+def format_rollback_report(rollback: Mapping[str, Any]) -> str:
+    """Returns the report of a rollback, from the result of `RollbackResult.to_dict`."""
+    return _join_parts(
         f"{rollback['model']}: rolled back to version {rollback['version']}",
         [f"Version {rollback['version']} is champion again, in place of version {rollback['previous_version']}."],
-        _listed([rollback["reason"]]),
+        _format_list([rollback["reason"]]),
     )
 
 
-def _promotion_paragraph(promotion: Mapping[str, Any] | None) -> Sequence[str]:
+def _format_promotion(promotion: Mapping[str, Any] | None) -> Sequence[str]:
     if promotion is None:
         return ["Promotion is off (`promotion.enabled`)."]
     from rl_training.promotion.decision import format_promotion_line
 
-    return [format_promotion_line(promotion), "", *_listed(promotion["reasons"])]
+    return [format_promotion_line(promotion), "", *_format_list(promotion["reasons"])]
 
 
-def _page(title: str, *parts: Iterable[str]) -> str:
+def _join_parts(title: str, *parts: Iterable[str]) -> str:
     return "\n".join([f"# {title}", "", *(line for part in parts for line in [*part, ""])])
 
 
-def _listed(reasons: Iterable[str]) -> list[str]:
+def _format_list(reasons: Iterable[str]) -> list[str]:
     return [f"- {reason}" for reason in reasons]
 
 
-def _table(rows: Iterable[Sequence[str]], head: Sequence[str] = ("", "")) -> list[str]:
-    return [_row(head), _row(["---"] * len(head)), *map(_row, rows)]
+def _format_table(rows: Iterable[Sequence[str]], head: Sequence[str] = ("", "")) -> list[str]:
+    return [_format_row(head), _format_row(["---"] * len(head)), *map(_format_row, rows)]
 
 
-def _row(cells: Iterable[str]) -> str:
+def _format_row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _linked(text: str, page: str | None) -> str:
-    """Returns text that leads to a page; without backquotes, which Prefect shows as such in a link."""
+def _link(text: str, page: str | None) -> str:
+    """Returns a link, without the text's backquotes, which Prefect does not render in a link; or plain text."""
     return text if page is None else f"[{text.strip('`')}]({page})"

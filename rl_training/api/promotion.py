@@ -1,4 +1,4 @@
-"""Promoting and rolling back, as the command line and the flows do it."""
+"""Promotion and rollback for the command line and the flows."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ def promote_candidate(
     tracking_uri: str | None = None,
     stop: StopFlag | None = None,
 ) -> PromotionResult:
-    """Offers a candidate for promotion: it becomes champion by evidence, or because a person says why.
+    """Compares a candidate with the champion, and promotes the candidate if the gate decides so or `force` is given.
 
     Args:
-        source: What is offered; see `rl_training.promotion.candidates.find_candidate`. Of a run, its best checkpoint.
-        overrides: Settings of `promotion.*` and `evaluation.*` that differ from the run's.
-        force: A reason to make it champion whatever the gate finds; the episodes are played and recorded all the same.
-        allow_modules: Modules that a received candidate may name; see `rl_training.config.named_modules`.
-        tracking_uri: MLflow's store; by default that of the run in a directory, else `$MLFLOW_TRACKING_URI`, else the
-            embedded one.
+        source: The candidate; for a run, its best checkpoint. See `rl_training.promotion.candidates.find_candidate`.
+        overrides: Changes to the run's settings `promotion.*` and `evaluation.*`.
+        force: A reason to promote the candidate whatever the gate decides. The episodes are played and recorded anyway.
+        allow_modules: Modules that a received candidate may import; see `rl_training.config.named_modules`.
+        tracking_uri: The MLflow store; by default the one that a run directory names, or else `$MLFLOW_TRACKING_URI`,
+            or else the embedded store.
         stop: Polled between steps of the episodes.
 
     Returns:
-        The decision. Asking the same again gives the same, and plays nothing.
+        The decision. A call with the same arguments returns the recorded decision and plays no episodes.
 
     Raises:
-        CheckpointError: The candidate or the champion's copy is damaged.
+        CheckpointError: The candidate or the registered champion is damaged.
         ConfigError: An override is not valid.
-        ModuleRefused: A received candidate names a module that nobody has allowed.
-        TrackingError: MLflow can't be reached, or another promotion did not end.
-        UserError: There is no such source, or the reason is empty.
+        ModuleRefused: A received candidate names a module that is not allowed.
+        TrackingError: MLflow can't be reached, or another promotion did not finish in time.
+        UserError: The source does not exist, or the reason is empty.
         StopTraining: `stop` was set.
     """
     candidate = find_candidate(source, overrides, allow_modules=allow_modules, tracking_uri=tracking_uri)

@@ -1,4 +1,4 @@
-"""Whether a scheduled retraining is due, and from what it starts."""
+"""Deciding whether a scheduled retraining is due, and which weights it starts from."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
 Start = Literal["champion", "scratch"]
-"""Whose weights a retraining starts with: the champion's, or new ones."""
+"""Whether a retraining starts from the champion's weights or from new ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetrainingPlan:
-    """What a retraining shall do."""
+    """The decision about a retraining."""
 
     due: bool
-    """Whether there is anything to do."""
+    """Whether to retrain."""
     source: str | None = None
-    """The champion's version, `models:/NAME/VERSION`, to start from; None: from scratch."""
+    """The version to start from, `models:/NAME/VERSION`; None to start from scratch."""
     reason: str
-    """In a sentence for people."""
+    """A sentence that explains the decision."""
 
 
 def plan_retraining(
     config: TrainConfig, *, start: Start, min_hours: float = 0.0, tracking_uri: str | None = None
 ) -> RetrainingPlan:
-    """Looks at the champion of the settings' registered model and says whether and how to retrain.
+    """Decides whether and how to retrain, from the age and algorithm of the current champion.
 
     Args:
-        config: The settings of the retraining.
-        start: `champion`: from its weights, where there is one. `scratch`: from new ones.
-        min_hours: Hours since the champion's version was registered before which nothing is due.
-        tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded one.
+        config: The settings of the retraining; they name the registered model.
+        start: `champion` to start from the champion's weights if there is a champion; `scratch` for new weights.
+        min_hours: The retraining is not due if the champion's version was registered less than this many hours ago.
+        tracking_uri: The MLflow store; by default `$MLFLOW_TRACKING_URI`, or else the embedded store.
 
     Raises:
-        CheckpointError: The champion's weights are asked for, and it is another algorithm's.
+        CheckpointError: The retraining would start from the champion, which another algorithm has trained.
         TrackingError: MLflow can't be reached.
     """
     model, uri = get_model_name(config), resolve_tracking_uri(tracking_uri)
@@ -56,7 +56,7 @@ def plan_retraining(
     if hours < min_hours:
         return RetrainingPlan(due=False, reason=f"{known}; a retraining is due when it is {min_hours:g} hours old")
     if start == "scratch":
-        return RetrainingPlan(due=True, reason=f"{known}; this retraining starts from scratch, as asked for")
+        return RetrainingPlan(due=True, reason=f"{known}; this retraining starts from scratch, as requested")
     _require_same_algorithm(champion, config)
     source = f"models:/{model}/{champion.version}"
     return RetrainingPlan(due=True, source=source, reason=f"{known}; this retraining starts from its weights")

@@ -1,28 +1,88 @@
-"""What a run came to, in a few lines for people: the same words from every command and from the flows."""
+"""The summary of a run, and its text, which all commands and flows share."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rl_training.runtime.inexact_resumes import explain_resume
 from rl_training.system.programs import program
 
+if TYPE_CHECKING:
+    from rl_training.runtime.callbacks import StopReason
+    from rl_training.runtime.evaluation import EvaluationResult
 
-def summary_lines(summary: Mapping[str, Any], *, resume: str = "resume") -> list[str]:
-    """Returns a run's summary for people.
+
+@dataclass(frozen=True, kw_only=True)
+class RunSummary:
+    """The result of `run_training` and `resume_training`."""
+
+    run_uid: str
+    run_dir: Path
+    checkpoint: Path
+    """The directory of the final checkpoint."""
+    policy_sha256: str
+    """The hash of the final policy."""
+    num_timesteps: int
+    stop_reason: StopReason
+    steps_per_second: float
+    cpu_seconds: float
+    """CPU time of the training thread inside `Trainer.train()`."""
+    evaluation: EvaluationResult | None
+    """The held-out evaluation of the final checkpoint; None if a signal stopped the run before."""
+    run_id: str | None = None
+    """The MLflow run id; None if the run is not tracked."""
+    ui: str | None = None
+    """The address of the run's page in MLflow, or the command that opens it."""
+    inexact: Sequence[Mapping[str, Any]] = ()
+    """The resumes that may not have been exact; see `rl_training.runtime.inexact_resumes`."""
+    unsent: str = ""
+    """A message about data that is not in MLflow yet, with what to do; empty if there is none."""
+    resume_command: str = "resume"
+    """The command of `rl-training`, with options, that resumes the run the way it was started."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the summary for JSON; the evaluation without its single episodes."""
+        from rl_training.runtime.evaluation import evaluation_numbers
+
+        return {
+            "run_id": self.run_id,
+            "run_uid": self.run_uid,
+            "run_dir": str(self.run_dir),
+            "checkpoint": str(self.checkpoint),
+            "num_timesteps": self.num_timesteps,
+            "stop_reason": self.stop_reason,
+            "steps_per_second": self.steps_per_second,
+            "cpu_seconds": self.cpu_seconds,
+            "policy_sha256": self.policy_sha256,
+            "evaluation": self.evaluation
+            and {"checkpoint": str(self.checkpoint), **evaluation_numbers(self.evaluation.to_dict())},
+            "inexact": list(self.inexact),
+            "ui_command": self.ui,
+            "unsent": self.unsent,
+        }
+
+    def lines(self) -> list[str]:
+        """Returns the summary as text."""
+        return format_summary(self.to_dict(), resume=self.resume_command)
+
+
+def format_summary(summary: Mapping[str, Any], *, resume: str = "resume") -> list[str]:
+    """Returns a run's summary as text.
 
     Args:
-        summary: As JSON, of `RunSummary.to_dict` or of a flow.
-        resume: The command of `rl-training` by which a stopped run goes on.
+        summary: The summary as JSON: the result of `RunSummary.to_dict` or of a flow.
+        resume: The command of `rl-training` that resumes a stopped run.
     """
-    lines = [_end(summary)]
+    lines = [_format_end(summary)]
     if summary["stop_reason"] == "signal":
-        lines.append(f"go on with: {program('rl-training')} {resume} {shlex.quote(summary['run_dir'])}")
+        lines.append(f"resume with: {program('rl-training')} {resume} {shlex.quote(summary['run_dir'])}")
     lines += [f"not exact: resumed {explain_resume(resume)}" for resume in summary["inexact"]]
     if summary["evaluation"] is not None:
-        lines.append(evaluation_line(summary["evaluation"]))
+        lines.append(format_evaluation(summary["evaluation"]))
     if (promotion := summary.get("promotion")) is not None:
         from rl_training.promotion.decision import format_promotion_line
 
@@ -35,8 +95,8 @@ def summary_lines(summary: Mapping[str, Any], *, resume: str = "resume") -> list
     return [*lines, *filter(None, [summary["unsent"]])]
 
 
-def evaluation_line(evaluation: Mapping[str, Any]) -> str:
-    """Returns how good a policy is; see `rl_training.runtime.evaluation.evaluation_numbers`."""
+def format_evaluation(evaluation: Mapping[str, Any]) -> str:
+    """Returns an evaluation as text, from the result of `rl_training.runtime.evaluation.evaluation_numbers`."""
     interval = ""
     if evaluation["ci_low"] is not None:
         interval = f" (95 % interval {evaluation['ci_low']:,.2f} to {evaluation['ci_high']:,.2f})"
@@ -45,22 +105,22 @@ def evaluation_line(evaluation: Mapping[str, Any]) -> str:
     return f"mean return {evaluation['return_mean']:,.2f}{interval} over {episodes}{cut}"
 
 
-def monitoring_lines(result: Mapping[str, Any]) -> list[str]:
-    """Returns an evaluation's result, as JSON, for people."""
-    lines = [evaluation_line(result["evaluation"])]
+def format_monitoring(result: Mapping[str, Any]) -> list[str]:
+    """Returns the result of a champion's evaluation as text, from the result of `MonitoringResult.to_dict`."""
+    lines = [format_evaluation(result["evaluation"])]
     if result["model"] is None:
         return lines
-    who = "the champion" if result["is_champion"] else "not the champion"
+    role = "the champion" if result["is_champion"] else "not the champion"
     verdict = "DROPPED" if result["dropped"] else "no drop"
     return [
         *lines,
-        f"{verdict}: registered model {result['model']}, version {result['version']}, {who}",
+        f"{verdict}: registered model {result['model']}, version {result['version']}, {role}",
         *(f"  {reason}" for reason in result["reasons"]),
         f"evaluation {result['number']} of MLflow run {result['run_id']}: {result['ui_command']}",
     ]
 
 
-def _end(summary: Mapping[str, Any]) -> str:
+def _format_end(summary: Mapping[str, Any]) -> str:
     how = "done" if summary["stop_reason"] == "completed" else f"stopped by a {summary['stop_reason']}"
     speed = f", {summary['steps_per_second']:,.0f} steps/s" if summary["steps_per_second"] else ""
     return f"{how} at {summary['num_timesteps']:,} steps{speed}"

@@ -1,6 +1,6 @@
-"""A whole run: the environment is checked, the agent trained and tracked, and the final policy judged.
+"""A complete run: check the environment, train and track the agent, and evaluate the final policy.
 
-`run_training` is `rl-training train`; the train flow makes tasks of the same steps.
+`run_training` implements `rl-training train`. The tasks of train-flow use the same functions.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ import logging
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from textwrap import indent
 from typing import Any, NoReturn
 
 from rl_training import run_layout
-from rl_training.api.judging import judge
-from rl_training.api.summary import summary_lines
+from rl_training.api.held_out_evaluation import evaluate_held_out
+from rl_training.api.summary import RunSummary
 from rl_training.config.serialization import compact_config
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.validation.validate import ValidationReport, require_valid, validate_env
@@ -30,7 +30,7 @@ from rl_training.runs.single_training import reserve_training
 from rl_training.runs.stopping import EXIT_STOPPED, EXIT_TERMINATED, UNRESPONSIVE_SECONDS, StopTraining, stop_on_signals
 from rl_training.runtime.callbacks import Callback, StopReason
 from rl_training.runtime.checkpoint import Checkpoint, list_checkpoints, open_checkpoint
-from rl_training.runtime.evaluation import EvaluationResult, evaluation_numbers
+from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.fine_tuning import WeightsOf
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.trainer import Trainer, TrainResult
@@ -43,64 +43,12 @@ from rl_training.tracking.session import TrackingSession, start_tracking
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunSummary:
-    """What a run came to."""
-
-    run_uid: str
-    run_dir: Path
-    checkpoint: Path
-    """The final checkpoint, a directory."""
-    policy_sha256: str
-    """Of the final checkpoint."""
-    num_timesteps: int
-    stop_reason: StopReason
-    steps_per_second: float
-    cpu_seconds: float
-    """CPU time of the training thread inside `Trainer.train()`."""
-    evaluation: EvaluationResult | None
-    """Held-out, of the final checkpoint; None where a signal came first."""
-    run_id: str | None = None
-    """MLflow's; None where it is not tracked."""
-    ui: str | None = None
-    """Where the run can be seen: an address, or the command that opens the UI."""
-    inexact: Sequence[Mapping[str, Any]] = ()
-    """The resumes on the way that may not have been exact; see `rl_training.runtime.inexact_resumes`."""
-    unsent: str = ""
-    """What is not in MLflow, and what to do; empty where everything is there."""
-    resume_words: str = "resume"
-    """The command of `rl-training`, and its options, by which the run goes on as it was begun."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns it for JSON; of the evaluation the numbers that sum it up."""
-        return {
-            "run_id": self.run_id,
-            "run_uid": self.run_uid,
-            "run_dir": str(self.run_dir),
-            "checkpoint": str(self.checkpoint),
-            "num_timesteps": self.num_timesteps,
-            "stop_reason": self.stop_reason,
-            "steps_per_second": self.steps_per_second,
-            "cpu_seconds": self.cpu_seconds,
-            "policy_sha256": self.policy_sha256,
-            "evaluation": self.evaluation
-            and {"checkpoint": str(self.checkpoint), **evaluation_numbers(self.evaluation.to_dict())},
-            "inexact": list(self.inexact),
-            "ui_command": self.ui,
-            "unsent": self.unsent,
-        }
-
-    def lines(self) -> list[str]:
-        """Returns it for people."""
-        return summary_lines(self.to_dict(), resume=self.resume_words)
-
-
 def check_environment(config: TrainConfig) -> ValidationReport:
-    """Checks that the device is there, the environment keeps its contract, and the algorithm can train on it.
+    """Checks that the device exists, the environment satisfies its contract, and the algorithm can train on it.
 
     Raises:
-        ConfigError: The settings name a GPU that is not there.
-        EnvironmentRefused: It can't be trained on; a line for every reason.
+        ConfigError: The settings name a GPU that does not exist.
+        EnvironmentRefused: The environment can't be trained on; the message has one line for each reason.
     """
     resolve_device(config.device)
     report = validate_env(config, get_algorithm(config.algo).check_spaces)
@@ -118,27 +66,27 @@ def run_training(
     track: bool = True,
     offline: bool = False,
 ) -> RunSummary:
-    """Runs one experiment from its settings to a judged policy; SIGTERM and SIGINT stop it, resumable.
+    """Checks the environment, trains, and evaluates the final policy. SIGTERM or SIGINT stops the run, resumably.
 
     Args:
         config: The settings.
-        callbacks: What sees training, in the order given; the run's record comes last.
-        track: Whether the run goes to MLflow.
-        offline: Keep what would go there, for `rl-training sync`.
+        callbacks: Callbacks of the training, called in this order; the run's metric log comes last.
+        track: Whether to log the run to MLflow.
+        offline: Whether to keep the data for MLflow in the run's directory, for `rl-training sync`.
 
     Returns:
-        What the run came to, whatever way it ended short of an error.
+        The summary of the run, unless it ended with an error.
 
     Raises:
-        UserError: The settings, the environment, or the tracking server can't be used, or this process trains already;
-            nothing was trained.
-        RunFailed: The run broke; its last good checkpoint is kept.
+        UserError: The settings, the environment or the tracking server can't be used, or this process is already
+            training; nothing was trained.
+        RunFailed: Training failed; the newest good checkpoint is kept.
     """
-    home()  # one that can't be written is refused before the environment is played
+    home()  # raises if it can't be written, before the environment is checked
     check_environment(config)
     with job_lock(config.job):
         trainer = DefaultExperimentManager().setup(config, callbacks)
-        return _run(trainer, track=track, offline=offline)
+        return _train_and_evaluate(trainer, track=track, offline=offline)
 
 
 @reserve_training()
@@ -152,24 +100,25 @@ def resume_training(
     track: bool = True,
     offline: bool = False,
 ) -> RunSummary:
-    """Trains on from a checkpoint, and judges the final policy; see `run_training`.
+    """Resumes training from a checkpoint, and evaluates the final policy; see `run_training`.
 
     Args:
-        source: A checkpoint's or a run's directory, an MLflow run id, `runs:/ID`, or `models:/NAME@ALIAS`.
-        overrides: Settings that change: `total_timesteps` for one.
-        callbacks: As in `run_training`.
-        fine_tune: Begin a new run with the checkpoint's weights alone; see `DefaultExperimentManager.resume`.
-        allow_modules: Modules that a received checkpoint may name; see `rl_training.config.named_modules`.
-        track: As in `run_training`.
-        offline: As in `run_training`.
+        source: The directory of a checkpoint or a run, an MLflow run id, `runs:/ID`, or `models:/NAME@ALIAS`.
+        overrides: Settings to change, such as `total_timesteps`.
+        callbacks: See `run_training`.
+        fine_tune: Whether to start a new run from the checkpoint's weights alone; see
+            `DefaultExperimentManager.resume`.
+        allow_modules: Modules that a received checkpoint may import; see `rl_training.config.named_modules`.
+        track: See `run_training`.
+        offline: See `run_training`.
 
     Raises:
-        CheckpointError: There is no good checkpoint, a setting or space differs that must be equal, or no layer of the
+        CheckpointError: There is no good checkpoint, a setting or space differs that must not, or no layer of the
             network fits.
-        TrackingError: MLflow can't be reached, or does not know the source.
-        AlreadyTraining: Another process trains the run.
-        UserError: This process trains already.
-        ModuleRefused: A received checkpoint names a module that nobody has allowed.
+        TrackingError: MLflow can't be reached, or the source does not exist.
+        AlreadyTraining: Another process is training the run.
+        UserError: This process is already training.
+        ModuleRefused: A received checkpoint names a module that is not allowed.
     """
     home()
     checkpoint = download_checkpoint(
@@ -180,52 +129,54 @@ def resume_training(
     with job_lock(config.job):
         resume_from = WeightsOf(checkpoint) if fine_tune else checkpoint
         trainer = get_algorithm(config.algo).make_trainer(config, callbacks, resume_from=resume_from)
-        return _run(trainer, track=track, offline=offline)
+        return _train_and_evaluate(trainer, track=track, offline=offline)
 
 
-def _run(trainer: Trainer, *, track: bool, offline: bool) -> RunSummary:
+def _train_and_evaluate(trainer: Trainer, *, track: bool, offline: bool) -> RunSummary:
     with ExitStack() as stack:
-        stack.enter_context(stop_on_signals(trainer.stop, partial(leave_at_checkpoint, trainer)))
-        stack.enter_context(trainer.lock)  # until the run's record is complete, beyond the end of training
-        in_mlflow = (trainer.run.run_dir / run_layout.TRACKING).exists()  # or to be there: its record has to go on
-        session = begin_tracking(trainer, offline=offline or not track) if track or in_mlflow else None
+        stack.enter_context(stop_on_signals(trainer.stop, partial(exit_at_checkpoint, trainer)))
+        stack.enter_context(trainer.lock)  # until the run's record is complete, which is after training
+        # A run that has been tracked before stays tracked, so that its record in MLflow is complete.
+        is_tracked = track or (trainer.run.run_dir / run_layout.TRACKING).exists()
+        session = begin_tracking(trainer, offline=offline or not track) if is_tracked else None
         if session is not None:
             stack.enter_context(session)
-        announce(trainer, session)
+        log_start(trainer, session)
         log = session.callback if session is not None else MetricLog(trainer.run.run_dir)
         trainer.callbacks.append(log)
-        result = _trained(trainer)
+        result = _train(trainer)
         if result.stop_reason == "callback":
-            trainer.stop.cause = None  # that wish is granted; who asks from here on is a signal
-        evaluation = judge_final_policy(trainer, result, log)
+            trainer.stop.cause = None  # the callback's request is fulfilled; a later one is a signal's
+        evaluation = evaluate_final_policy(trainer, result, log)
         log.close()
         summary = summarize(trainer, result, evaluation, session)
         option = " --no-track" if not track else " --offline" if offline else ""
-        return replace(summary, resume_words=f"resume{option}")
+        return replace(summary, resume_command=f"resume{option}")
 
 
-def _trained(trainer: Trainer) -> TrainResult:
-    """Trains; where the run breaks, it is said what there is to go on from."""
+def _train(trainer: Trainer) -> TrainResult:
+    """Trains; if training fails, logs the checkpoint from which it can be resumed."""
     try:
         return trainer.train()
     except RunFailed as error:
-        checkpoint = _newest_written(trainer)
-        if checkpoint is not None and not isinstance(error, CheckpointNotWritten):  # which says so itself
+        checkpoint = _find_newest_checkpoint(trainer)
+        if checkpoint is not None and not isinstance(error, CheckpointNotWritten):  # its message names the checkpoint
             logger.warning("the run has failed; its newest checkpoint is %s", checkpoint.path)
         raise
 
 
-def _newest_written(trainer: Trainer) -> Checkpoint | None:
-    written, _ = list_checkpoints(trainer.run.checkpoints)  # of the last one training may not know that it is whole
+def _find_newest_checkpoint(trainer: Trainer) -> Checkpoint | None:
+    # From the disk, because training may not have noticed yet that the last one is complete.
+    written, _ = list_checkpoints(trainer.run.checkpoints)
     return written[0] if written else trainer.state.checkpoint
 
 
-def leave_at_checkpoint(trainer: Trainer) -> NoReturn:
-    """Ends this process, whose training does not come to its next step: the environment does not return."""
-    checkpoint = _newest_written(trainer)
-    where = "there is no checkpoint yet" if checkpoint is None else f"the run goes on from {checkpoint.path}"
-    why = f"training has not come to its next step within {UNRESPONSIVE_SECONDS:.0f} s of the signal"
-    logger.error("%s; %s", why, where)
+def exit_at_checkpoint(trainer: Trainer) -> NoReturn:
+    """Ends this process because training does not reach its next step: the environment does not return."""
+    checkpoint = _find_newest_checkpoint(trainer)
+    start = "there is no checkpoint yet" if checkpoint is None else f"the run can be resumed from {checkpoint.path}"
+    why = f"training did not reach its next step within {UNRESPONSIVE_SECONDS:.0f} s of the signal"
+    logger.error("%s; %s", why, start)
     if (trainer.run.run_dir / run_layout.TRACKING).exists():
         json_files.write_status(trainer.run.run_dir, "KILLED", "signal", why)
     os._exit(EXIT_TERMINATED if checkpoint is None else EXIT_STOPPED)
@@ -234,10 +185,10 @@ def leave_at_checkpoint(trainer: Trainer) -> NoReturn:
 def begin_tracking(
     trainer: Trainer, *, offline: bool = False, tags: Mapping[str, str] | None = None
 ) -> TrackingSession:
-    """Starts tracking of a trainer's run, as `start_tracking` does; waits for MLflow unless the run shall stop.
+    """Starts tracking a trainer's run; waits for MLflow unless the run is told to stop. See `start_tracking`.
 
     Raises:
-        TrackingError: MLflow can't be reached, or refuses; a run that has not trained before leaves nothing behind.
+        TrackingError: MLflow can't be reached or refuses the run. A new run's directory is removed.
     """
     try:
         return start_tracking(
@@ -253,8 +204,8 @@ def begin_tracking(
         raise
 
 
-def announce(trainer: Trainer, session: TrackingSession | None) -> None:
-    """Says where the run is kept and with which settings, before it trains."""
+def log_start(trainer: Trainer, session: TrackingSession | None) -> None:
+    """Logs the run's settings, directories, device and MLflow page before training."""
     logger.info("settings:\n%s", indent(compact_config(trainer.config), "  "))
     logger.info("home: %s\nrun directory: %s", home(), trainer.run.run_dir)
     logger.info("device: %s (%s); threads: %s", trainer.device, trainer.device_reason, trainer.config.threads)
@@ -262,21 +213,21 @@ def announce(trainer: Trainer, session: TrackingSession | None) -> None:
         logger.info("MLflow run %s: %s", session.run_id, session.ui)
 
 
-def judge_final_policy(trainer: Trainer, result: TrainResult, log: MetricLog) -> EvaluationResult | None:
-    """Judges the final checkpoint; see `judge`.
+def evaluate_final_policy(trainer: Trainer, result: TrainResult, log: MetricLog) -> EvaluationResult | None:
+    """Evaluates the final checkpoint; see `evaluate_held_out`.
 
     Args:
-        trainer: What trained; its stop flag is polled between steps.
-        result: What training came to.
-        log: The run's record.
+        trainer: The trainer; its stop flag is polled between steps.
+        result: The result of training.
+        log: The run's metric log.
 
     Returns:
-        The evaluation; None where a stop was asked for.
+        The evaluation; None if the run was told to stop.
     """
     if trainer.stop.requested or result.checkpoint is None:
         return None
     try:
-        return judge(open_checkpoint(result.checkpoint), trainer.config, result.run_dir, log, trainer.stop)
+        return evaluate_held_out(open_checkpoint(result.checkpoint), trainer.config, result.run_dir, log, trainer.stop)
     except StopTraining:
         return None
 
@@ -284,15 +235,15 @@ def judge_final_policy(trainer: Trainer, result: TrainResult, log: MetricLog) ->
 def summarize(
     trainer: Trainer, result: TrainResult, evaluation: EvaluationResult | None, session: TrackingSession | None
 ) -> RunSummary:
-    """Ends the run's record and returns what the run came to.
+    """Ends the run's record and returns its summary.
 
     Args:
-        trainer: What trained.
-        result: What training came to.
-        evaluation: The held-out one, where there was one.
-        session: The run's tracking, where it is tracked.
+        trainer: The trainer.
+        result: The result of training.
+        evaluation: The held-out evaluation, if there was one.
+        session: The tracking session, if the run is tracked.
     """
-    assert trainer.state.checkpoint is not None  # training ends with a checkpoint
+    assert trainer.state.checkpoint is not None  # training always ends with a checkpoint
     stop_reason: StopReason = "signal" if trainer.stop.cause == "signal" else result.stop_reason
     run_id, ui, unsent = None, None, ""
     if session is not None:

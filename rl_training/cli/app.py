@@ -119,7 +119,7 @@ def evaluate(
 ) -> int:
     """Play held-out episodes with a checkpoint's greedy policy."""
     with keeping_out(source), result_stream() as out:
-        from rl_training.api.summary import evaluation_line
+        from rl_training.api.summary import format_evaluation
         from rl_training.runtime.evaluation import evaluation_numbers
         from rl_training.runtime.workflows import evaluate_checkpoint
         from rl_training.tracking.checkpoint_sources import download_checkpoint
@@ -134,7 +134,7 @@ def evaluate(
             "policy_sha256": checkpoint.policy_sha256,
             "evaluation": evaluation,
         }
-        lines = [evaluation_line(evaluation), f"checkpoint: {checkpoint.path}"]
+        lines = [format_evaluation(evaluation), f"checkpoint: {checkpoint.path}"]
         write_result(out, values, lines, as_json=json)
         return 0
 

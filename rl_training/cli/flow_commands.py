@@ -81,11 +81,11 @@ def evaluate(
     """Run evaluate-flow: play fresh episodes, and say of a champion whether it is as good as when it was promoted."""
     with keeping_out(source), result_stream() as out:
         from rl_training.api.promotion import RollbackResult
-        from rl_training.api.summary import monitoring_lines
+        from rl_training.api.summary import format_monitoring
         from rl_training.services.flow_runner import run_evaluate_flow
 
         result = run_evaluate_flow(source, set_, episodes=episodes, roll_back=roll_back, allow_modules=allow_module)
-        lines = monitoring_lines(result)
+        lines = format_monitoring(result)
         if result["rolled_back"] is not None:
             lines += RollbackResult(**result["rolled_back"]).lines()
         write_result(out, result, lines, as_json=json)

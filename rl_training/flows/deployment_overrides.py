@@ -1,6 +1,6 @@
-"""The overrides that a deployment stores, under those that a run of it is started with.
+"""Merging a flow run's `overrides` with those that its deployment stores.
 
-Prefect puts a parameter that is given in place of the stored one, whole; overrides are merged.
+Prefect replaces a stored parameter if a flow run is started with one of the same name. Overrides are merged instead.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from prefect.runtime import deployment
 from rl_training.config.parsing import Overrides, merge_overrides
 
 
-def over_stored(overrides: Overrides | None) -> Overrides:
-    """Returns the overrides of this flow run: those given, and for what they don't name, those of its deployment.
+def merge_stored_overrides(overrides: Overrides | None) -> Overrides:
+    """Returns the overrides of this flow run's deployment, updated with those of the flow run.
 
     Args:
-        overrides: Those given, which are the stored ones where none were.
+        overrides: The flow run's parameter. If it was started without one, Prefect passes the stored overrides.
 
     Raises:
-        ConfigError: One can't be read, or a key is given twice.
+        ConfigError: An override can't be read, or a key is given twice.
     """
-    stored = _stored().get("overrides")
+    stored = _read_stored_parameters().get("overrides")
     return merge_overrides(stored, overrides or {}) if stored else overrides or {}
 
 
-def _stored() -> dict[str, Any]:
-    """Returns the parameters that the deployment of this flow run stores; none of a flow that was called."""
+def _read_stored_parameters() -> dict[str, Any]:
+    """Returns the parameters that this flow run's deployment stores; empty if the flow was called in this process."""
     from prefect.client.orchestration import get_client
     from prefect.exceptions import ObjectNotFound
 
@@ -35,5 +35,5 @@ def _stored() -> dict[str, Any]:
     try:
         with get_client(sync_client=True) as client:
             return client.read_deployment(deployment.id).parameters
-    except ObjectNotFound:  # it was deleted while this flow run waited
+    except ObjectNotFound:  # deleted while this flow run waited
         return {}

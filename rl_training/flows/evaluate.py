@@ -1,4 +1,4 @@
-"""`evaluate-flow`: plays a policy on fresh episodes, and says of a champion whether it is still as good as it was."""
+"""`evaluate-flow`: evaluates a policy on new episodes, and checks whether a champion still plays as well as before."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from prefect import flow
 from pydantic import Field
 
-from rl_training.flows.deployment_overrides import over_stored
-from rl_training.flows.flow_process import flow_process
-from rl_training.flows.missed_schedules import made_up_for, skipped
-from rl_training.flows.secret_blocks import hand_down_blocks
+from rl_training.flows.deployment_overrides import merge_stored_overrides
+from rl_training.flows.flow_process import prepare_flow_process
+from rl_training.flows.missed_schedules import find_skip_reason, skip
+from rl_training.flows.secret_blocks import enable_secret_blocks
 from rl_training.flows.tasks import monitor, roll_back_champion
 
 
@@ -22,43 +22,43 @@ def evaluate_flow(
     overrides: dict[str, Any] | list[str] | None = None,
     allow_modules: list[str] | None = None,
 ) -> dict[str, Any]:
-    """Plays fresh episodes; those of a registered version are logged to its model's monitoring run.
+    """Evaluates a policy on new episodes. For a registered version, logs them to the model's monitoring run.
 
-    A champion that plays worse than when it was promoted, beyond doubt, raises the event `rl.champion.dropped`, and is
-    rolled back where that is asked for. A flow run that is tried again plays nothing that is on record, and a scheduled
-    one does nothing where there is no champion, or where another one has made up for it (Completed, under the name
-    Skipped).
+    If a champion plays significantly worse than when it was promoted, the event `rl.champion.dropped` is emitted and,
+    with `roll_back`, the previous champion is restored. A retry of the flow run plays no episodes that are already
+    logged. A scheduled flow run ends as Completed, with the state name Skipped, if there is no champion or if a later
+    flow run has already started in its place.
 
     Args:
-        source: As a rule `models:/NAME@champion`; else another version, an MLflow run, or a directory.
-        episodes: How many, in place of `promotion.episodes`.
-        roll_back: Whether the champion before is to be champion again where this one has dropped.
-        overrides: Settings of `promotion.*`, `evaluation.*` and `env_kwargs.*` that differ from those at the promotion,
-            nested or by dotted keys, as a mapping or a list of texts.
-        allow_modules: As for resume-flow.
+        source: The policy: usually `models:/NAME@champion`, or another version, an MLflow run, or a directory.
+        episodes: The number of episodes; by default `promotion.episodes`.
+        roll_back: Whether to restore the previous champion if this one plays worse than before.
+        overrides: Changes to the settings `promotion.*`, `evaluation.*` and `env_kwargs.*` used at the promotion, with
+            nested or dotted keys, as a mapping or a list of `key=value` texts.
+        allow_modules: See resume-flow.
 
     Returns:
-        The evaluation as JSON (`dropped`, `reasons`, `evaluation`, ...) with `rolled_back`: what became champion in its
-        place, or None.
+        The evaluation as JSON (`dropped`, `reasons`, `evaluation`, ...) and `rolled_back`: the result of the rollback,
+        or None.
 
     Raises:
         CheckpointError: The policy is damaged.
-        ConfigError: A fault of the overrides; nothing was played or logged.
-        ModuleRefused: The policy was received, and names a module that nobody has allowed.
-        NoChampion: A person asks for a champion, and there is none.
-        UserError: There is no such source, or nothing to roll back to.
+        ConfigError: The overrides are not valid; nothing was played or logged.
+        ModuleRefused: The policy was received, and names a module that is not allowed.
+        NoChampion: The source is a champion, there is none, and no schedule started this flow run.
+        UserError: The source does not exist, or there is no champion to roll back to.
     """
     from rl_training.promotion.monitoring import require_registered
 
-    with flow_process():
-        if (reason := made_up_for()) is not None:
-            return skipped(reason)
-        hand_down_blocks()
+    with prepare_flow_process():
+        if (reason := find_skip_reason()) is not None:
+            return skip(reason)
+        enable_secret_blocks()
         if roll_back:
             require_registered(source)
-        result = monitor(source, over_stored(overrides), episodes, allow_modules or ())
+        result = monitor(source, merge_stored_overrides(overrides), episodes, allow_modules or ())
         if "skipped" in result:
-            return skipped(result["skipped"])
+            return skip(result["skipped"])
         rolled_back = None
         if roll_back and result["dropped"] and result["is_champion"]:
             rolled_back = roll_back_champion(result)

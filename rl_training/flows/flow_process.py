@@ -1,7 +1,7 @@
-"""The process that runs a flow: its signals, its output, and a cancel that no worker delivers.
+"""Preparing the process of a flow run: its signals, its output, and a watch for a cancel that no worker delivers.
 
-A worker delivers a cancel by SIGTERM, and reads what its flow runs print. A flow run whose worker was killed trains on.
-Then nobody reads its output, and nobody tells it that it was cancelled, so it asks the server from time to time.
+A worker delivers a cancel as SIGTERM and reads the output of its flow runs. If the worker is killed, its flow runs
+continue to train, but nothing reads their output or delivers a cancel. So each flow run polls the server for its state.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ from rl_training.system.standard_streams import keep_standard_streams
 
 logger = logging.getLogger(__name__)
 
-ASK_SECONDS = 10.0
-"""Between two questions to the server. A worker that is alive delivers a cancel within this time."""
-CANCELLED = "Cancelled without its worker, which is gone. A retry resumes from the newest checkpoint."
+POLL_SECONDS = 10.0
+"""Time between two polls of the server. A worker that is alive delivers a cancel faster than this."""
+CANCELLED = "Cancelled without its worker, which no longer exists. A retry resumes from the newest checkpoint."
 
 
 @contextmanager
-def flow_process() -> Iterator[None]:
-    """Prepares this process for the flow that the block is; to be called in its main thread.
+def prepare_flow_process() -> Iterator[None]:
+    """Prepares this process for the flow in the block. Call it in the main thread.
 
     Raises:
-        Abort: The flow run was cancelled, and its worker did not deliver that; it is Cancelled now.
+        Abort: The flow run was cancelled without its worker; its state is Cancelled now.
     """
-    if deployment.id is None:  # called in this process, which the command line has prepared
+    if deployment.id is None:  # called by the command line, which has prepared its own process
         with keep_handlers(), ignore_handlers_of_other_threads():
             yield
         return
     keep_standard_streams()
-    _log_to_lasting_streams()
+    _redirect_log_handlers()
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    with keep_handlers(), ignore_handlers_of_other_threads(), _cancels_noticed(UUID(str(flow_run.id))):
+    with keep_handlers(), ignore_handlers_of_other_threads(), _watch_for_cancel(UUID(str(flow_run.id))):
         yield
 
 
-def _log_to_lasting_streams() -> None:
-    """Points the handlers of Prefect's loggers at the streams that outlive their reader.
+def _redirect_log_handlers() -> None:
+    """Makes the log handlers write to the replaced standard streams, which ignore a broken pipe.
 
-    At a broken pipe, the console of such a handler would end the process.
+    With the original stream, a broken pipe would make a handler's console end the process.
     """
     loggers = [logging.getLogger(), *logging.Logger.manager.loggerDict.values()]
     for handler in {handler for each in loggers if isinstance(each, logging.Logger) for handler in each.handlers}:
@@ -64,34 +64,34 @@ def _log_to_lasting_streams() -> None:
 
 
 @contextmanager
-def _cancels_noticed(flow_run_id: UUID) -> Iterator[None]:
-    over, noticed = threading.Event(), threading.Event()
-    watch = threading.Thread(target=copy_context().run, args=(_ask, flow_run_id, over, noticed), daemon=True)
+def _watch_for_cancel(flow_run_id: UUID) -> Iterator[None]:
+    ended, cancelled = threading.Event(), threading.Event()
+    watch = threading.Thread(target=copy_context().run, args=(_poll_state, flow_run_id, ended, cancelled), daemon=True)
     watch.start()
     try:
         yield
     except TerminationSignal:
-        if not noticed.is_set():
+        if not cancelled.is_set():
             raise
         with get_client(sync_client=True) as client:
             client.set_flow_run_state(flow_run_id, Cancelled(message=CANCELLED), force=True)
         raise Abort(CANCELLED) from None
     finally:
-        over.set()
+        ended.set()
 
 
-def _ask(flow_run_id: UUID, over: threading.Event, noticed: threading.Event) -> None:
-    """Asks the server for the flow run's state, and signals this process once it is found cancelled twice in a row."""
-    found = 0
-    while not over.wait(ASK_SECONDS):
+def _poll_state(flow_run_id: UUID, ended: threading.Event, cancelled: threading.Event) -> None:
+    """Polls the flow run's state, and sends this process SIGTERM once two polls in a row find it cancelled."""
+    count = 0
+    while not ended.wait(POLL_SECONDS):
         try:
             with get_client(sync_client=True) as client:
                 state = client.read_flow_run(flow_run_id).state
-        except Exception:  # a server that is away is no reason to stop
+        except Exception:  # the server is away, and training continues
             continue
-        found = found + 1 if state is not None and (state.is_cancelling() or state.is_cancelled()) else 0
-        if found == 2:
-            logger.info("this flow run was cancelled, and its worker has not delivered that: it stops by itself")
-            noticed.set()
+        count = count + 1 if state is not None and (state.is_cancelling() or state.is_cancelled()) else 0
+        if count == 2:
+            logger.info("this flow run was cancelled, and its worker has not delivered the cancel: stopping")
+            cancelled.set()
             os.kill(os.getpid(), signal.SIGTERM)
             return

@@ -1,4 +1,4 @@
-"""Scheduled flow runs that are not needed any more: of ten that were missed, one runs."""
+"""Skipping scheduled flow runs that are no longer needed: if ten were missed, only one runs."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Completed
 
 SKIPPED = "Skipped"
-"""Name of the state, Completed by its type, of a flow run that had nothing to do."""
+"""The name of the final state (of type Completed) of a flow run that had nothing to do."""
 
 
-def skipped(reason: str) -> dict[str, Any]:
-    """Returns the state that ends the flow run; a caller in this process gets its data, as of any result."""
+def skip(reason: str) -> dict[str, Any]:
+    """Returns a state for the flow to return. It ends the flow run; a caller in this process gets the state's data."""
     return cast("dict[str, Any]", Completed(name=SKIPPED, message=reason, data={"skipped": reason}))
 
 
 def is_scheduled() -> bool:
-    """Returns whether a schedule has made this flow run, and no person."""
+    """Returns whether a schedule started this flow run."""
     from uuid import UUID
 
     from prefect.client.orchestration import get_client
@@ -28,11 +28,12 @@ def is_scheduled() -> bool:
         return bool(client.read_flow_run(UUID(flow_run.id)).auto_scheduled)
 
 
-def made_up_for() -> str | None:
-    """Returns why nothing is left to do for this flow run of a schedule: one like it has begun since it was due.
+def find_skip_reason() -> str | None:
+    """Returns why this scheduled flow run can be skipped, or None if it can't.
 
-    Where no worker was there for a night, the server keeps all that it had scheduled. Its limit cancels what comes
-    while the first of them runs; this one is for what a worker takes up afterwards.
+    It can be skipped if another flow run with the same parameters has started since it was due. When there was no
+    worker for some time, the server still has all flow runs that were scheduled. The concurrency limit cancels those
+    that a worker takes while the first one runs; this function handles those that it takes afterwards.
     """
     from uuid import UUID
 
@@ -46,19 +47,19 @@ def made_up_for() -> str | None:
         if not ours.auto_scheduled or ours.expected_start_time is None:
             return None
         due = ours.expected_start_time
-        begun = client.read_flow_runs(
+        started = client.read_flow_runs(
             flow_run_filter=FlowRunFilter.model_validate(
                 {"start_time": {"after_": due}, "id": {"not_any_": [ours.id]}}
             ),
             deployment_filter=DeploymentFilter.model_validate({"id": {"any_": [deployment.id]}}),
         )
-    done = [
+    replacements = [
         run
-        for run in begun
-        if run.run_count > 0  # one that was cancelled while it waited has a start time too
+        for run in started
+        if run.run_count > 0  # a flow run that was cancelled while it waited has a start time too
         and run.state_name != SKIPPED
         and run.parameters == ours.parameters
     ]
-    if not done:
+    if not replacements:
         return None
-    return f"this run was due at {due:%Y-%m-%d %H:%M %Z}, and {done[0].name} has begun since: it has made up for it"
+    return f"due at {due:%Y-%m-%d %H:%M %Z}; {replacements[0].name} has started since then and replaces this flow run"

@@ -1,4 +1,4 @@
-"""The steps that every training flow shares, once its run can be opened: train, evaluate, promote, report."""
+"""The steps that all flows that train have in common: open the run, train, evaluate, promote, report."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from typing import Any
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import RunFailed
 from rl_training.flows.tasks import evaluate, promote, report, train
-from rl_training.flows.training_run import MakeTrainer, OpenRun, job_name, open_run, owner
+from rl_training.flows.tracked_run import MakeTrainer, TrackedRun, get_job_name, get_lock_owner, open_run
 
 logger = logging.getLogger(__name__)
 
 
 @contextmanager
 def hold_job(config: TrainConfig) -> Iterator[None]:
-    """Keeps other processes from training the same job within the block.
+    """Prevents other processes from training the same job within the block.
 
     Args:
-        config: The settings; their `job`, or else the deployment's name, says what must not train twice at a time.
+        config: The settings; the job is their `job` or, if that is not set, the deployment's name.
 
     Raises:
-        AlreadyTraining: Another process trains it; names it.
+        AlreadyTraining: Another process is training the job; the message names the process.
     """
     from rl_training.runs.locks import job_lock
 
-    with job_lock(config.job or job_name(), owner()):
+    with job_lock(config.job or get_job_name(), get_lock_owner()):
         yield
 
 
-def train_and_judge(
+def run_pipeline(
     config: TrainConfig, make_trainer: MakeTrainer, tags: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Opens the run and takes it through its tasks; its job is held.
+    """Opens the run and runs the tasks. Call it within `hold_job`.
 
     Args:
         config: The settings.
-        make_trainer: Makes the trainer, and with it the run; not called where this flow run has trained before.
-        tags: Put on the MLflow run, besides those of every flow.
+        make_trainer: Makes the trainer and its run; not called if an earlier attempt of this flow run has trained.
+        tags: Tags for the MLflow run, besides those of every flow.
 
     Returns:
         The summary; see `summarize`.
@@ -50,17 +50,21 @@ def train_and_judge(
         evaluation = evaluate(run, best)
         promotion = promote(run, best) if run.config.promotion.enabled else None
         summary = summarize(run, training, evaluation, promotion)
-        report(run, summary, return_state=True)  # a report that can't be written does not undo a training
+        report(run, summary, return_state=True)  # a report that can't be written must not fail the flow
         shipped = run.session.finish("FINISHED", stop_reason=training["stop_reason"])
         return {**summary, "unsent": shipped.message}
 
 
-def summarize_stopped(run: OpenRun) -> dict[str, Any]:
-    """Returns the summary of a run that a signal has stopped, at its newest checkpoint."""
+def summarize_stopped(run: TrackedRun) -> dict[str, Any]:
+    """Ends the record of a run that a signal has stopped, and returns its summary.
+
+    Raises:
+        RunFailed: The run has no complete checkpoint.
+    """
     state = run.trainer.state
     checkpoint = state.checkpoint
     if checkpoint is None:
-        raise RunFailed(f"the run in {run.run_dir} was stopped before its first checkpoint was whole")
+        raise RunFailed(f"the run in {run.run_dir} was stopped before its first checkpoint was complete")
     training = {
         "num_timesteps": checkpoint.num_timesteps,
         "checkpoint": str(checkpoint.path),
@@ -74,18 +78,18 @@ def summarize_stopped(run: OpenRun) -> dict[str, Any]:
 
 
 def summarize(
-    run: OpenRun,
+    run: TrackedRun,
     training: Mapping[str, Any],
     evaluation: Mapping[str, Any] | None,
     promotion: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Returns what a run came to, as JSON: a flow's result and the last line of `rl-training flow train --json`.
+    """Returns the summary of a run as JSON: the flow's result, which `rl-training flow train --json` prints.
 
     Args:
         run: The run.
-        training: What the task `train` returned.
-        evaluation: Held-out, of the best checkpoint, without its single episodes; None where there was none.
-        promotion: What the task `promote` returned; None where promotion is off or was not reached.
+        training: The result of the task `train`.
+        evaluation: The held-out evaluation of the best checkpoint, or None if the run was stopped before it.
+        promotion: The result of the task `promote`, or None if promotion is off or the run was stopped before it.
     """
     from rl_training.runtime.checkpoint import open_checkpoint
     from rl_training.runtime.evaluation import evaluation_numbers

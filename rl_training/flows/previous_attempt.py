@@ -1,4 +1,4 @@
-"""The run that an earlier attempt at this flow run had opened, here or on another machine, and the way back into it."""
+"""Finding and resuming the run that an earlier attempt of this flow run opened, on this machine or another."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FLOW_RUN_TAG = "prefect.flow_run_id"
-"""Of the run in MLflow: the flow run that trained it last."""
+"""The tag of an MLflow run that names the flow run which trained it last."""
 
 
-def remember(run_dir: Path) -> None:
-    """Notes on this machine which run this flow run has opened."""
-    index = _index()
-    if index is not None:
-        json_files.write_bytes(index, str(run_dir).encode())
+def record_run_dir(run_dir: Path) -> None:
+    """Records on this machine which run this flow run has opened."""
+    path = _find_record()
+    if path is not None:
+        json_files.write_bytes(path, str(run_dir).encode())
 
 
 def is_first_attempt() -> bool:
-    """Returns whether no earlier attempt at this flow run can have opened a run."""
-    return flow_run.id is None or (flow_run.run_count <= 1 and _remembered() is None)
+    """Returns whether no earlier attempt of this flow run can have opened a run."""
+    return flow_run.id is None or (flow_run.run_count <= 1 and _read_run_dir() is None)
 
 
-def has_begun() -> bool:
-    """Returns whether an earlier attempt at this flow run has opened a run, here or on another machine.
+def has_opened_run() -> bool:
+    """Returns whether an earlier attempt of this flow run has opened a run, on this machine or another.
 
     Raises:
         TrackingError: MLflow can't be reached.
@@ -46,26 +46,26 @@ def has_begun() -> bool:
 
     if flow_run.id is None:
         return False
-    return _remembered() is not None or (
+    return _read_run_dir() is not None or (
         flow_run.run_count > 1 and find_run_by_tag(FLOW_RUN_TAG, str(flow_run.id)) is not None
     )
 
 
-def earlier_checkpoint(config: TrainConfig) -> Checkpoint | None:
-    """Returns the newest good checkpoint of this flow run's own run, which this process has then taken over.
+def take_over_checkpoint(config: TrainConfig) -> Checkpoint | None:
+    """Takes over the run of an earlier attempt of this flow run, and returns its newest good checkpoint.
 
-    Prefect starts a flow run a second time where its first process failed, was cancelled, or is thought dead. Should
-    that one only sleep, it writes nothing to the run any more when it wakes.
+    Prefect starts a flow run again if its first process failed, was cancelled, or seems to be dead. If that process was
+    only suspended, it can't write to the run any more once this one has taken the run over.
 
     Args:
         config: The settings of this attempt.
 
     Returns:
-        The checkpoint, in the run's own directory where that is on this machine, else downloaded; None where this is
-        the first attempt, or none came as far as a checkpoint.
+        The checkpoint, in the run's directory if that is on this machine, or else downloaded. None if this is the first
+        attempt, or if no attempt has written a checkpoint.
 
     Raises:
-        NoProgress: The attempts before this one came to nothing.
+        NoProgress: The previous attempts made no progress.
         TrackingError: MLflow can't be reached.
     """
     from rl_training.runs.locks import take_over
@@ -73,12 +73,12 @@ def earlier_checkpoint(config: TrainConfig) -> Checkpoint | None:
     from rl_training.tracking.attempts import find_run_by_tag, get_attempts, require_progress
     from rl_training.tracking.checkpoint_sources import download_checkpoint
 
-    run_dir = _remembered()
+    run_dir = _read_run_dir()
     if is_first_attempt():
         return None
     run = find_run_by_tag(FLOW_RUN_TAG, str(flow_run.id))
     if run is not None:
-        last = Path(run.data.tags.get("run_dir", ""))  # where the newest attempt had it
+        last = Path(run.data.tags.get("run_dir", ""))  # the directory of the newest attempt
         run_dir = last if _is_of_this_flow_run(last) else None
     checkpoint = None
     if run_dir is not None and _is_of_this_flow_run(run_dir):
@@ -88,16 +88,16 @@ def earlier_checkpoint(config: TrainConfig) -> Checkpoint | None:
         try:
             checkpoint = download_checkpoint(run.info.run_id)
         except CheckpointError as error:
-            logger.warning("%s; this flow run begins anew", error)
+            logger.warning("%s; this flow run starts from scratch", error)
     if checkpoint is not None and checkpoint.num_timesteps < config.total_timesteps:
         require_progress(get_attempts(run) if run is not None else [], checkpoint.num_timesteps)
     return checkpoint
 
 
-def as_before(config: TrainConfig, checkpoint: Checkpoint) -> TrainConfig:
-    """Returns this attempt's settings with the run's own directory.
+def keep_run_dir(config: TrainConfig, checkpoint: Checkpoint) -> TrainConfig:
+    """Returns this attempt's settings with the `run_dir` of the checkpoint's run.
 
-    The settings are those of the flow run's parameters, since a checkpoint's have no plain secrets.
+    All other settings come from the flow run's parameters, because those in a checkpoint contain no plain secrets.
     """
     from rl_training.experiment.loading import recorded_settings
 
@@ -109,11 +109,11 @@ def _is_of_this_flow_run(run_dir: Path) -> bool:
     return description is not None and bool(description["tags"].get(FLOW_RUN_TAG) == str(flow_run.id))
 
 
-def _index() -> Path | None:
-    """The file that remembers the run of this flow run; None outside of a flow run."""
+def _find_record() -> Path | None:
+    """Returns the file that records the run of this flow run; None outside a flow run."""
     return paths.home() / "flow_runs" / str(flow_run.id) if flow_run.id is not None else None
 
 
-def _remembered() -> Path | None:
-    index = _index()
-    return Path(index.read_text(encoding="utf-8")) if index is not None and index.exists() else None
+def _read_run_dir() -> Path | None:
+    path = _find_record()
+    return Path(path.read_text(encoding="utf-8")) if path is not None and path.exists() else None

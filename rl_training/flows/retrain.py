@@ -1,4 +1,4 @@
-"""`retrain-flow`: trains a task anew where that is due, from the champion's weights or from scratch."""
+"""`retrain-flow`: retrains if a retraining is due, from the champion's weights or from scratch."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pydantic import Field
 
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import AlreadyTraining
-from rl_training.flows.deployment_overrides import over_stored
-from rl_training.flows.flow_process import flow_process
-from rl_training.flows.missed_schedules import made_up_for, skipped
-from rl_training.flows.pipeline import hold_job, train_and_judge
-from rl_training.flows.previous_attempt import has_begun
-from rl_training.flows.secret_blocks import hand_down_blocks
+from rl_training.flows.deployment_overrides import merge_stored_overrides
+from rl_training.flows.flow_process import prepare_flow_process
+from rl_training.flows.missed_schedules import find_skip_reason, skip
+from rl_training.flows.pipeline import hold_job, run_pipeline
+from rl_training.flows.previous_attempt import has_opened_run
+from rl_training.flows.secret_blocks import enable_secret_blocks
 from rl_training.flows.tasks import fetch, guard, validate
+from rl_training.flows.tracked_run import MakeTrainer
 from rl_training.flows.train import read_settings
-from rl_training.flows.training_run import MakeTrainer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,56 +37,65 @@ def retrain_flow(
     start: Literal["champion", "scratch"] = "champion",
     min_hours: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0,
 ) -> dict[str, Any]:
-    """Trains, evaluates, promotes and reports as train-flow does, with a seed of its own, where that is due.
+    """Trains, evaluates, promotes and reports as train-flow does, with a new seed, if a retraining is due.
 
-    Nothing is due while the same job is training, while the champion is younger than `min_hours`, and for a scheduled
-    run that another one has made up for: the flow run is then Completed under the name Skipped, with the reason as its
-    message.
+    A retraining is not due while the same job is training, while the champion is younger than `min_hours`, or if a
+    later flow run has already started in place of this scheduled one. The flow run then ends as Completed, with the
+    state name Skipped and the reason as its message.
 
     Args:
-        config: A YAML file, the name of a shipped one such as `ppo/cartpole`, or the settings themselves.
-        overrides: Settings that go before the config's, nested or by dotted keys, as a mapping or a list of texts.
-        start: `champion`: from the weights of the champion, where there is one; all settings but those of the network
-            may differ from those that it was trained with. `scratch`: from new ones.
-        min_hours: Hours since the champion's version was registered before which nothing is due.
+        config: A YAML file, the name of a shipped config such as `ppo/cartpole`, or the settings themselves.
+        overrides: Changes to the config, with nested or dotted keys, as a mapping or a list of `key=value` texts.
+        start: `champion` to start from the champion's weights if there is a champion; all settings may differ from its
+            own except the network's. `scratch` to start from new weights.
+        min_hours: Skip the retraining if the champion's version was registered less than this many hours ago.
 
     Returns:
-        The summary (see `rl_training.flows.pipeline.summarize`) with `seed`, `start` (`models:/NAME/VERSION`, or
-        `scratch`), the `reason` for that, and `skipped`: None, or why nothing was due, which is all that there is then.
+        The summary (see `rl_training.flows.pipeline.summarize`) and `seed`, `start` (`models:/NAME/VERSION` or
+        `scratch`), the `reason` for that start, and `skipped` (None). If nothing was due, `skipped` alone, with the
+        reason.
 
     Raises:
         CheckpointError: The champion's weights don't fit the settings.
-        ConfigError: A line for every fault of the settings; nothing was made, trained or logged.
+        ConfigError: The settings are not valid (one line for each fault); nothing was created, trained or logged.
         EnvironmentRefused: The environment can't be trained on.
-        RunFailed: The run broke; its last good checkpoint is kept.
+        RunFailed: Training failed; the newest good checkpoint is kept.
     """
-    with flow_process():
-        if (reason := made_up_for()) is not None:
-            return skipped(reason)
-        hand_down_blocks()
-        settings = _with_own_seed(read_settings(config, over_stored(overrides)))
+    with prepare_flow_process():
+        if (reason := find_skip_reason()) is not None:
+            return skip(reason)
+        enable_secret_blocks()
+        settings = _derive_seed(read_settings(config, merge_stored_overrides(overrides)))
         try:
             with hold_job(settings):
-                plan = guard(settings, start, 0.0 if has_begun() else min_hours)
+                plan = guard(settings, start, 0.0 if has_opened_run() else min_hours)
                 if not plan["due"]:
-                    return skipped(plan["reason"])
+                    return skip(plan["reason"])
                 validate(settings)
-                begins = plan["source"] or SCRATCH
-                summary = train_and_judge(settings, _start(settings, plan["source"]), {"retrain.start": begins})
-                return {**summary, "seed": settings.seed, "start": begins, "reason": plan["reason"], "skipped": None}
+                started_from = plan["source"] or SCRATCH
+                summary = run_pipeline(
+                    settings, _prepare_start(settings, plan["source"]), {"retrain.start": started_from}
+                )
+                return {
+                    **summary,
+                    "seed": settings.seed,
+                    "start": started_from,
+                    "reason": plan["reason"],
+                    "skipped": None,
+                }
         except AlreadyTraining as busy:
-            return skipped(str(busy))
+            return skip(str(busy))
 
 
-def _with_own_seed(settings: TrainConfig) -> TrainConfig:
-    """Each run of a schedule has a seed of its own, and a retry of the flow run the same one again."""
+def _derive_seed(settings: TrainConfig) -> TrainConfig:
+    """Returns the settings with a seed for this flow run; a retry of the flow run gets the same seed again."""
     from rl_training.seeding import derived_seed
 
     return settings.model_copy(update={"seed": derived_seed(settings.seed, f"flow run {flow_run.id}")})
 
 
-def _start(settings: TrainConfig, source: str | None) -> MakeTrainer:
-    """Returns what makes the trainer of the first attempt, and fetches the champion's weights for it."""
+def _prepare_start(settings: TrainConfig, source: str | None) -> MakeTrainer:
+    """Returns a function that fetches the champion's weights, if any, and makes the trainer of the first attempt."""
 
     def make(callbacks: Sequence[Callback], stop: StopFlag) -> Trainer:
         from rl_training.config.named_modules import record_modules
@@ -94,7 +103,7 @@ def _start(settings: TrainConfig, source: str | None) -> MakeTrainer:
         from rl_training.runtime.checkpoint import open_checkpoint
         from rl_training.runtime.fine_tuning import WeightsOf
 
-        record_modules(settings)  # which are the deployment's own, whoever trained the champion
+        record_modules(settings)  # the settings are the deployment's, so their modules may be imported
         resume_from = None
         if source is not None:
             resume_from = WeightsOf(open_checkpoint(fetch(source, fine_tune=True), policy_only=True))

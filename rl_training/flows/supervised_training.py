@@ -1,8 +1,9 @@
-"""Training under a flow's eye: it runs in a helper thread, and the main thread waits, reports, and hears a cancel.
+"""Training in a helper thread, while the main thread reports progress to Prefect and waits for a cancel.
 
-Prefect delivers a cancel as an exception in the main thread, wherever that is. In a training loop it would land in the
-middle of an update; here it lands in a wait, which asks training to stop at its next consistent step and gives it time
-to save. The main thread also makes all calls to Prefect's API, so that the training thread never waits for a server.
+Prefect delivers a cancel as an exception in the main thread. In a training loop, the exception could interrupt an
+update. Here it interrupts a wait; then the main thread asks training to stop at the next consistent step, and gives it
+time to save. The main thread also makes all calls to Prefect's API, so that the training thread never waits for a
+server.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from prefect.client.schemas.actions import ArtifactUpdate
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
-from rl_training.flows.champion_events import link_run
+from rl_training.flows.artifacts_and_events import publish_run_link
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.system.signal_handlers import restore_handlers
@@ -32,27 +33,28 @@ T = TypeVar("T")
 
 POLL_SECONDS = 0.5
 SAVE_SECONDS = 20.0
-"""What training gets to save once it is told to stop; Prefect kills 30 seconds after it has asked."""
+"""Time for training to save once it is told to stop; Prefect kills the process 30 seconds after a cancel."""
 PROGRESS_SECONDS = 5.0
-"""Least time between two writes of the progress artifact, which nothing else throttles."""
+"""Least time between two updates of the progress artifact."""
 
 EVALUATION_FINISHED = "rl.evaluation.finished"
-"""The event of each periodic evaluation."""
+"""Event: a periodic evaluation has finished."""
 
 
 def supervise(work: Callable[[], T], *, stop: StopFlag, meanwhile: Callable[[], None] = lambda: None) -> T:
     """Runs `work` in a helper thread and waits for it in this one.
 
     Args:
-        work: Polls `stop`, and comes to its end soon after it is set.
-        stop: Set where this thread is interrupted: a cancel, a timeout, Ctrl-C.
-        meanwhile: Called in this thread about twice a second, and once when the work is done.
+        work: A function that polls `stop` and returns soon after it is set.
+        stop: Set if this thread is interrupted by a cancel, a timeout or Ctrl-C.
+        meanwhile: Called in this thread about twice a second, and once when `work` has returned.
 
     Returns:
-        What `work` returns.
+        The result of `work`.
 
     Raises:
-        BaseException: What `work` raises, or what interrupted this thread, once the work has ended or has had its time.
+        BaseException: The exception that `work` raised. If this thread was interrupted, the exception that interrupted
+            it, raised when `work` has ended or its time for saving is over.
     """
     done = threading.Event()
     results: list[T] = []
@@ -83,7 +85,7 @@ def supervise(work: Callable[[], T], *, stop: StopFlag, meanwhile: Callable[[], 
 
 
 def _wait_undisturbed(done: threading.Event, seconds: float) -> None:
-    """Waits, through further signals too: the second one must not spoil the save that the first one has asked for."""
+    """Waits and ignores further signals, so that a second signal does not interrupt saving."""
     deadline = time.monotonic() + seconds
     while not done.is_set() and (left := deadline - time.monotonic()) > 0:
         with suppress(BaseException):
@@ -91,30 +93,30 @@ def _wait_undisturbed(done: threading.Event, seconds: float) -> None:
 
 
 class FlowProgress(Callback):
-    """Keeps what the main thread shall report, and costs the training thread next to nothing."""
+    """Collects progress for the main thread to report, at next to no cost for the training thread."""
 
     def __init__(self) -> None:
         self.num_timesteps = 0
         self.evaluations: SimpleQueue[dict[str, float]] = SimpleQueue()
 
     def on_train_start(self, state: TrainerState) -> None:
-        """Notes where a resumed run begins."""
+        """Records the step at which the run starts or resumes."""
         self.num_timesteps = state.num_timesteps
 
     def on_update_end(self, state: TrainerState) -> None:
-        """Notes how far training is."""
+        """Records the current step."""
         self.num_timesteps = state.num_timesteps
 
     def on_eval_end(self, state: TrainerState) -> None:
-        """Hands an evaluation over."""
+        """Adds an evaluation."""
         self.evaluations.put({"num_timesteps": state.num_timesteps, **state.metrics})
 
 
 class FlowReporter:
-    """Writes what `FlowProgress` has noted to Prefect: a progress bar, a table of evaluations, an event for each.
+    """Publishes the content of a `FlowProgress`: a progress bar, a table of evaluations, and an event for each.
 
-    Before them comes a link to the run's page in MLflow, where it has one. A server that is away costs these records
-    and nothing else: training goes on, and the log says so once.
+    The first call also publishes a link to the run's page in MLflow, if it has one. If the server is away, these
+    records are lost, a warning is logged once, and training continues.
     """
 
     def __init__(self, progress: FlowProgress, *, total_timesteps: int, run_uid: str, page: str | None = None) -> None:
@@ -130,15 +132,15 @@ class FlowReporter:
         self._failed = False
 
     def __call__(self) -> None:
-        """Reports what is new since the last call."""
+        """Publishes what is new since the last call."""
         page, self._page = self._page, None
         try:
-            link_run(page)
+            publish_run_link(page)
             self._report_progress()
             self._report_evaluations()
         except Exception as error:
             if not self._failed:
-                get_run_logger().warning("progress can't be reported to Prefect, training goes on: %s", error)
+                get_run_logger().warning("progress can't be reported to Prefect, training continues: %s", error)
             self._failed = True
 
     def _report_progress(self) -> None:
@@ -150,21 +152,21 @@ class FlowReporter:
         description = f"{steps:,} of {self._total:,} environment steps"
         if self._bar is None:
             created = create_progress_artifact(percent, key="training-progress", description=description)
-            assert isinstance(created, UUID)  # and no coroutine: no event loop runs in this thread
+            assert isinstance(created, UUID)  # not a coroutine, because this thread runs no event loop
             self._bar = created
         else:
             update_progress_artifact(self._bar, percent, description=description)
 
     def _report_evaluations(self) -> None:
-        fresh = []
+        evaluations = []
         while True:
             try:
-                fresh.append(self._progress.evaluations.get_nowait())
+                evaluations.append(self._progress.evaluations.get_nowait())
             except Empty:
                 break
-        if not fresh:
+        if not evaluations:
             return
-        self._rows.extend(_row(evaluation) for evaluation in fresh)
+        self._rows.extend(_format_row(evaluation) for evaluation in evaluations)
         if self._table is None:
             created = create_table_artifact(self._rows, key="evaluations", description="Periodic evaluations")
             assert isinstance(created, UUID)
@@ -172,20 +174,20 @@ class FlowReporter:
         else:
             with get_client(sync_client=True) as client:
                 client.update_artifact(self._table, ArtifactUpdate(data=json.dumps(self._rows)))
-        for evaluation in fresh:
+        for evaluation in evaluations:
             emit_event(EVALUATION_FINISHED, resource=self._resource, payload=evaluation)
 
 
-def _row(evaluation: dict[str, float]) -> dict[str, Any]:
+def _format_row(evaluation: dict[str, float]) -> dict[str, Any]:
     return {
         "steps": int(evaluation["num_timesteps"]),
         "mean return": round(evaluation["eval/return_mean"], 2),
-        "95 % from": _rounded(evaluation.get("eval/ci_low")),
-        "95 % to": _rounded(evaluation.get("eval/ci_high")),
+        "95 % from": _round(evaluation.get("eval/ci_low")),
+        "95 % to": _round(evaluation.get("eval/ci_high")),
         "episodes": int(evaluation["eval/episodes"]),
     }
 
 
-def _rounded(value: float | None) -> float | None:
-    """A single episode has no interval."""
+def _round(value: float | None) -> float | None:
+    """Rounds a bound of the interval, which is None after a single episode."""
     return None if value is None else round(value, 2)

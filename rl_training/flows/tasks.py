@@ -1,7 +1,7 @@
-"""The tasks that the flows chain: guard, validate, fetch, train, evaluate, promote, report; monitor and roll back.
+"""The tasks of the flows: guard, validate, fetch, train, evaluate, promote, report, monitor, roll back.
 
-Each is a few lines around what the library offers; none is served from a cache, since none is a pure function. What a
-retry can't change (settings, a refused environment, a NaN) is never retried.
+Each task is a thin wrapper around the library. Results are never cached, because no task is a pure function. Errors
+that a retry can't change (wrong settings, a refused environment, a NaN) are never retried.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from rl_training.errors import (
     TrackingError,
     UserError,
 )
-from rl_training.flows.champion_events import publish_monitoring, publish_promotion, publish_rollback
+from rl_training.flows.artifacts_and_events import publish_monitoring, publish_promotion, publish_rollback
 from rl_training.flows.missed_schedules import is_scheduled
 from rl_training.flows.supervised_training import FlowReporter, supervise
-from rl_training.flows.training_run import OpenRun
+from rl_training.flows.tracked_run import TrackedRun
 
 if TYPE_CHECKING:
     from rl_training.api.promotion import PromotionResult
@@ -40,23 +40,23 @@ if TYPE_CHECKING:
     from rl_training.tracking.checkpoint_sources import Wanted
 
 
-def may_pass(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Whether a task's error may pass: whatever is not of the user's making or the run's, and a server that is away."""
+def is_worth_retrying(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
+    """Returns whether a retry may succeed: unless the user or the run itself caused the error; signature by Prefect."""
     error = state.data
     return isinstance(error, EnvironmentFault | TrackingError) or not isinstance(error, UserError | RunFailed)
 
 
-def may_pass_in_training(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Whether an error of training may pass: a fault of the environment or of the disk. A mistake in code stays."""
+def is_worth_training_again(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
+    """Returns whether another attempt to train may succeed: after a fault of the environment or the disk."""
     return isinstance(state.data, EnvironmentFault | CheckpointNotWritten | OSError)
 
 
 @task(name="validate", cache_policy=NO_CACHE)
 def validate(config: TrainConfig) -> dict[str, Any]:
-    """Checks that the environment keeps its contract and that the algorithm can train on it.
+    """Checks that the environment satisfies its contract and that the algorithm can train on it.
 
     Raises:
-        EnvironmentRefused: A line for every reason.
+        EnvironmentRefused: The environment can't be trained on; the message has one line for each reason.
     """
     from rl_training.api.training import check_environment
 
@@ -66,12 +66,12 @@ def validate(config: TrainConfig) -> dict[str, Any]:
     return {"steps_per_second": report.steps_per_second, "warnings": len(report.warnings)}
 
 
-@task(name="guard", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=may_pass)
+@task(name="guard", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=is_worth_retrying)
 def guard(config: TrainConfig, start: Start, min_hours: float) -> dict[str, Any]:
-    """Says whether a retraining is due and from what it starts; see `plan_retraining`.
+    """Decides whether a retraining is due and which weights it starts from; see `plan_retraining`.
 
     Raises:
-        CheckpointError: The champion's weights are asked for, and it is another algorithm's.
+        CheckpointError: The retraining would start from the champion, which another algorithm has trained.
         TrackingError: MLflow can't be reached.
     """
     from rl_training.api.retraining import plan_retraining
@@ -81,14 +81,14 @@ def guard(config: TrainConfig, start: Start, min_hours: float) -> dict[str, Any]
     return asdict(plan)
 
 
-@task(name="fetch", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=may_pass)
+@task(name="fetch", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=is_worth_retrying)
 def fetch(source: str, fine_tune: bool = False, to_resume: bool = False) -> str:
-    """Brings a checkpoint here, verified, and returns its directory; for fine-tuning, without its replay buffer.
+    """Downloads and verifies a checkpoint, and returns its directory; for fine-tuning, without the replay buffer.
 
     Raises:
-        AlreadyTraining: Another process trains the run that is to be resumed as it is (`to_resume`).
+        AlreadyTraining: `to_resume` is set, and another process is training the run.
         CheckpointError: There is no good checkpoint.
-        TrackingError: MLflow can't be reached, or does not know the source.
+        TrackingError: MLflow can't be reached, or the source does not exist.
     """
     from rl_training.tracking.checkpoint_sources import download_checkpoint
 
@@ -101,14 +101,14 @@ def fetch(source: str, fine_tune: bool = False, to_resume: bool = False) -> str:
     cache_policy=NO_CACHE,
     retries=5,
     retry_delay_seconds=[1, 2, 5, 10, 30],
-    retry_condition_fn=may_pass_in_training,
+    retry_condition_fn=is_worth_training_again,
 )
-def train(run: OpenRun) -> dict[str, Any]:
-    """Trains in a helper thread, a retry from the newest checkpoint; this thread reports and hears a cancel.
+def train(run: TrackedRun) -> dict[str, Any]:
+    """Trains in a helper thread; a retry resumes from the newest checkpoint. This thread reports progress.
 
     Raises:
-        NoProgress: This attempt broke at the checkpoint that it began with.
-        RunTakenOver: Another process has the run; see `rl_training.flows.previous_attempt`.
+        NoProgress: This attempt failed before it wrote a new checkpoint.
+        RunTakenOver: Another process has taken the run over; see `rl_training.flows.previous_attempt`.
     """
     from rl_training.runs.locks import require_not_taken_over
 
@@ -129,8 +129,8 @@ def train(run: OpenRun) -> dict[str, Any]:
     except (EnvironmentFault, CheckpointNotWritten, OSError) as error:
         if run.newest_step() > start:
             raise
-        raise NoProgress(f"no new checkpoint since step {start:,}, so there is no other try: {error}") from error
-    assert result.checkpoint is not None  # training ends with one
+        raise NoProgress(f"no new checkpoint since step {start:,}, so training is not retried: {error}") from error
+    assert result.checkpoint is not None  # training always ends with a checkpoint
     return {
         "num_timesteps": result.num_timesteps,
         "checkpoint": str(result.checkpoint),
@@ -141,25 +141,30 @@ def train(run: OpenRun) -> dict[str, Any]:
     }
 
 
-@task(name="evaluate", cache_policy=NO_CACHE, retries=1, retry_delay_seconds=1, retry_condition_fn=may_pass_in_training)
-def evaluate(run: OpenRun, checkpoint: str) -> dict[str, Any]:
-    """Plays the held-out episodes with a checkpoint's policy and records them with the run."""
-    from rl_training.api.judging import judge
+@task(
+    name="evaluate", cache_policy=NO_CACHE, retries=1, retry_delay_seconds=1, retry_condition_fn=is_worth_training_again
+)
+def evaluate(run: TrackedRun, checkpoint: str) -> dict[str, Any]:
+    """Evaluates a checkpoint's policy on held-out episodes and adds the result to the run."""
+    from rl_training.api.held_out_evaluation import evaluate_held_out
     from rl_training.runtime.workflows import resolve_local_checkpoint
 
-    opened = resolve_local_checkpoint(checkpoint)
-    return judge(opened, run.config, run.run_dir, run.session.callback).to_dict()
+    return evaluate_held_out(
+        resolve_local_checkpoint(checkpoint), run.config, run.run_dir, run.session.callback
+    ).to_dict()
 
 
-@task(name="promote", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=may_pass)
-def promote(run: OpenRun, checkpoint: str) -> dict[str, Any]:
-    """Registers a checkpoint and lets the gate of the settings decide whether it becomes the champion."""
+@task(
+    name="promote", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=is_worth_retrying
+)
+def promote(run: TrackedRun, checkpoint: str) -> dict[str, Any]:
+    """Registers a checkpoint and lets the gate decide whether it becomes the champion."""
     from rl_training.promotion.promote import promote as decide
     from rl_training.runtime.workflows import resolve_local_checkpoint
 
     run_id = run.session.run_id
-    assert run_id is not None  # a flow's run is tracked before it trains
-    return _decided(decide(resolve_local_checkpoint(checkpoint), run.config, run_id=run_id), link=False)
+    assert run_id is not None  # a flow tracks its run before training
+    return _publish_decision(decide(resolve_local_checkpoint(checkpoint), run.config, run_id=run_id), link=False)
 
 
 @task(
@@ -167,52 +172,60 @@ def promote(run: OpenRun, checkpoint: str) -> dict[str, Any]:
     cache_policy=NO_CACHE,
     retries=2,
     retry_delay_seconds=[2, 10],
-    retry_condition_fn=may_pass,
+    retry_condition_fn=is_worth_retrying,
 )
 def promote_candidate(
     candidate: str, overrides: Overrides, force: str | None, allow_modules: Collection[str]
 ) -> dict[str, Any]:
-    """Registers whatever is offered and lets the gate decide; see `rl_training.api.promotion.promote_candidate`."""
+    """Registers a candidate and lets the gate decide; see `rl_training.api.promotion.promote_candidate`."""
     from rl_training.api.promotion import promote_candidate as decide
 
-    return _decided(decide(candidate, overrides, force=force, allow_modules=allow_modules), link=True)
+    return _publish_decision(decide(candidate, overrides, force=force, allow_modules=allow_modules), link=True)
 
 
-def _decided(result: PromotionResult, *, link: bool) -> dict[str, Any]:
+def _publish_decision(result: PromotionResult, *, link: bool) -> dict[str, Any]:
     get_run_logger().info("%s: %s", result.verdict.kind, "; ".join(result.verdict.reasons))
     publish_promotion(result, link=link)
     return result.to_dict()
 
 
-@task(name="monitor", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=may_pass)
+@task(
+    name="monitor", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=is_worth_retrying
+)
 def monitor(source: str, overrides: Overrides, episodes: int | None, allow_modules: Collection[str]) -> dict[str, Any]:
-    """Plays fresh episodes and compares them with the promotion; see `rl_training.promotion.monitoring.monitor`.
+    """Plays new episodes and compares them with the promotion; see `rl_training.promotion.monitoring.monitor`.
 
-    The evaluation is the flow run's own: each try of it plays the same episodes, and none where they are on record.
+    The flow run's id is the evaluation's: each attempt plays the same episodes, or none if they are already logged.
 
     Returns:
-        The result, or `skipped` alone: why a schedule has nothing to play.
+        The result. If a schedule started the flow run and there is no champion, `skipped` alone, with the reason.
     """
     from rl_training.promotion.monitoring import monitor as play
 
     evaluation_id = None if flow_run.id is None else str(flow_run.id)
     try:
         result = play(source, overrides, episodes=episodes, evaluation_id=evaluation_id, allow_modules=allow_modules)
-    except NoChampion as none:
+    except NoChampion as error:
         if not is_scheduled():
             raise
-        return {"skipped": str(none)}
+        return {"skipped": str(error)}
     get_run_logger().info("%s", "; ".join(result.drop.reasons))
     publish_monitoring(result)
     return result.to_dict()
 
 
-@task(name="roll-back", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=may_pass)
+@task(
+    name="roll-back",
+    cache_policy=NO_CACHE,
+    retries=2,
+    retry_delay_seconds=[2, 10],
+    retry_condition_fn=is_worth_retrying,
+)
 def roll_back_champion(evaluation: Mapping[str, Any]) -> dict[str, Any]:
-    """Makes the champion before the one that has dropped champion again.
+    """Restores the champion before the one that plays worse.
 
     Raises:
-        UserError: There is none, or another version is champion by now.
+        UserError: There is no previous champion, or another version has become champion in the meantime.
     """
     from rl_training.api.promotion import roll_back
 
@@ -223,10 +236,10 @@ def roll_back_champion(evaluation: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @task(name="report", cache_policy=NO_CACHE, retries=1, retry_delay_seconds=1)
-def report(run: OpenRun, summary: Mapping[str, Any]) -> None:
-    """Writes the report: a Markdown artifact of the flow run, and a file with the MLflow run."""
-    from rl_training.api.markdown_report import report_text
+def report(run: TrackedRun, summary: Mapping[str, Any]) -> None:
+    """Writes the report as a Markdown artifact of the flow run and as a file of the MLflow run."""
+    from rl_training.api.markdown_report import format_training_report
 
-    text = report_text(summary)
+    text = format_training_report(summary)
     run.session.log_artifact("report.md", text)
     create_markdown_artifact(text, key="training-report", description=f"Run {summary['run_uid']}")

@@ -1,4 +1,4 @@
-"""`train-flow`: from settings to a judged, registered and reported policy."""
+"""`train-flow`: trains a policy from settings, then evaluates, registers and reports it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from prefect import flow
 
 from rl_training.config.parsing import Overrides
 from rl_training.config.settings import TrainConfig
-from rl_training.flows.deployment_overrides import over_stored
-from rl_training.flows.flow_process import flow_process
-from rl_training.flows.missed_schedules import made_up_for, skipped
-from rl_training.flows.pipeline import hold_job, train_and_judge
-from rl_training.flows.secret_blocks import hand_down_blocks
+from rl_training.flows.deployment_overrides import merge_stored_overrides
+from rl_training.flows.flow_process import prepare_flow_process
+from rl_training.flows.missed_schedules import find_skip_reason, skip
+from rl_training.flows.pipeline import hold_job, run_pipeline
+from rl_training.flows.secret_blocks import enable_secret_blocks
 from rl_training.flows.tasks import validate
 
 
@@ -22,39 +22,40 @@ def train_flow(
 ) -> dict[str, Any]:
     """Validates the environment, trains, evaluates, promotes and reports.
 
-    A scheduled run that another one has made up for does nothing, and is Completed under the name Skipped.
+    A scheduled flow run does nothing if a later one has already started in its place; it then ends as Completed, with
+    the state name Skipped.
 
     Args:
-        config: A YAML file, the name of a shipped one such as `ppo/cartpole`, or the settings themselves.
-        overrides: Settings that go before the config's, nested or by dotted keys, as a mapping or a list of texts:
+        config: A YAML file, the name of a shipped config such as `ppo/cartpole`, or the settings themselves.
+        overrides: Changes to the config, with nested or dotted keys, as a mapping or a list of `key=value` texts:
             `{"evaluation.every": 5000}` or `["evaluation.every=5000"]`.
 
     Returns:
         The summary; see `rl_training.flows.pipeline.summarize`.
 
     Raises:
-        ConfigError: A line for every fault of the settings; nothing was made, trained or logged.
+        ConfigError: The settings are not valid (one line for each fault); nothing was created, trained or logged.
         EnvironmentRefused: The environment can't be trained on.
-        RunFailed: The run broke; its last good checkpoint is kept.
+        RunFailed: Training failed; the newest good checkpoint is kept.
     """
     from rl_training.experiment.default_manager import DefaultExperimentManager
 
-    with flow_process():
-        if (reason := made_up_for()) is not None:
-            return skipped(reason)
-        hand_down_blocks()
-        settings = read_settings(config, over_stored(overrides))
+    with prepare_flow_process():
+        if (reason := find_skip_reason()) is not None:
+            return skip(reason)
+        enable_secret_blocks()
+        settings = read_settings(config, merge_stored_overrides(overrides))
         manager = DefaultExperimentManager()
         with hold_job(settings):
             validate(settings)
-            return train_and_judge(settings, lambda callbacks, stop: manager.setup(settings, callbacks, stop=stop))
+            return run_pipeline(settings, lambda callbacks, stop: manager.setup(settings, callbacks, stop=stop))
 
 
 def read_settings(config: str | dict[str, Any], overrides: Overrides | None) -> TrainConfig:
-    """Returns the settings that the flow's parameters stand for.
+    """Returns the settings for a flow's parameters `config` and `overrides`.
 
     Raises:
-        ConfigError: A line for every fault.
+        ConfigError: The settings are not valid; the message has one line for each fault.
     """
     from rl_training.experiment.loading import config_from_mapping, load_config
 

@@ -44,11 +44,11 @@ class FlowSummary:
 
     def lines(self) -> list[str]:
         """Returns the summary as text."""
-        from rl_training.api.summary import summary_lines
+        from rl_training.api.summary import format_summary
 
         if self.values.get("skipped"):
             return [f"skipped: {self.values['skipped']}"]
-        lines = summary_lines(self.values, resume="flow resume")
+        lines = format_summary(self.values, resume="flow resume")
         if "start" in self.values:
             lines.insert(1, f"{self.values['reason']}; seed {self.values['seed']}")
         return lines
@@ -193,19 +193,19 @@ def _run(call: Callable[[], dict[str, Any]], callbacks: Sequence[Callback] = ())
         from prefect.exceptions import TerminationSignal
 
         from rl_training.flows.pipeline import summarize_stopped
-        from rl_training.flows.training_run import calling
+        from rl_training.flows.tracked_run import share_with_flow
 
-        with calling(callbacks) as caller:
+        with share_with_flow(callbacks) as context:
             try:
                 summary = call()
                 interruptions.end()
             except (KeyboardInterrupt, TerminationSignal) as stopped:
-                if not caller.opened:
+                if not context.runs:
                     if isinstance(stopped, TerminationSignal):
                         raise Terminated from stopped
                     raise
                 interruptions.end()
-                summary = summarize_stopped(caller.opened[-1])
+                summary = summarize_stopped(context.runs[-1])
             return summary
 
 

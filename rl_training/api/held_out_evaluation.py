@@ -1,4 +1,4 @@
-"""Judging a run's policy on held-out episodes, and filming one of them."""
+"""The held-out evaluation at the end of a run, and a film of one of its episodes."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from rl_training.tracking.metric_log import MetricLog
 logger = logging.getLogger(__name__)
 
 
-def judge(
+def evaluate_held_out(
     checkpoint: Checkpoint, config: TrainConfig, run_dir: Path, log: MetricLog, stop: StopFlag | None = None
 ) -> EvaluationResult:
-    """Plays the held-out episodes with a checkpoint's policy, records them with the run, and films the first of them.
+    """Evaluates a checkpoint's policy on held-out episodes, logs the result, and films the first episode.
 
     Args:
-        checkpoint: Verified.
+        checkpoint: A verified checkpoint.
         config: The run's settings.
-        run_dir: The run's directory, among whose artifacts the evaluation and the film are written.
-        log: The run's record.
+        run_dir: The run's directory; the evaluation and the film are added to its artifacts.
+        log: The run's metric log.
         stop: Polled between steps.
 
     Raises:
-        EnvironmentFault: An environment broke its contract.
-        StopTraining: `stop` was set before the episodes were played.
+        EnvironmentFault: An environment violated its contract.
+        StopTraining: `stop` was set before all episodes were played.
     """
     evaluation = evaluate_checkpoint(checkpoint, config=config, stop=stop)
     log.log(checkpoint.num_timesteps, evaluation.metrics("heldout"), "heldout")
@@ -43,13 +43,13 @@ def judge(
 
 
 def _film(checkpoint: Checkpoint, config: TrainConfig, seed: int, path: Path, stop: StopFlag | None) -> None:
-    """Writes a film of an episode where the environment can be rendered; without one, nothing is lost."""
-    from rl_training.api.episode_film import can_be_filmed, film_episode  # and with it Pillow
+    """Writes a film of an episode if the environment can be rendered; an error is logged and otherwise ignored."""
+    from rl_training.api.episode_film import can_be_filmed, film_episode  # imports Pillow
 
     try:
         if can_be_filmed(config):
             json_files.write_bytes(path, film_episode(load_policy(checkpoint), config, seed, stop))
     except StopTraining:
         return
-    except Exception as error:  # whatever a renderer does; the episodes were played without it
-        logger.warning("there is no film of an episode (`evaluation.video`): %s", error)
+    except Exception as error:  # a renderer may raise anything, and the evaluation does not need it
+        logger.warning("could not film an episode (`evaluation.video`): %s", error)

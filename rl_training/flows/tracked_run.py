@@ -1,0 +1,196 @@
+"""The tracked run of a flow run: the state that the flow's tasks share, and how the run's record is ended."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from prefect.exceptions import Abort
+from prefect.runtime import deployment, flow_run
+
+from rl_training.errors import RunTakenOver
+from rl_training.flows.previous_attempt import FLOW_RUN_TAG, keep_run_dir, record_run_dir, take_over_checkpoint
+from rl_training.flows.supervised_training import FlowProgress, supervise
+from rl_training.runs.stopping import StopFlag
+from rl_training.runtime.callbacks import Callback
+
+if TYPE_CHECKING:
+    from rl_training.config.settings import TrainConfig
+    from rl_training.runtime.checkpoint import Checkpoint
+    from rl_training.runtime.trainer import Trainer
+    from rl_training.tracking.session import TrackingSession
+
+logger = logging.getLogger(__name__)
+
+MakeTrainer = Callable[[Sequence[Callback], StopFlag], "Trainer"]
+
+
+class TrackedRun:
+    """A training run within a flow run.
+
+    This is not a dataclass, because Prefect would traverse its fields each time it is passed to a task.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        session: TrackingSession,
+        progress: FlowProgress,
+        callbacks: Sequence[Callback],
+        stop: StopFlag,
+    ) -> None:
+        self.trainer = trainer
+        """The trainer of the current attempt."""
+        self.session = session
+        self.progress = progress
+        self.stop = stop
+        self._callbacks = callbacks
+        self._attempts = 0
+
+    @property
+    def config(self) -> TrainConfig:
+        """The resolved settings."""
+        return self.trainer.config
+
+    @property
+    def run_dir(self) -> Path:
+        """The run's directory."""
+        return self.trainer.run.run_dir
+
+    def newest_step(self) -> int:
+        """Returns the step of the newest good checkpoint; -1 if there is none."""
+        from rl_training.runtime.checkpoint import newest_good
+
+        checkpoint, _ = newest_good(self.trainer.run.checkpoints)
+        return checkpoint.num_timesteps if checkpoint is not None else -1
+
+    def next_trainer(self) -> Trainer:
+        """Returns the trainer for the next attempt. After the first attempt it resumes from the newest checkpoint."""
+        from rl_training.experiment.registry import get_algorithm
+
+        self._attempts += 1
+        if self._attempts > 1:  # with `self.config`, because the settings in a checkpoint hide plain secrets
+            make_trainer = get_algorithm(self.config.algo).make_trainer
+            self.trainer.lock.release()
+            self.trainer = make_trainer(self.config, self._callbacks, resume_from=self.run_dir, stop=self.stop)
+            self.trainer.lock.acquire()
+        return self.trainer
+
+    def release(self) -> None:
+        """Releases the run's lock, so that other processes can train it."""
+        self.trainer.lock.release()
+
+    def end(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Ends the run's record if the flow is interrupted by a cancel or Ctrl-C; an `ExitStack` callback.
+
+        Raises:
+            Abort: Another process has taken the run over.
+        """
+        if isinstance(error, RunTakenOver):
+            raise Abort(str(error)) from error
+        if error is None or isinstance(error, Exception):
+            return
+        if self._attempts == 0:  # stopped before training began: write the first checkpoint
+            self.stop.request("signal")
+            supervise(self.next_trainer().train, stop=self.stop)
+        self.session.finish("KILLED", stop_reason="signal", error=kind.__name__ if kind is not None else None)
+
+
+@dataclass
+class CallerContext:
+    """Objects that a flow called in this process exchanges with its caller, besides parameters and result."""
+
+    callbacks: Sequence[Callback] = ()
+    """Callbacks of the training, besides the flow's own."""
+    runs: list[TrackedRun] = field(default_factory=list)
+    """The runs that the flow has opened."""
+
+
+_caller_context: ContextVar[CallerContext] = ContextVar("caller_context")
+
+
+@contextmanager
+def share_with_flow(callbacks: Sequence[Callback] = ()) -> Iterator[CallerContext]:
+    """Adds `callbacks` to the training of a flow called within the block, and gives access to the runs it opens."""
+    context = CallerContext(callbacks)
+    token = _caller_context.set(context)
+    try:
+        yield context
+    finally:
+        _caller_context.reset(token)
+
+
+@contextmanager
+def open_run(config: TrainConfig, make_trainer: MakeTrainer, tags: Mapping[str, str]) -> Iterator[TrackedRun]:
+    """Opens and tracks the run of this flow run, and ends its record with the right status however the block ends.
+
+    If an earlier attempt of this flow run has opened a run, which a retry or a crash can cause, that run is resumed.
+
+    Args:
+        config: The settings.
+        make_trainer: Makes the trainer of the first attempt.
+        tags: Tags for the MLflow run, besides those of every flow.
+
+    Raises:
+        UserError: The settings, the checkpoint or the tracking server can't be used, or this process is already
+            training; nothing was trained.
+        NoProgress: The previous attempts made no progress.
+        Abort: Another process has taken the run over, and will set the state of the flow run.
+    """
+    from rl_training.api.training import begin_tracking, log_start
+    from rl_training.runs.single_training import reserve_training
+
+    context = _caller_context.get(CallerContext())
+    progress, stop = FlowProgress(), StopFlag()
+    callbacks: list[Callback] = [progress, *context.callbacks]
+    with reserve_training(), ExitStack() as stack:
+        checkpoint = take_over_checkpoint(config)
+        trainer = make_trainer(callbacks, stop) if checkpoint is None else _resume(config, checkpoint, callbacks, stop)
+        record_run_dir(trainer.run.run_dir)
+        stack.enter_context(trainer.lock)  # until the run's record is complete, which is after training
+        sessions: list[TrackingSession] = []
+        try:
+            # In a helper thread, so that a signal can't interrupt it and leave an MLflow run without an owner.
+            supervise(lambda: sessions.append(begin_tracking(trainer, tags={**_build_tags(), **tags})), stop=stop)
+        finally:
+            if sessions:
+                run = TrackedRun(trainer, sessions[0], progress, callbacks, stop)
+                stack.callback(run.release)
+                stack.enter_context(run.session)
+                trainer.callbacks.append(run.session.callback)
+                callbacks.append(run.session.callback)
+                context.runs.append(run)
+                stack.push(run.end)
+        log_start(trainer, run.session)
+        yield run
+
+
+def _resume(config: TrainConfig, checkpoint: Checkpoint, callbacks: Sequence[Callback], stop: StopFlag) -> Trainer:
+    from rl_training.experiment.registry import get_algorithm
+
+    logger.info("this flow run has trained before; it resumes at step %s", f"{checkpoint.num_timesteps:,}")
+    make_trainer = get_algorithm(config.algo).make_trainer
+    return make_trainer(keep_run_dir(config, checkpoint), callbacks, resume_from=checkpoint, stop=stop)
+
+
+def _build_tags() -> dict[str, str]:
+    tags = {FLOW_RUN_TAG: flow_run.id, "prefect.flow": flow_run.flow_name, "prefect.deployment": get_job_name()}
+    return {name: value for name, value in tags.items() if value is not None}
+
+
+def get_job_name() -> str | None:
+    """Returns the full name of this flow run's deployment; None if the flow was called in this process."""
+    return f"{flow_run.flow_name}/{deployment.name}" if deployment.id is not None else None
+
+
+def get_lock_owner() -> str | None:
+    """Returns the name of this flow run for messages about its job's lock; None outside a flow run."""
+    return f"flow run {flow_run.id}" if flow_run.id is not None else None
