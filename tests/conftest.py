@@ -1,4 +1,4 @@
-"""Puts the tests' own environments and plug-ins on the path, of child processes too, and keeps runs out of the home."""
+"""Fixtures of all tests; puts the tests' environments and plug-ins on the path and gives the runs a home."""
 
 from __future__ import annotations
 

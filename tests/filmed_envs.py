@@ -1,4 +1,4 @@
-"""Environments that can be rendered, each in its own way; every step of an episode shows a grey of its own."""
+"""Environments that render in different ways. Each step of an episode shows its own shade of grey."""
 
 import os
 import time

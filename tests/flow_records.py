@@ -1,4 +1,4 @@
-"""A tiny task for flows, and what a Prefect server says of their runs."""
+"""A tiny task for flows, and readers of what a Prefect server records about their runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real MLflow server of a test's own."""
+"""A real MLflow server for tests."""
 
 import os
 import signal

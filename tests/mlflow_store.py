@@ -1,4 +1,4 @@
-"""Runs, checkpoints of known skill, and points, for the tests of tracking."""
+"""Runs, checkpoints of known skill, and metric points for the tests of tracking."""
 
 import shutil
 

@@ -1,4 +1,4 @@
-"""What the tests of networks share: the same networks in torch's own graph, and both backends on the CPU."""
+"""Helpers of the network tests: the same networks in torch's autograd, and both backends on the CPU."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the tests of DQN's and SAC's mathematics share: agents, batches, and tasks made up on the spot."""
+"""Helpers of the tests of DQN's and SAC's mathematics: agents, batches and small tasks."""
 
 import io
 from collections.abc import Callable

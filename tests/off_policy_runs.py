@@ -1,4 +1,4 @@
-"""What the tests of the off-policy trainers share: small settings, and a record of events."""
+"""Helpers of the tests of the off-policy trainers: small settings, and a record of events."""
 
 from typing import Any
 

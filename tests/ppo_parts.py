@@ -1,4 +1,4 @@
-"""What the tests of PPO share: an agent from two spaces, and rollouts made up on the spot."""
+"""Helpers of the PPO tests: agents for given spaces, and synthetic rollouts."""
 
 from collections.abc import Callable
 from typing import Any

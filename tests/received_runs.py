@@ -1,4 +1,4 @@
-"""Runs as somebody else might send them: made in another home, their settings changed afterwards, all hashes right."""
+"""Runs as another person might send them: made in another home, with changed settings and matching hashes."""
 
 from __future__ import annotations
 

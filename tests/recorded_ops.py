@@ -1,4 +1,4 @@
-"""A recording as a GPU makes one, on the CPU: the operations of one call, done again on the same memory."""
+"""A stand-in on the CPU for a CUDA graph: it records the operations of one call and repeats them on the same memory."""
 
 from collections.abc import Callable
 from typing import Any

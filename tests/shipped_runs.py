@@ -1,4 +1,4 @@
-"""Shipped settings in small, trained for real: in one go, and stopped in the middle of an episode and resumed."""
+"""Short real trainings with shipped settings: uninterrupted, and stopped in the middle of an episode and resumed."""
 
 from pathlib import Path
 from typing import Any

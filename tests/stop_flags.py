@@ -1,4 +1,4 @@
-"""A stop in the midst of training, at a point that a test chooses."""
+"""Stops training at a point that the test chooses."""
 
 from rl_training.runs.stopping import StopFlag
 

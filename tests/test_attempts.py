@@ -1,4 +1,4 @@
-"""Which training process has a run, on whatever machine: the newest, and whoever had it before can't write to it."""
+"""Only the newest training process of a run may write to it, on whatever machine the earlier ones are."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A whole training computes the same with torch, as on a GPU, as with numpy, up to rounding; by recordings exactly."""
+"""Training gives the same result with numpy and torch, up to rounding, and exactly the same with recorded calls."""
 
 import numpy as np
 import pytest

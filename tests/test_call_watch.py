@@ -1,4 +1,4 @@
-"""A call into an environment that does not return is named, and ended where that can be done."""
+"""A call into an environment that does not return is named in a warning, and ended if that is possible."""
 
 from __future__ import annotations
 

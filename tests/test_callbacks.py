@@ -1,4 +1,4 @@
-"""Callbacks: the order of events, errors, and state that survives."""
+"""Callbacks: the order of events, errors, and saved state."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is offered for promotion: which checkpoint of a run, which settings may be others, and what is refused."""
+"""Candidates for promotion: which checkpoint of a run is taken, which settings may differ, and what is refused."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Functions that are recorded and played back; `recorded_ops` stands in for the GPU."""
+"""Functions that are recorded and replayed. `recorded_ops` stands in for the GPU."""
 
 import logging
 

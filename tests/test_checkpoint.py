@@ -1,4 +1,4 @@
-"""Writing checkpoints, finding the newest good one, and removing old ones."""
+"""Writing checkpoints, finding the newest valid one, and removing old ones."""
 
 from __future__ import annotations
 

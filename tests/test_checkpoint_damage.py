@@ -1,4 +1,4 @@
-"""Damaged, partial, foreign, newer and hostile checkpoints: refused in one line, and nothing in them is ever run."""
+"""Damaged, partial, foreign, newer and hostile checkpoints are refused in one line, and no code in them is run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints that earlier versions wrote stay readable: one of each format version, as it was written then."""
+"""Checkpoints of earlier versions can be read: one of each format version, as that version wrote it."""
 
 from __future__ import annotations
 

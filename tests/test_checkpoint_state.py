@@ -1,4 +1,4 @@
-"""State as tensors, numbers and strings: what goes in comes back, and nothing else goes in."""
+"""State of tensors, numbers and strings is saved and loaded unchanged, and anything else is refused."""
 
 from __future__ import annotations
 

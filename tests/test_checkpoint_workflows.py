@@ -1,4 +1,4 @@
-"""From a checkpoint on disk to a policy that acts and an evaluation, whatever made the checkpoint."""
+"""From a checkpoint on disk to a policy that acts and an evaluation, for every algorithm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `rl-training doctor` finds out about MLflow, and what it ends."""
+"""What `rl-training doctor` reports about MLflow, and which runs it ends."""
 
 import shutil
 import time

@@ -1,4 +1,4 @@
-"""The command line as a caller sees it: stdout, stderr, exit codes, and what is left on disk."""
+"""The command line from outside: stdout, stderr, exit codes, and files on disk."""
 
 import json
 import os

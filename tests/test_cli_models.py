@@ -1,4 +1,4 @@
-"""`rl-training promote` and `rollback` as a caller sees them: exit codes, one line of JSON, lines for people."""
+"""`rl-training promote` and `rollback` from outside: exit codes, one line of JSON, lines for people."""
 
 import json
 

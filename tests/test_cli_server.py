@@ -1,4 +1,4 @@
-"""`deploy`, `doctor` and `worker` where there is no Prefect server, or one that is away."""
+"""`deploy`, `doctor` and `worker` without a Prefect server, or with one that is down."""
 
 from __future__ import annotations
 

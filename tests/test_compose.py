@@ -1,4 +1,4 @@
-"""docker-compose.yml, the images and the secrets: who is reached from where, as whom, and with what."""
+"""docker-compose.yml, the images and the secrets: who can reach which service, its user and its secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings files: how values are read, what is refused, and how every fault is reported at once."""
+"""Config files: how values are read, what is refused, and that all faults are reported at once."""
 
 import subprocess
 import sys

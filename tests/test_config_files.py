@@ -1,4 +1,4 @@
-"""Settings written and read back, their hash, the reference page, and where things are kept."""
+"""Settings that are written and read back, their hash, the reference page, and the paths in them."""
 
 import json
 import tomllib

@@ -1,4 +1,4 @@
-"""Overrides: the same checks and answers from a file, from --set, and from the mappings of flows and Python."""
+"""Overrides are checked and reported alike from a file, from --set, and from the mappings of flows and Python."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""YAML files: encodings, broken syntax, and what is refused in one line with its place."""
+"""YAML files: encodings, broken syntax, and refusals in one line with the position."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Secrets are hidden wherever settings are written, and references to them are resolved at the last moment."""
+"""Secrets are hidden wherever settings are written, and references to secrets are resolved as late as possible."""
 
 import pytest
 

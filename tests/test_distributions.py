@@ -1,4 +1,4 @@
-"""Action distributions: against torch's, against closed forms, and the frequencies of what is drawn."""
+"""Action distributions, compared with torch's, with closed forms, and with the frequencies of samples."""
 
 import math
 from itertools import product

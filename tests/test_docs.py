@@ -1,4 +1,4 @@
-"""What the README and the pages name exists: links, files, make targets, commands and settings."""
+"""Links, files, make targets, commands and settings that the README and the documentation name exist."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Settings of DQN, and with them those of all off-policy algorithms: what is read, and what can't work."""
+"""The settings of DQN, including those of all off-policy algorithms: what is read, and what is refused."""
 
 from typing import Any
 

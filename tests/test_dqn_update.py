@@ -1,4 +1,4 @@
-"""DQN's update: against the plain torch of its page, its details one by one, and what it learns and refuses."""
+"""DQN's update: compared with the plain torch on its page, its details one by one, and what it learns and refuses."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""The embedded Prefect server: starts made at once, and every way in which its owner can end."""
+"""The embedded Prefect server: simultaneous starts, and every way in which its owner can end."""
 
 from __future__ import annotations
 

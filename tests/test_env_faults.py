@@ -1,4 +1,4 @@
-"""What goes wrong in mid-run arrives as an EnvironmentFault: the environment's id, index, step and own text."""
+"""A fault during training becomes an EnvironmentFault with the environment's id, index, step and error text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Native vector environments: each step is N transitions, and the trainer sees what it sees of single ones."""
+"""Native vector environments: a step is N transitions, and the trainer sees the same as with single environments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A secret that an environment was given, plainly or as a reference, is in no error that it repeats it in."""
+"""A secret that an environment was given, as text or by reference, does not appear in the errors that repeat it."""
 
 from __future__ import annotations
 

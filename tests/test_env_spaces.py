@@ -1,4 +1,4 @@
-"""From an environment's spaces to arrays and back, each value worked out by hand."""
+"""Conversion between an environment's spaces and arrays, with values worked out by hand."""
 
 from __future__ import annotations
 

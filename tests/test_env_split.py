@@ -1,4 +1,4 @@
-"""Environments in shares: what comes of them does not depend on the shares, and a share that fails says so."""
+"""Environments that are split over processes: the split changes no result, and the process that fails is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluation: the episodes that were asked for, each counted once, whatever their length and however they are dealt."""
+"""Evaluation counts each requested episode once, whatever the lengths and however they are distributed."""
 
 from __future__ import annotations
 

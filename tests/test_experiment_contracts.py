@@ -1,4 +1,4 @@
-"""What every algorithm in the registry keeps to, so that no caller needs to know which one it has."""
+"""The contract that every registered algorithm keeps, so that callers need not know which algorithm they use."""
 
 import inspect
 from collections.abc import Iterator

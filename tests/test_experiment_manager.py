@@ -1,4 +1,4 @@
-"""The manager: new runs, resumed runs, forks; and resume that goes on as if training had never stopped."""
+"""The experiment manager: new runs, resumed runs and forks. A resumed run equals an uninterrupted one."""
 
 import json
 import shutil

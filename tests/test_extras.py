@@ -1,4 +1,4 @@
-"""Environments of the extras box2d and mujoco: the shipped settings train, and what is missing is said in one line."""
+"""Environments of the extras box2d and mujoco: the shipped settings train, and a missing extra is one line."""
 
 import logging
 import sys

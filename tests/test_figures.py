@@ -1,4 +1,4 @@
-"""The pictures of a run: what they show, when they are drawn, and that they stand in nobody's way."""
+"""The figures of a run: what they show, when they are drawn, and that they hold up nothing."""
 
 import logging
 import re

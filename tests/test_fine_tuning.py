@@ -1,4 +1,4 @@
-"""Fine-tuning: a new run that begins with a checkpoint's weights alone, and what is refused without asking for it."""
+"""Fine-tuning: a new run that starts from a checkpoint's weights alone, and what is refused without it."""
 
 import json
 import subprocess

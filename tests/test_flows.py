@@ -1,4 +1,4 @@
-"""The flows on a real Prefect server and a real MLflow store, with environments of ten steps."""
+"""The flows on a real Prefect server and a real MLflow store, with episodes of ten steps."""
 
 from __future__ import annotations
 

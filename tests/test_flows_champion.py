@@ -1,4 +1,4 @@
-"""promote-flow and evaluate-flow: who becomes champion, when one has dropped, and what Prefect shows of it."""
+"""promote-flow and evaluate-flow: who becomes champion, when its performance has dropped, and what Prefect shows."""
 
 from __future__ import annotations
 

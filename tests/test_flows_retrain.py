@@ -1,4 +1,4 @@
-"""retrain-flow: when it has something to do, from whose weights it starts, and with which seed."""
+"""retrain-flow: when it trains, from which weights it starts, and with which seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Supervision of a training thread: results, errors, interruptions, and reports that a server does not take."""
+"""Supervision of a training thread: results, errors, interruptions, and reports that the server refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registered versions that somebody has changed in the store: nothing of them is run, and none becomes champion."""
+"""Registered versions that were changed in the store: no code in them is run, and none becomes champion."""
 
 from pathlib import Path
 from urllib.parse import urlparse

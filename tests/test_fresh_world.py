@@ -1,4 +1,4 @@
-"""BipedalWalker's episodes are the same whatever its Box2D world has been through."""
+"""BipedalWalker's episodes do not depend on what its Box2D world has been used for before."""
 
 from typing import Any
 

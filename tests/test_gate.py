@@ -1,4 +1,4 @@
-"""The gate, by hand and by simulation."""
+"""The promotion gate, checked by hand and by simulation."""
 
 import numpy as np
 import pytest

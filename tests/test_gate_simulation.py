@@ -1,4 +1,4 @@
-"""The simulation of the gate: what it draws and counts, and that its results are the page's and keep the promise."""
+"""The simulation of the gate: its draws and counts, and that its results are on the page and keep the promise."""
 
 import json
 from pathlib import Path

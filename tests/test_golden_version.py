@@ -1,4 +1,4 @@
-"""A champion that an earlier version registered stays champion: it acts, is judged, and plays against candidates."""
+"""A champion that an earlier version registered stays champion: it acts, is evaluated, and plays against candidates."""
 
 from __future__ import annotations
 

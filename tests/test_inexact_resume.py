@@ -1,4 +1,4 @@
-"""A resume that was not exact is on record: in the run's files, later checkpoints, the summary and MLflow."""
+"""An inexact resume is recorded in the files of the run, in later checkpoints, in the summary and in MLflow."""
 
 import json
 import subprocess

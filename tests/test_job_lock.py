@@ -1,4 +1,4 @@
-"""A job trains once at a time."""
+"""A job is trained by one process at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The learning benchmark: its tasks, what it makes of returns, what it keeps, and the page made of its results."""
+"""The learning benchmark: its tasks, its statistics of returns, what it stores, and the page with its results."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A run that another process is training stays as it is, whatever command asks to resume it."""
+"""A run that another process is training stays unchanged, whichever command asks to resume it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints as logged models: one each, whatever goes wrong on the way, and ranked by their own evaluation."""
+"""Checkpoints as logged models: exactly one model each, whatever fails on the way, ranked by their evaluations."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""A display that is lost: training ends as it would have and is recorded; only a result that is asked for is missed."""
+"""If the terminal or pipe is lost, training completes and is recorded. Only a result that was asked for is an error."""
 
 from __future__ import annotations
 

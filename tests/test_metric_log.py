@@ -1,4 +1,4 @@
-"""The metrics file: what is written, what is compared when steps are made again, and what of it is thinned away."""
+"""The metrics file: what is written, how repeated steps are compared, and which points are thinned out."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Import directions, what stays unimported until it is needed, and the size of files and functions."""
+"""The structure of the code: import directions, lazy imports, and the size of folders, files and functions."""
 
 import ast
 import subprocess

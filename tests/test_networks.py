@@ -1,4 +1,4 @@
-"""The flat parameter vector, its optimiser, the written-out MLP and the bodies."""
+"""The flat parameter vector, its optimiser, the written-out MLP and the network bodies."""
 
 import copy
 import io

@@ -1,4 +1,4 @@
-"""The running normalisers, against numbers worked out by hand and against numpy over all the data."""
+"""The running normalisers, compared with values worked out by hand and with numpy over all the data."""
 
 from __future__ import annotations
 

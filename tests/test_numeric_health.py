@@ -1,4 +1,4 @@
-"""A NaN or infinity ends a run, named, whatever the algorithm; what was saved before is good and goes on."""
+"""A NaN or infinity ends a run with its name, for every algorithm, and the earlier checkpoints stay usable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Environments whose numbers have an unusual dtype train to the same policy as their plain twins, and can be judged."""
+"""Environments with unusual dtypes train to the same policy as their plain twins, and can be evaluated."""
 
 from __future__ import annotations
 

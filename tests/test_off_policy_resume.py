@@ -1,4 +1,4 @@
-"""DQN and SAC that are stopped anywhere and resumed are the run that was never stopped, its replay buffer included."""
+"""DQN and SAC runs that are stopped anywhere and resumed equal the uninterrupted run, replay buffer included."""
 
 import hashlib
 import json

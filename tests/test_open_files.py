@@ -1,4 +1,4 @@
-"""Low limits on open files: the soft one is raised, and a hard one that is too low is refused in one line."""
+"""Limits on open files: a low soft limit is raised, and a hard limit that is too low is refused in one line."""
 
 from __future__ import annotations
 

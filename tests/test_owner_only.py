@@ -1,4 +1,4 @@
-"""What the home keeps is for its owner alone, whatever the umask is, which stays as it was for everything else."""
+"""The files in the home are the owner's alone, whatever the umask, which stays the same for other files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The package as it is found and shipped: its version, its parts, its configs, its entry points."""
+"""The package as it is installed: its version, modules, configs and entry points."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Where things are kept, whoever the user is and wherever an environment goes."""
+"""Where files are kept, whoever the user is and wherever an environment changes the working directory to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The greedy policy, which may be asked by several threads at once: a server answers each request in one of its own."""
+"""The greedy policy, which several threads may use at once, as a server that answers each request in its own thread."""
 
 import sys
 from collections.abc import Iterator

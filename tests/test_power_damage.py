@@ -1,4 +1,4 @@
-"""Run directories that a power cut has damaged, as earlier versions left them too, are put right."""
+"""Run directories that a power cut has damaged, those of earlier versions included, are repaired."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each detail on PPO's page is linked to the line that does it."""
+"""Each detail on PPO's page is linked to the line that implements it."""
 
 import re
 from pathlib import Path

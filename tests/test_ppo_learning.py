@@ -1,4 +1,4 @@
-"""PPO learns what is known to be best: for each kind of action, each kind of observation, and as values."""
+"""PPO learns the known optimum for each kind of action and observation, and the values."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""An interrupted update goes on in a new object and ends with the same bits."""
+"""An interrupted update continues in a new object and ends with the same bits."""
 
 import io
 from typing import Any

@@ -1,4 +1,4 @@
-"""PPO's update: against the plain torch of its page, its details one by one, and what it refuses."""
+"""PPO's update: compared with the plain torch on its page, its details one by one, and what it refuses."""
 
 import math
 from typing import Any

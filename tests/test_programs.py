@@ -1,4 +1,4 @@
-"""What a message names to start a program: its name where that works, else its path."""
+"""How messages name a program: by its name if that works, by its path otherwise."""
 
 import os
 import sys

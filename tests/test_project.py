@@ -1,4 +1,4 @@
-"""`prefect.yaml`: what is shipped, against Prefect's own model, and which faults of a file `deploy` refuses."""
+"""`prefect.yaml`: the shipped file, checked against Prefect's model, and the faults that `deploy` refuses."""
 
 import sys
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Promotion against a real registry: who becomes champion, on which evidence, and what happens when it is cut off."""
+"""Promotion in a real registry: which model becomes champion, on which evidence, and what an interruption leaves."""
 
 import hashlib
 import json

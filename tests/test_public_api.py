@@ -1,4 +1,4 @@
-"""What `import rl_training` offers."""
+"""The public names of `import rl_training`."""
 
 import inspect
 

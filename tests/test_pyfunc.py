@@ -1,4 +1,4 @@
-"""A policy as an MLflow model: what it predicts, its signature, and that it is refused where it can't be used."""
+"""A policy as an MLflow model: its predictions, its signature, and when it is refused."""
 
 import gymnasium as gym
 import mlflow.pyfunc

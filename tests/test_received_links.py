@@ -1,4 +1,4 @@
-"""Links in a received run's directory: nothing outside of it is read, sent, written or removed through one."""
+"""Links in the directory of a received run: no file outside it is read, sent, written or removed through them."""
 
 from __future__ import annotations
 

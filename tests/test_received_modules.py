@@ -1,4 +1,4 @@
-"""Modules that a received run names are imported only with the user's word, and never from inside its directory."""
+"""Modules that a received run names are imported only with the user's permission, and never from its directory."""
 
 from __future__ import annotations
 

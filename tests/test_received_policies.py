@@ -1,4 +1,4 @@
-"""Policy files with the right hashes and the wrong contents: each refused in one line, before it takes any memory."""
+"""Policy files with correct hashes and wrong contents are refused in one line, before they use any memory."""
 
 from __future__ import annotations
 

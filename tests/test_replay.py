@@ -1,4 +1,4 @@
-"""Coming back to the middle of an episode in another environment, exactly, or saying that it can't be done."""
+"""Restoring the middle of an episode in another environment, exactly, or reporting that it is impossible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The replay buffer: targets against a slow reference, the ring, dtypes, copies, and its random stream."""
+"""The replay buffer: targets compared with a slow reference, the ring, dtypes, copies, and its random stream."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replay buffers that store frames once, in checkpoints: what comes back, what a save writes, and what it takes."""
+"""Replay buffers that store each frame once, in checkpoints: what is restored, what a save writes, and its memory."""
 
 from __future__ import annotations
 

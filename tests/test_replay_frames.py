@@ -1,4 +1,4 @@
-"""A buffer that stores frames once: what it returns against the plain one's, what it takes, and what fills it up."""
+"""A replay buffer that stores each frame once, compared with the plain one: samples, memory, and when it is full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a replay buffer fits: the arithmetic in the message, and what a process may really use."""
+"""Whether a replay buffer fits into memory: the arithmetic in the message, and the memory that a process may use."""
 
 from __future__ import annotations
 

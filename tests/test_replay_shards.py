@@ -1,4 +1,4 @@
-"""Replay buffers in checkpoints: what comes back, what a save costs, and what damage and kills do."""
+"""Replay buffers in checkpoints: what is restored, what a save costs, and the effect of damage and kills."""
 
 from __future__ import annotations
 

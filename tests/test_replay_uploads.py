@@ -1,4 +1,4 @@
-"""Replay shards in MLflow: there once a run, whatever number of checkpoints names them, and back in each of these."""
+"""Replay shards in MLflow: uploaded once a run, however many checkpoints name them, and downloaded with each."""
 
 import json
 import shutil

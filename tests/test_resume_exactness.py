@@ -1,4 +1,4 @@
-"""The table of exact resumes: its tool on real processes, and the page that shows what was measured."""
+"""The table of exact resumes: its tool on real processes, and the page with the measurements."""
 
 import json
 import re

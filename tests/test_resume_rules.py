@@ -1,4 +1,4 @@
-"""Which settings may differ between a checkpoint and the run that goes on from it."""
+"""Which settings may differ between a checkpoint and the run that resumes from it."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Rolling back: to whom, how far, and when not."""
+"""Rollbacks: to which version, how far, and when they are refused."""
 
 import json
 from pathlib import Path

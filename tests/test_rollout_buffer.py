@@ -1,4 +1,4 @@
-"""The rollout buffer: advantages against hand-worked values, minibatches, and its saved state."""
+"""The rollout buffer: advantages worked out by hand, minibatches, and its saved state."""
 
 import io
 import itertools

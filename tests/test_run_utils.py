@@ -1,4 +1,4 @@
-"""A run's directory: readable, described, never shared, and filled with the right checkpoints."""
+"""The directory of a run: readable, described, never shared, with the right checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of SAC."""
+"""The settings of SAC."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The written-out SAC: it runs as a script, and learns bit for bit what the trainer learns."""
+"""The written-out SAC runs as a script and learns bit for bit what the trainer learns."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The SAC trainer on tiny environments with known answers; `test_dqn_trainer_smoke.py` has the loop that both share."""
+"""The SAC trainer on tiny environments with known answers. `test_dqn_trainer_smoke.py` tests the shared loop."""
 
 from pathlib import Path
 from typing import Any

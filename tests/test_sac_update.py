@@ -1,4 +1,4 @@
-"""SAC's update: against the plain torch of its page, its details one by one, and what it learns and refuses."""
+"""SAC's update: compared with the plain torch on its page, its details one by one, and what it learns and refuses."""
 
 import math
 from functools import partial

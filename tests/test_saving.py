@@ -1,4 +1,4 @@
-"""Saving in the background: what training waits for, what a slow disk changes (nothing), and what a full one ends."""
+"""Saving in the background: what training waits for, that a slow disk changes nothing, and what a full disk ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When schedules run: those that never fire, or not when one thinks, are refused; the others' next times are shown."""
+"""Schedules: those that never fire or fire at unexpected times are refused, and the others' next times are shown."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""Bringing a run's files to MLflow: everything once, with its own steps and times, whatever goes wrong between."""
+"""Uploading the files of a run to MLflow: everything once, with its own steps and times, whatever fails in between."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Environments that take signals for themselves: a signal stops and saves the run all the same."""
+"""A signal stops and saves a run even if the environment handles signals itself."""
 
 from __future__ import annotations
 

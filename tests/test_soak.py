@@ -1,4 +1,4 @@
-"""The soak's own logic: strikes on a real run in real processes, and a comparison that finds what is planted."""
+"""The logic of the soak test: strikes on a real run in real processes, and a comparison that finds differences."""
 
 import json
 import shutil

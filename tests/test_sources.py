@@ -1,4 +1,4 @@
-"""Where a checkpoint can come from: the newest good one, by the step in its manifest, verified."""
+"""Where checkpoints come from: the newest valid one, by the step in its manifest, verified."""
 
 import os
 import shutil

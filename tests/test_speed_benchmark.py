@@ -1,4 +1,4 @@
-"""The speed benchmarks: the arithmetic of their numbers, the same settings for all, and the page of the results."""
+"""The speed benchmarks: their arithmetic, equal settings for all libraries, and the page with the results."""
 
 import ast
 import json

@@ -1,4 +1,4 @@
-"""A signal at each moment of a command: what there is goes on later, and where there is nothing nothing is left."""
+"""A signal at each moment of a command: an existing run can be resumed, and before that nothing is left behind."""
 
 import json
 import os

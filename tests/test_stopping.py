@@ -1,4 +1,4 @@
-"""Signals set the flag, once, and the former handlers come back."""
+"""Signals set the stop flag once, and the previous handlers are restored."""
 
 import math
 import os

@@ -1,4 +1,4 @@
-"""A run's summary in lines: the same words from every command."""
+"""The summary of a run in lines: the same words from every command."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Several threads: who has how many and when, and that networks side by side compute what they would alone."""
+"""Threads of networks: how many there are and when, and that parallel networks compute the same as single ones."""
 
 import threading
 import warnings

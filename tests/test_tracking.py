@@ -1,4 +1,4 @@
-"""Tracking as a run has it: the process beside training, on a store of its own and on a real server."""
+"""Tracking of a run: the process beside training, with a store of its own and with a real server."""
 
 import json
 import os

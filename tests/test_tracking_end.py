@@ -1,4 +1,4 @@
-"""How tracking ends: after a signal in bounded time, and the process beside training never long after training."""
+"""The end of tracking: in bounded time after a signal, and the process beside training ends soon after it."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""How tracking starts: imports may be slow, as on a busy machine, and a process that hangs or is dead is an error."""
+"""The start of tracking: imports may be slow, and a process that hangs or is dead is an error."""
 
 import pytest
 from mlflow_store import make_run

@@ -1,4 +1,4 @@
-"""`train_ppo`, `train_dqn` and `train_sac` refuse what they can't train on before anything is written."""
+"""`train_ppo`, `train_dqn` and `train_sac` refuse unsuitable settings before anything is written."""
 
 from collections.abc import Callable
 from pathlib import Path

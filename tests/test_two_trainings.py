@@ -1,4 +1,4 @@
-"""A process trains one run at a time; what else uses a policy meanwhile neither changes the training nor is changed."""
+"""A process trains one run at a time, and other uses of a policy neither change the training nor are changed by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rl-training ui`: MLflow's pages for the user who started it, and nothing for anybody else."""
+"""`rl-training ui`: MLflow's pages for the user who started it and nobody else."""
 
 from __future__ import annotations
 

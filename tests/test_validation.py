@@ -1,4 +1,4 @@
-"""What validation finds in environments that Gymnasium's own checker passes, and how it says so."""
+"""What validation finds in environments that pass Gymnasium's checker, and how it reports the findings."""
 
 from __future__ import annotations
 

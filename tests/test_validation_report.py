@@ -1,4 +1,4 @@
-"""How validation says what it found: each thing once, counted, with its first step and value."""
+"""The validation report: each finding once, counted, with its first step and value."""
 
 from __future__ import annotations
 

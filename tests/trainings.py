@@ -1,4 +1,4 @@
-"""Short trainings on a device of one's choice."""
+"""Short trainings on a given device."""
 
 from collections.abc import Callable
 from typing import Any

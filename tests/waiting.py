@@ -1,4 +1,4 @@
-"""Waiting for an event, with a limit that only a fault reaches, however busy the machine is."""
+"""Waits for an event with a limit that only a fault reaches, however busy the machine is."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A native vector environment whose row i has episodes of i + 2 steps, and the single environment beside it."""
+"""A native vector environment in which row i has episodes of i + 2 steps, and the equivalent single environment."""
 
 from __future__ import annotations
 

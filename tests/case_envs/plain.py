@@ -1,4 +1,4 @@
-"""The control that every other environment changes one thing of."""
+"""The control: every other environment differs from it in one thing."""
 
 from __future__ import annotations
 

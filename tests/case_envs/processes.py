@@ -1,4 +1,4 @@
-"""Environments that matter to processes: slow, hanging, noisy, with children."""
+"""Environments that concern processes: slow, hanging, noisy, or with child processes."""
 
 from __future__ import annotations
 

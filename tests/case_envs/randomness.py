@@ -1,4 +1,4 @@
-"""Environments that draw random numbers, or ought not to."""
+"""Environments that draw random numbers, correctly or not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base images: the official ones, or stand-ins made from Debian's packages where no image registry is reached."""
+"""The base images: the official ones, or substitutes made from Debian's packages if no registry can be reached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of this machine, and the lines that say what is being done."""
+"""Commands on this machine, and the lines that report progress."""
 
 from __future__ import annotations
 

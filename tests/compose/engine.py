@@ -1,4 +1,4 @@
-"""A container engine: the machine's, or one of the test's own from Debian's packages, which leaves nothing behind."""
+"""A container engine: the machine's, or a temporary one from Debian's packages that leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Containers that are killed, restarted and stopped while runs train: nothing is lost."""
+"""Containers that are killed, restarted and stopped during training lose nothing."""
 
 from __future__ import annotations
 

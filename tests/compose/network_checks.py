@@ -1,4 +1,4 @@
-"""Which pages answer, and who can't reach the database."""
+"""Which pages answer, and which services cannot reach the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The services of docker-compose.yml, under a project name, tags and ports of the test's own."""
+"""The services of docker-compose.yml, under the test's own project name, tags and ports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts of the services and of a training, while other processes keep every core busy."""
+"""Starts of the services and of a training while other processes keep every core busy."""
 
 from __future__ import annotations
 

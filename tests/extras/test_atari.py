@@ -1,4 +1,4 @@
-"""Pong as the shipped settings play it, for which the extra atari is installed: `make extras-test`."""
+"""Pong with the shipped settings, which needs the extra atari: `make extras-test`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""EnvPool's environments in training, for which the extra envpool is installed: `make extras-test`."""
+"""Training on EnvPool's environments, which needs the extra envpool: `make extras-test`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The valid files that the fuzzer begins with: those of small real runs, and of golden checkpoints."""
+"""The valid files that the fuzzer starts from: those of small real runs, and of golden checkpoints."""
 
 from __future__ import annotations
 

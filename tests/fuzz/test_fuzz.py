@@ -1,4 +1,4 @@
-"""A part of `make fuzz` with a fixed seed, and the faults that it has found."""
+"""A sample of `make fuzz` with a fixed seed, and the faults that the fuzzer has found."""
 
 from __future__ import annotations
 

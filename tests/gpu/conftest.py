@@ -1,4 +1,4 @@
-"""Ends at once, with a line, where these tests can't run."""
+"""Ends the session with one line if no GPU can be used."""
 
 import pytest
 import torch

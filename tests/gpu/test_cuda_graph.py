@@ -1,4 +1,4 @@
-"""On a GPU: updates as one CUDA graph, against the same kernels one by one and the CPU. See `make gpu-test`."""
+"""Updates as one CUDA graph, compared with the same kernels one by one and with the CPU: `make gpu-test`."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""One Prefect server with the deployments, and a worker, for the tests of this folder that want them."""
+"""One Prefect server with the deployments and a worker, for the tests in this folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of this machine, made as the container of docker-compose.yml is."""
+"""A PostgreSQL server on this machine, set up like the container of docker-compose.yml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Prefect server and worker as the tests use them, and what is laid over a shipped config there."""
+"""A Prefect server and worker for tests, and the overrides of a shipped config."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A misbehaving hop in front of a server: each mode is one of the ways in which a tracking server is ill."""
+"""A faulty proxy in front of a server: each mode is a way in which a tracking server can fail."""
 
 from __future__ import annotations
 

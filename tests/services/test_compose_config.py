@@ -1,4 +1,4 @@
-"""docker-compose.yml as Docker Compose reads it, which needs no engine."""
+"""docker-compose.yml as Docker Compose reads it, without an engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training beside a tracking server that is ill in every way: it is not slowed down, and in the end MLflow has all."""
+"""Training with a tracking server that fails in every way: it is not slowed down, and MLflow is complete at the end."""
 
 from __future__ import annotations
 

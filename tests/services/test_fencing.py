@@ -1,4 +1,4 @@
-"""A training process that was thought dead, and wakes up after its run has gone on in another one."""
+"""A training process that was thought dead and wakes up after its run has continued in another process."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Second attempts at a flow run: by whatever the one before ended, they go on in its run from its newest checkpoint."""
+"""Further attempts at a flow run: they continue its run from the newest checkpoint, whatever ended the earlier one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A flow of the command line that is killed: nothing that it has started is left."""
+"""A flow of the command line that is killed leaves none of its processes behind."""
 
 from __future__ import annotations
 

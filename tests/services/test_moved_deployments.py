@@ -1,4 +1,4 @@
-"""Deployments that an earlier version made, when the flows were a top-level package `flows`."""
+"""Deployments of an earlier version, in which the flows were a top-level package `flows`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Promotion on a real MLflow server: two at once, a process that is killed in between, and what is served over HTTP."""
+"""Promotion on a real MLflow server: two at once, a process that is killed in between, and requests over HTTP."""
 
 import json
 import os

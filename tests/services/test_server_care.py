@@ -1,4 +1,4 @@
-"""What keeps a server in order: `deploy`, `doctor`, the watch for dead runs, one run of many that were missed."""
+"""Maintenance of a server: `deploy`, `doctor`, the automation for crashed runs, one run for many that were missed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A team's days with the services of docker-compose.yml, by the commands that a user types."""
+"""A team's work with the services of docker-compose.yml, by the commands that a user types."""
 
 from __future__ import annotations
 

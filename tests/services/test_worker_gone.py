@@ -1,4 +1,4 @@
-"""A worker that is killed, and one whose terminal closes: its flow run trains on, or saves, and can be cancelled."""
+"""A worker that is killed or whose terminal closes: its flow run continues, or saves, and can be cancelled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plug-in package: its ids are known only once it is imported."""
+"""A plug-in package. Its ids are known only after it is imported."""
 
 import gymnasium as gym
 

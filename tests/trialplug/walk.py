@@ -1,4 +1,4 @@
-"""A walk on a line: one step right or left; ends at +5 with reward 1. Best return 1.0, in five steps."""
+"""A walk on a line, one step right or left, that ends at +5 with reward 1. The best return is 1.0, in five steps."""
 
 from __future__ import annotations
 
