@@ -27,7 +27,6 @@ from rl_training.envs.vector.worker_process import WorkerProcess
 from rl_training.errors import ConfigError
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.experiment.registry import get_algorithm
-from rl_training.runtime.network_trainer import NetworkTrainer
 from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
 from rl_training.runtime.ppo_trainer import PPOTrainer
 from rl_training.runtime.trainer import Trainer
@@ -112,7 +111,7 @@ WITH_A_CHILD: dict[str, Any] = {"env_id": "case_envs:SpawnsChild-v0", "num_envs"
 ON_POLICY = PPOConfig(**{**PPO, **WITH_A_CHILD, "batch_size": 16})
 OFF_POLICY = DQNConfig(**{**OFF, **WITH_A_CHILD})
 CASES: dict[str, tuple[tuple[type, ...], Callable[[Path], None]]] = {
-    "on-policy trainer": ((Trainer, NetworkTrainer, PPOTrainer), lambda folder: trainer_of(ON_POLICY)),
+    "on-policy trainer": ((Trainer, PPOTrainer), lambda folder: trainer_of(ON_POLICY)),
     "off-policy trainer": ((OffPolicyTrainer,), lambda folder: trainer_of(OFF_POLICY)),
     "training environments": ((TrainingEnvs,), lambda folder: TrainingEnvs(ON_POLICY, gamma=None).close()),
     "vector environment": ((MaskedVectorEnv,), lambda folder: make_vector_env(ON_POLICY).close()),

@@ -195,7 +195,7 @@ def test_a_checkpoint_without_training_state_serves_for_fine_tuning_only(tmp_pat
     source = MANAGER.setup(settings()).train()
     (final(source).path / "trainer.pt").unlink()
     copy = open_checkpoint(final_path := source.run_dir / "checkpoints" / "step_000000000064", policy_only=True)
-    with pytest.raises(CheckpointError, match=f"{final_path} has no training state to go on from.* by --fine-tune"):
+    with pytest.raises(CheckpointError, match=f"{final_path} has no training state to resume from.* by --fine-tune"):
         MANAGER.resume(copy)
     before = load_policy_state(copy)["weights"]
     after = policy_at_start(MANAGER.resume(copy, fine_tune=True))["weights"]

@@ -35,7 +35,8 @@ from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.checkpoint import find_checkpoint, load_trainer_state
-from rl_training.runtime.network_trainer import NetworkTrainer
+from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
+from rl_training.runtime.ppo_trainer import PPOTrainer
 from rl_training.tracking.metric_log import MetricLog
 
 NAME = "resume-exactness"
@@ -145,7 +146,7 @@ def run_stage(stage: str, cases: Iterable[Case], home: Path) -> None:
 class StopInMidEpisode(StopFlag):
     """Asks for a stop at the first step from `EARLIEST_STOP` on at which all environments are in a later episode."""
 
-    trainer: NetworkTrainer | None = None
+    trainer: PPOTrainer | OffPolicyTrainer | None = None
 
     @property
     def requested(self) -> bool:
@@ -169,7 +170,7 @@ def train_and_stop(case: Case, directory: Path) -> None:
     stop = StopInMidEpisode()
     config = config_from_mapping({**case.settings(), "run_dir": str(directory / STOPPED)})
     trainer = DefaultExperimentManager().setup(config, [MetricLog(directory / STOPPED)], stop=stop)
-    assert isinstance(trainer, NetworkTrainer)
+    assert isinstance(trainer, PPOTrainer | OffPolicyTrainer)
     stop.trainer = trainer
     result = trainer.train()
     if result.stop_reason != "signal":
@@ -188,7 +189,7 @@ def resume(case: Case, directory: Path) -> None:
     """Goes on from the checkpoint to the end."""
     run_dir = directory / STOPPED
     trainer = DefaultExperimentManager().resume(run_dir, [MetricLog(run_dir)])
-    assert isinstance(trainer, NetworkTrainer)
+    assert isinstance(trainer, PPOTrainer | OffPolicyTrainer)
     if trainer.envs.observation.tobytes() != np.load(directory / OBSERVATION, allow_pickle=False).tobytes():
         (directory / ERROR).write_text("resume: the observation right after it is not the one before the stop")
     trainer.train()

@@ -31,7 +31,6 @@ from rl_training.runs.stopping import EXIT_STOPPED, EXIT_TERMINATED, UNRESPONSIV
 from rl_training.runtime.callbacks import Callback, StopReason
 from rl_training.runtime.checkpoint import Checkpoint, list_checkpoints, open_checkpoint
 from rl_training.runtime.evaluation import EvaluationResult
-from rl_training.runtime.fine_tuning import WeightsOf
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.trainer import Trainer, TrainResult
 from rl_training.system.paths import home
@@ -127,8 +126,7 @@ def resume_training(
     config = config_to_resume(checkpoint, overrides, fine_tune=fine_tune, allow_modules=allow_modules)
     check_environment(config)
     with job_lock(config.job):
-        resume_from = WeightsOf(checkpoint) if fine_tune else checkpoint
-        trainer = get_algorithm(config.algo).make_trainer(config, callbacks, resume_from=resume_from)
+        trainer = DefaultExperimentManager().setup(config, callbacks, checkpoint=checkpoint, fine_tune=fine_tune)
         return _train_and_evaluate(trainer, track=track, offline=offline)
 
 

@@ -1,4 +1,4 @@
-"""The experiment manager: settings or a checkpoint in, a trainer out, whatever the algorithm."""
+"""The experiment manager: the one way from settings or a checkpoint to a trainer, whatever the algorithm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 from rl_training.config.settings import TrainConfig
 from rl_training.experiment.loading import config_to_resume
 from rl_training.experiment.registry import get_algorithm
+from rl_training.runs.single_training import reserve_training
 from rl_training.runs.stopping import StopFlag
+from rl_training.runs.train_result import TrainResult
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint
 from rl_training.runtime.fine_tuning import WeightsOf
@@ -17,22 +19,33 @@ from rl_training.runtime.trainer import Trainer
 
 
 class DefaultExperimentManager:
-    """Makes trainers through the registry."""
+    """Makes trainers through the algorithm registry."""
 
     def setup(
-        self, config: TrainConfig, callbacks: Iterable[Callback] = (), *, stop: StopFlag | None = None
+        self,
+        config: TrainConfig,
+        callbacks: Iterable[Callback] = (),
+        *,
+        checkpoint: Checkpoint | None = None,
+        fine_tune: bool = False,
+        stop: StopFlag | None = None,
     ) -> Trainer:
-        """Returns the trainer of a new run; its run directory exists when this returns.
+        """Returns a trainer of a new run, or one that continues from a checkpoint with the given settings.
+
+        The run directory exists when this method returns.
 
         Args:
             config: The settings.
-            callbacks: What sees the run, in the order given.
+            callbacks: The callbacks, in the order in which they see each event.
+            checkpoint: The checkpoint to continue from; None for new weights.
+            fine_tune: Whether to begin a new run with the checkpoint's weights alone.
             stop: A flag that asks the run to end.
 
         Raises:
-            UserError: The settings, the environment or the run directory can't be used.
+            UserError: The settings, the environment, the checkpoint or the run directory can't be used.
         """
-        return get_algorithm(config.algo).make_trainer(config, callbacks, stop=stop)
+        resume_from = WeightsOf(checkpoint) if fine_tune and checkpoint is not None else checkpoint
+        return get_algorithm(config.algo).make_trainer(config, callbacks, resume_from=resume_from, stop=stop)
 
     def resume(
         self,
@@ -44,29 +57,59 @@ class DefaultExperimentManager:
         allow_modules: Collection[str] = (),
         **overrides: Any,
     ) -> Trainer:
-        """Returns a trainer whose `train()` goes on from a checkpoint.
+        """Returns a trainer whose `train()` continues from a checkpoint, with the checkpoint's settings.
 
-        With unchanged settings the newest good checkpoint goes on in its own run; anything else (an earlier checkpoint,
-        a setting that may change, a larger `total_timesteps`) is a new run, forked from it. A run that is complete
-        needs a larger `total_timesteps`; without one, `train()` says that it is complete and succeeds.
+        With unchanged settings, the newest good checkpoint continues in its own run. An earlier checkpoint or a changed
+        setting, such as a larger `total_timesteps`, makes a new run that is forked from the old one. `train()` of a
+        complete run logs that it is complete and succeeds; train it further with a larger `total_timesteps`.
 
         Args:
-            checkpoint: A checkpoint, its directory, or a run's directory (its newest good checkpoint is taken).
-            callbacks: What sees the run go on, in the order given.
+            checkpoint: A checkpoint, its directory, or a run's directory, of which the newest good checkpoint is taken.
+            callbacks: The callbacks, in the order in which they see each event.
             stop: A flag that asks the run to end.
-            fine_tune: Begin a new run with the checkpoint's weights alone; all settings but those of the network may
-                change then, the environment among them.
+            fine_tune: Whether to begin a new run with the checkpoint's weights alone. All settings but those of the
+                network may change then, including the environment.
             allow_modules: Modules of environments and wrappers that a received checkpoint may name.
-            **overrides: Settings that change, nested as mappings or by dotted keys.
+            **overrides: Changed settings, nested as mappings or by dotted keys.
 
         Raises:
-            CheckpointError: No good checkpoint is there, a setting or space differs that must be equal, or no layer of
+            CheckpointError: There is no good checkpoint, a setting or space differs that must be equal, or no layer of
                 the network fits.
-            ConfigError: An override is no valid setting.
-            ModuleRefused: A received checkpoint names a module that nobody has allowed.
+            ConfigError: An override is not a valid setting.
+            ModuleRefused: A received checkpoint names a module that is not allowed.
         """
         if not isinstance(checkpoint, Checkpoint):
             checkpoint = find_checkpoint(checkpoint)
         config = config_to_resume(checkpoint, overrides, fine_tune=fine_tune, allow_modules=allow_modules)
-        resume_from = WeightsOf(checkpoint) if fine_tune else checkpoint
-        return get_algorithm(config.algo).make_trainer(config, callbacks, resume_from=resume_from, stop=stop)
+        return self.setup(config, callbacks, checkpoint=checkpoint, fine_tune=fine_tune, stop=stop)
+
+
+@reserve_training()
+def resume(
+    checkpoint: str | Path,
+    callbacks: Iterable[Callback] = (),
+    *,
+    fine_tune: bool = False,
+    allow_modules: Collection[str] = (),
+    **overrides: Any,
+) -> TrainResult:
+    """Continues training from a checkpoint as if training had never stopped.
+
+    Args:
+        checkpoint: A checkpoint's directory, or a run's directory, of which the newest good checkpoint is taken.
+        callbacks: The callbacks, in the order in which they see each event.
+        fine_tune: Whether to begin a new run with the checkpoint's weights alone, for example in another environment.
+        allow_modules: Modules of environments and wrappers that a received checkpoint may name.
+        **overrides: Changed settings, such as `total_timesteps`; some settings must stay equal.
+
+    Returns:
+        The result of the complete run.
+
+    Raises:
+        CheckpointError: There is no good checkpoint, or a setting was changed that must stay equal.
+        ConfigError: An override is not a valid setting.
+        UserError: This process is training already.
+        ModuleRefused: A received checkpoint names a module that is not allowed.
+    """
+    manager = DefaultExperimentManager()
+    return manager.resume(checkpoint, callbacks, fine_tune=fine_tune, allow_modules=allow_modules, **overrides).train()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from prefect import flow
@@ -47,10 +48,9 @@ def resume_flow(
         ModuleRefused: The run was received, and names a module that is not allowed.
         RunFailed: Training failed; the newest good checkpoint is kept.
     """
+    from rl_training.experiment.default_manager import DefaultExperimentManager
     from rl_training.experiment.loading import config_to_resume
-    from rl_training.experiment.registry import get_algorithm
     from rl_training.runtime.checkpoint import open_checkpoint
-    from rl_training.runtime.fine_tuning import WeightsOf
 
     with prepare_flow_process():
         enable_secret_blocks()
@@ -60,10 +60,7 @@ def resume_flow(
         # `fetch` has verified the complete checkpoint.
         checkpoint = open_checkpoint(fetch(source, fine_tune, to_resume), policy_only=True)
         settings = config_to_resume(checkpoint, changes, fine_tune=fine_tune, allow_modules=allow_modules or ())
-        make_trainer = get_algorithm(settings.algo).make_trainer
-        resume_from = WeightsOf(checkpoint) if fine_tune else checkpoint
+        setup = partial(DefaultExperimentManager().setup, settings, checkpoint=checkpoint, fine_tune=fine_tune)
         with hold_job(settings):
             validate(settings)
-            return run_pipeline(
-                settings, lambda callbacks, stop: make_trainer(settings, callbacks, resume_from=resume_from, stop=stop)
-            )
+            return run_pipeline(settings, lambda callbacks, stop: setup(callbacks, stop=stop))

@@ -99,14 +99,12 @@ def _prepare_start(settings: TrainConfig, source: str | None) -> MakeTrainer:
 
     def make(callbacks: Sequence[Callback], stop: StopFlag) -> Trainer:
         from rl_training.config.named_modules import record_modules
-        from rl_training.experiment.registry import get_algorithm
+        from rl_training.experiment.default_manager import DefaultExperimentManager
         from rl_training.runtime.checkpoint import open_checkpoint
-        from rl_training.runtime.fine_tuning import WeightsOf
 
         record_modules(settings)  # the settings are the deployment's, so their modules may be imported
-        resume_from = None
-        if source is not None:
-            resume_from = WeightsOf(open_checkpoint(fetch(source, fine_tune=True), policy_only=True))
-        return get_algorithm(settings.algo).make_trainer(settings, callbacks, resume_from=resume_from, stop=stop)
+        checkpoint = None if source is None else open_checkpoint(fetch(source, fine_tune=True), policy_only=True)
+        manager = DefaultExperimentManager()
+        return manager.setup(settings, callbacks, checkpoint=checkpoint, fine_tune=True, stop=stop)
 
     return make

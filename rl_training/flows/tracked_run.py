@@ -72,13 +72,16 @@ class TrackedRun:
 
     def next_trainer(self) -> Trainer:
         """Returns the trainer for the next attempt. After the first attempt it resumes from the newest checkpoint."""
-        from rl_training.experiment.registry import get_algorithm
+        from rl_training.experiment.default_manager import DefaultExperimentManager
+        from rl_training.runtime.checkpoint import find_checkpoint
 
         self._attempts += 1
         if self._attempts > 1:  # with `self.config`, because the settings in a checkpoint hide plain secrets
-            make_trainer = get_algorithm(self.config.algo).make_trainer
             self.trainer.lock.release()
-            self.trainer = make_trainer(self.config, self._callbacks, resume_from=self.run_dir, stop=self.stop)
+            checkpoint = find_checkpoint(self.run_dir)
+            self.trainer = DefaultExperimentManager().setup(
+                self.config, self._callbacks, checkpoint=checkpoint, stop=self.stop
+            )
             self.trainer.lock.acquire()
         return self.trainer
 
@@ -174,11 +177,12 @@ def open_run(config: TrainConfig, make_trainer: MakeTrainer, tags: Mapping[str, 
 
 
 def _resume(config: TrainConfig, checkpoint: Checkpoint, callbacks: Sequence[Callback], stop: StopFlag) -> Trainer:
-    from rl_training.experiment.registry import get_algorithm
+    from rl_training.experiment.default_manager import DefaultExperimentManager
 
     logger.info("this flow run has trained before; it resumes at step %s", f"{checkpoint.num_timesteps:,}")
-    make_trainer = get_algorithm(config.algo).make_trainer
-    return make_trainer(keep_run_dir(config, checkpoint), callbacks, resume_from=checkpoint, stop=stop)
+    return DefaultExperimentManager().setup(
+        keep_run_dir(config, checkpoint), callbacks, checkpoint=checkpoint, stop=stop
+    )
 
 
 def _build_tags() -> dict[str, str]:

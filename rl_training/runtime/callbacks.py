@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import RunFailed, error_line
 from rl_training.runs.stopping import StopFlag
+from rl_training.runs.train_result import StopReason as StopReason
 
 if TYPE_CHECKING:
     from rl_training.runtime.checkpoint import Checkpoint
     from rl_training.runtime.evaluation import EvaluationResult
-
-StopReason = Literal["completed", "callback", "signal", "failed"]
-"""Why training ended: its steps were done, a callback asked, a signal asked (resumable), or an error."""
 
 Event = Literal["on_train_start", "on_collect_end", "on_update_end", "on_eval_end", "on_checkpoint_end", "on_train_end"]
 

@@ -26,6 +26,7 @@ from rl_training.runs.progress import Progress
 from rl_training.runtime.checkpoint import (
     Checkpoint,
     WriteShards,
+    has_later,
     read_best,
     require_finite,
     to_plain,
@@ -53,6 +54,19 @@ class Contents:
     files: Collection[Path] = ()
     """What callbacks have written: lines of metrics that a resume will not make again, evaluations. It must be on disk
     before the checkpoint is."""
+
+
+def require_newest(run: TrainingRun, checkpoint: Checkpoint) -> None:
+    """Checks, while the run's lock is held, that no other process has continued the run from a checkpoint.
+
+    Raises:
+        CheckpointError: The run has a later checkpoint.
+    """
+    if has_later(checkpoint, run.checkpoints):
+        raise CheckpointError(
+            f"the run in {run.run_dir} now has a later checkpoint than {checkpoint.path}: another process has trained "
+            f"it meanwhile; resume it again"
+        )
 
 
 class Saver:

@@ -7,15 +7,14 @@ from pathlib import Path
 
 from rl_training.algorithms.dqn import DQN, check_spaces
 from rl_training.config.dqn import DQNConfig
-from rl_training.runs.single_training import reserve_training
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint
-from rl_training.runtime.network_trainer import check_trainable, load_network_policy
+from rl_training.runtime.network_trainer import load_network_policy
 from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.trainer import Trainer, TrainResult
-from rl_training.runtime.trainer_factory import ResumeFrom, make_trainer
+from rl_training.runtime.trainer_factory import ResumeFrom, make_trainer, train
 
 
 class DQNTrainer(OffPolicyTrainer):
@@ -44,33 +43,13 @@ def make_dqn_trainer(
     return make_trainer(DQNTrainer, config, callbacks, resume_from=resume_from, stop=stop)
 
 
-@reserve_training()
 def train_dqn(
     config: DQNConfig, callbacks: Iterable[Callback] = (), resume_from: str | Path | Checkpoint | None = None
 ) -> TrainResult:
-    """Trains DQN.
-
-    Args:
-        config: The settings.
-        callbacks: What sees the run, in the order given.
-        resume_from: A checkpoint or a run's directory to go on from.
-
-    Returns:
-        What came out.
-
-    Raises:
-        UserError: The settings, the environment or the checkpoint can't be used, or this process trains already.
-        RunFailed: The environment, the numbers or a callback failed in mid-run.
-    """
-    if resume_from is None:
-        check_trainable(config, DQNConfig, check_spaces)
-    return make_dqn_trainer(config, callbacks, resume_from=resume_from).train()
+    """Trains DQN; for the arguments, the result and the errors see `rl_training.runtime.trainer_factory.train`."""
+    return train(DQNTrainer, DQNConfig, check_spaces, config, callbacks, resume_from)
 
 
 def load_dqn_policy(checkpoint: Checkpoint) -> Policy:
-    """Returns the greedy policy of a checkpoint, without making an environment.
-
-    Raises:
-        CheckpointError: The checkpoint is damaged or not DQN's.
-    """
+    """Returns the greedy policy of one of DQN's checkpoints; see `load_network_policy`."""
     return load_network_policy(checkpoint, DQNConfig, DQN)

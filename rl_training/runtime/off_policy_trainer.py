@@ -1,21 +1,20 @@
-"""The off-policy training loop: act, store, learn from what is stored, until the steps are done.
+"""The off-policy training loop: act, store the transitions, and learn from stored ones, until all steps are done.
 
-Every train_freq environment steps end a block, and gradient_steps updates follow it, once the warm-up is over. How many
-updates there have been by a step is a function of that step alone (`OffPolicyConfig.updates_due`).
+A block ends after every `train_freq` environment steps, and `gradient_steps` updates follow each block once the warm-up
+is over. The number of updates is a function of the step alone (`OffPolicyConfig.updates_due`).
 
-Shape legend: N environments, O one encoded observation, A one policy-side action, B batch.
+Shapes: N environments, O one encoded observation, A one policy-side action, B batch.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
-import numpy as np
-import numpy.typing as npt
-
+from rl_training.algorithms.network_algorithm import OffPolicyAlgorithm
 from rl_training.config.off_policy import OffPolicyConfig
 from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer
@@ -25,55 +24,45 @@ from rl_training.run_layout import REPLAY
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, ReplayStore, WriteShards
-from rl_training.runtime.network_trainer import NetworkAlgorithm, NetworkTrainer
+from rl_training.runtime.fine_tuning import CarriedOver
+from rl_training.runtime.network_trainer import NetworkAgent, choose_device, require_size
+from rl_training.runtime.policy import Policy
 from rl_training.runtime.run_utils import TrainingRun
+from rl_training.runtime.trainer import Trainer
 from rl_training.state_checks import Count, validate
 
 STATES = ("train/learning_rate", "train/exploration_rate", "train/entropy_coef")
-"""What training sets or moves step by step is logged as it is now; all other metrics of updates are means."""
-
-
-class OffPolicyAlgorithm(NetworkAlgorithm, Protocol):
-    """What the loop needs of DQN or SAC."""
-
-    @property
-    def replay_rng(self) -> np.random.Generator:
-        """The stream that batches are drawn from."""
-
-    def act(self, observation: npt.NDArray[Any], num_timesteps: int) -> npt.NDArray[Any]:
-        """Returns exploring actions [N, *A] for normalised observations [N, *O]."""
-
-    def update(self, batch: ReplayBatch, progress: float) -> dict[str, float]:
-        """Takes one gradient step; returns its metrics by their tracked names."""
+"""Metrics that training sets or moves with each step: the newest value is logged; all others are logged as means."""
 
 
 @dataclass
 class UpdateMetrics:
-    """What the updates since the last record have measured."""
+    """The metrics of the updates since metrics were last logged."""
 
     sums: dict[str, float] = field(default_factory=dict)
     newest: dict[str, float] = field(default_factory=dict)
     updates: Count = 0
 
     def add(self, metrics: dict[str, float]) -> None:
-        """Takes in what one update has measured."""
+        """Adds the metrics of one update."""
         for name, value in metrics.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
         self.newest, self.updates = metrics, self.updates + 1
 
     def summary(self) -> dict[str, float]:
-        """Returns means over these updates, and the newest value of `STATES`; nothing where there was no update."""
+        """Returns the means over these updates and the newest value of `STATES`; empty if there was no update."""
         means = {name: total / self.updates for name, total in self.sums.items()}
         return means | {name: self.newest[name] for name in STATES if name in self.newest}
 
 
-class OffPolicyTrainer(NetworkTrainer):
-    """Trains an algorithm from a replay buffer; `dqn_trainer.py` and `sac_trainer.py` say which."""
+class OffPolicyTrainer(Trainer):
+    """Trains an algorithm from a replay buffer; `dqn_trainer.py` and `sac_trainer.py` name the algorithm."""
 
     config: OffPolicyConfig
     algorithm: OffPolicyAlgorithm
     scale_actions: ClassVar[bool] = False
-    """Whether the algorithm's actions lie in [-1, 1], to be scaled to the environment's bounds."""
+    """Whether the algorithm's actions lie in [-1, 1] and are scaled to the environment's bounds."""
+    require_size = staticmethod(require_size)
 
     def __init__(
         self,
@@ -84,17 +73,23 @@ class OffPolicyTrainer(NetworkTrainer):
         stop: StopFlag | None = None,
     ) -> None:
         super().__init__(config, run, callbacks, stop=stop)
+        self.envs = self._opened.enter_context(closing(self._make_envs()))
+        self.device, self.device_reason = choose_device(config, self.envs.encoder)
         check_memory(config, self.envs.encoder, self.envs.codec)
         self.algorithm = self._make_algorithm()
+        self.agent = NetworkAgent(self.envs, self.algorithm)
         self.buffer = self._make_buffer()
         self.replay = ReplayStore(run.run_dir / REPLAY)
         self.updates = 0
-        """Updates so far."""
+        """The number of updates so far."""
         self.measured = UpdateMetrics()
+
+    def _make_envs(self) -> TrainingEnvs:
+        return TrainingEnvs(self.config, gamma=self.config.gamma, scale_actions=self.scale_actions)
 
     @abstractmethod
     def _make_algorithm(self) -> OffPolicyAlgorithm:
-        """Returns the algorithm for the environments' spaces."""
+        """Returns the algorithm for the spaces of the environments."""
 
     def _make_buffer(self) -> ReplayBuffer:
         config, encoder, codec = self.config, self.envs.encoder, self.envs.codec
@@ -105,8 +100,8 @@ class OffPolicyTrainer(NetworkTrainer):
         frame_channels = config.frame_channels
         return FrameReplayBuffer(size, num_envs, obs_shape, frame_channels, *action, n_step=n_step, gamma=gamma)
 
-    def _make_envs(self) -> TrainingEnvs:
-        return TrainingEnvs(self.config, gamma=self.config.gamma, scale_actions=self.scale_actions)
+    def _start(self) -> None:
+        self.envs.start()
 
     def _learn(self) -> None:
         while self.num_timesteps < self.config.total_timesteps or self.progress.phase == "update":
@@ -116,10 +111,10 @@ class OffPolicyTrainer(NetworkTrainer):
                 self._update()
 
     def _collect(self) -> None:
-        """Takes one step of N environments and stores it; where it completes a block, updates are next."""
+        """Takes one step of N environments and stores it; updates are next if the step completes a block."""
         self.between_steps()
         config, before = self.config, self.num_timesteps
-        observation = self.envs.observation  # [N, O], raw: statistics change while it is stored
+        observation = self.envs.observation  # [N, O], raw, because statistics change while it is stored
         action = self.algorithm.act(self.envs.normalized(), before)  # [N, A]
         step = self.envs.step(action)
         self.replay.make_room(self.buffer)
@@ -132,15 +127,16 @@ class OffPolicyTrainer(NetworkTrainer):
             self._emit("on_collect_end", self.progress.rollout_metrics() if self._log_due() else {})
 
     def _after_step(self, before: int) -> None:
-        """What an algorithm does by the clock of environment steps, which has gone on from `before`; nothing here."""
+        """Does what an algorithm schedules by environment steps; before this step there were `before`."""
+        return
 
     def _update(self) -> None:
-        """Makes the updates that are due, which are none in the warm-up."""
+        """Takes the updates that are due; there are none in the warm-up."""
         config = self.config
         due, before_step = config.updates_due(self.num_timesteps), self.num_timesteps - config.num_envs
         while self.updates < due:
             self.check_stop()
-            batch = self._normalized(self.buffer.sample(config.batch_size, self.algorithm.replay_rng))
+            batch = self._normalize(self.buffer.sample(config.batch_size, self.algorithm.replay_rng))
             self.measured.add(self.algorithm.update(batch, before_step / config.total_timesteps))
             self.updates += 1
         if (full_shards := self.replay.seal_pieces(self.buffer)) is not None:
@@ -161,8 +157,8 @@ class OffPolicyTrainer(NetworkTrainer):
         }
         return counts | self.measured.summary()
 
-    def _normalized(self, batch: ReplayBatch) -> ReplayBatch:
-        """Returns the batch by the statistics as they are now; sums of rewards are scaled and cut as a whole."""
+    def _normalize(self, batch: ReplayBatch) -> ReplayBatch:
+        """Returns the batch in the current statistics; the reward of n steps is scaled and clipped as a sum."""
         observations, rewards = self.envs.observation_normalizer, self.envs.reward_normalizer
         if observations is not None:
             batch = replace(
@@ -170,21 +166,30 @@ class OffPolicyTrainer(NetworkTrainer):
             )
         return batch if rewards is None else replace(batch, rewards=rewards.normalize(batch.rewards))
 
+    def policy(self) -> Policy:
+        """Returns the current greedy policy."""
+        return self.agent.policy()
+
+    def _policy_state(self) -> dict[str, Any]:
+        return self.agent.policy_state()
+
     def _trainer_state(self) -> dict[str, Any]:
-        return {**super()._trainer_state(), "updates": self.updates, "measured": asdict(self.measured)}
+        return {**self.agent.trainer_state(), "updates": self.updates, "measured": asdict(self.measured)}
 
     def _load_states(self, policy: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[int]:
         self.updates = validate("updates", trainer["updates"], Count)
         self.measured = validate("measured", trainer["measured"], UpdateMetrics)
-        fresh = super()._load_states(policy, trainer)
-        if fresh:  # what is stored next of these environments does not follow what was stored last
+        fresh = self.agent.load_states(policy, trainer)
+        if fresh:  # the next transitions of these environments do not follow the stored ones
             self.replay.cut_newest(self.buffer, fresh)
         return fresh
 
     def _replay_shards(self) -> WriteShards:
         return self.replay.seal(self.buffer)
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Takes a checkpoint's state, its replay buffer included; see `Trainer.restore`."""
+    def _load_replay(self, checkpoint: Checkpoint) -> None:
         self.replay.load(checkpoint, self.buffer)
-        super().restore(checkpoint)
+
+    def carry_over(self, policy: Mapping[str, Any], trainer: Mapping[str, Any] | None) -> CarriedOver:
+        """Takes over another run's weights and statistics; see `runtime.fine_tuning`."""
+        return self.agent.carry_over(policy, trainer)

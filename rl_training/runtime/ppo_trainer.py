@@ -1,11 +1,12 @@
-"""PPO's training loop: collect a rollout, learn from it, again, until the steps are done.
+"""PPO's training loop: collect a rollout and learn from it, until all steps are done.
 
-Shape legend: T rollout steps, N environments, O one encoded observation, A one policy-side action.
+Shapes: T rollout steps, N environments, O one encoded observation, A one policy-side action.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,41 +17,39 @@ from rl_training.algorithms.ppo import PPO, check_spaces
 from rl_training.config.ppo import PPOConfig
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.training_envs import TrainingEnvs, VectorStep
-from rl_training.runs.single_training import reserve_training
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint
-from rl_training.runtime.network_trainer import NetworkTrainer, check_trainable, load_network_policy
+from rl_training.runtime.fine_tuning import CarriedOver
+from rl_training.runtime.network_trainer import NetworkAgent, choose_device, load_network_policy, require_size
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.run_utils import TrainingRun
 from rl_training.runtime.trainer import Trainer, TrainResult
-from rl_training.runtime.trainer_factory import ResumeFrom, make_trainer
+from rl_training.runtime.trainer_factory import ResumeFrom, make_trainer, train
 
 
-class PPOTrainer(NetworkTrainer):
+class PPOTrainer(Trainer):
     """Trains PPO; see `rl_training.algorithms.ppo` for the mathematics."""
 
     config: PPOConfig
-    algorithm: PPO
+    require_size = staticmethod(require_size)
 
     def __init__(
         self, config: PPOConfig, run: TrainingRun, callbacks: Iterable[Callback] = (), *, stop: StopFlag | None = None
     ) -> None:
         super().__init__(config, run, callbacks, stop=stop)
-        self.algorithm = PPO(config, self.envs.encoder, self.envs.codec, self.device)
+        self.envs = self._opened.enter_context(closing(TrainingEnvs(config, gamma=config.gamma)))
+        encoder, codec = self.envs.encoder, self.envs.codec
+        self.device, self.device_reason = choose_device(config, encoder)
+        self.algorithm = PPO(config, encoder, codec, self.device)
+        self.agent = NetworkAgent(self.envs, self.algorithm)
         self.buffer = RolloutBuffer(
-            config.rollout_steps,
-            config.num_envs,
-            self.envs.encoder.shape,
-            self.envs.encoder.dtype,
-            self.envs.codec.shape,
-            self.envs.codec.dtype,
+            config.rollout_steps, config.num_envs, encoder.shape, encoder.dtype, codec.shape, codec.dtype
         )
-
         self._no_values = np.zeros(config.num_envs, np.float32)
 
-    def _make_envs(self) -> TrainingEnvs:
-        return TrainingEnvs(self.config, gamma=self.config.gamma)
+    def _start(self) -> None:
+        self.envs.start()
 
     def _learn(self) -> None:
         while self.num_timesteps < self.config.total_timesteps or self.progress.phase == "update":
@@ -59,7 +58,7 @@ class PPOTrainer(NetworkTrainer):
             self._update()
 
     def _collect(self) -> None:
-        """Fills the buffer with T steps of N environments (fewer at the very end)."""
+        """Fills the buffer with T steps of N environments; the last rollout of a run may be shorter."""
         if self.buffer.position == 0:
             self.buffer.reset(self._rollout_steps())
         while not self.buffer.full:
@@ -99,24 +98,35 @@ class PPOTrainer(NetworkTrainer):
             self._emit("on_update_end", {})
 
     def _rollout_steps(self) -> int:
-        """The rollout's length: the last one is shortened, so that training ends at `total_timesteps`."""
+        """Returns the rollout's length; the last rollout is shortened so that training ends at `total_timesteps`."""
         left = -(-(self.config.total_timesteps - self.num_timesteps) // self.config.num_envs)
         return min(self.config.rollout_steps, left)
 
     def _final_value(self, step: VectorStep) -> npt.NDArray[np.float32]:
-        """V of the true final observations, [N], where one may count; the buffer takes those of cut episodes."""
+        """Returns V of the final observations, [N]; the buffer uses those of truncated episodes alone."""
         return self.algorithm.value(step.next_normalized) if step.truncated.any() else self._no_values
 
+    def policy(self) -> Policy:
+        """Returns the current greedy policy."""
+        return self.agent.policy()
+
+    def _policy_state(self) -> dict[str, Any]:
+        return self.agent.policy_state()
+
     def _trainer_state(self) -> dict[str, Any]:
-        observation = self.envs.normalized().copy()  # [N, O]; what follows the newest step
-        return {**super()._trainer_state(), "buffer": self.buffer.state_dict(), "observation": observation}
+        observation = self.envs.normalized().copy()  # [N, O]; follows the newest step
+        return {**self.agent.trainer_state(), "buffer": self.buffer.state_dict(), "observation": observation}
 
     def _load_states(self, policy: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[int]:
         self.buffer.load_state_dict(trainer["buffer"])
-        fresh = super()._load_states(policy, trainer)
+        fresh = self.agent.load_states(policy, trainer)
         if fresh and self.buffer.position > 0 and self.progress.phase == "collect":
             self.buffer.cut_newest(fresh, self.algorithm.value(trainer["observation"]))
         return fresh
+
+    def carry_over(self, policy: Mapping[str, Any], trainer: Mapping[str, Any] | None) -> CarriedOver:
+        """Takes over another run's weights and statistics; see `runtime.fine_tuning`."""
+        return self.agent.carry_over(policy, trainer)
 
 
 def make_ppo_trainer(
@@ -130,33 +140,13 @@ def make_ppo_trainer(
     return make_trainer(PPOTrainer, config, callbacks, resume_from=resume_from, stop=stop)
 
 
-@reserve_training()
 def train_ppo(
     config: PPOConfig, callbacks: Iterable[Callback] = (), resume_from: str | Path | Checkpoint | None = None
 ) -> TrainResult:
-    """Trains PPO.
-
-    Args:
-        config: The settings.
-        callbacks: What sees the run, in the order given.
-        resume_from: A checkpoint or a run's directory to go on from.
-
-    Returns:
-        What came out.
-
-    Raises:
-        UserError: The settings, the environment or the checkpoint can't be used, or this process trains already.
-        RunFailed: The environment, the numbers or a callback failed in mid-run.
-    """
-    if resume_from is None:
-        check_trainable(config, PPOConfig, check_spaces)
-    return make_ppo_trainer(config, callbacks, resume_from=resume_from).train()
+    """Trains PPO; for the arguments, the result and the errors see `rl_training.runtime.trainer_factory.train`."""
+    return train(PPOTrainer, PPOConfig, check_spaces, config, callbacks, resume_from)
 
 
 def load_ppo_policy(checkpoint: Checkpoint) -> Policy:
-    """Returns the greedy policy of a checkpoint, without making an environment.
-
-    Raises:
-        CheckpointError: The checkpoint is damaged or not PPO's.
-    """
+    """Returns the greedy policy of one of PPO's checkpoints; see `load_network_policy`."""
     return load_network_policy(checkpoint, PPOConfig, PPO)

@@ -7,15 +7,14 @@ from pathlib import Path
 
 from rl_training.algorithms.sac import SAC, check_spaces
 from rl_training.config.sac import SACConfig
-from rl_training.runs.single_training import reserve_training
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint
-from rl_training.runtime.network_trainer import check_trainable, load_network_policy
+from rl_training.runtime.network_trainer import load_network_policy
 from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.trainer import Trainer, TrainResult
-from rl_training.runtime.trainer_factory import ResumeFrom, make_trainer
+from rl_training.runtime.trainer_factory import ResumeFrom, make_trainer, train
 
 
 class SACTrainer(OffPolicyTrainer):
@@ -40,33 +39,13 @@ def make_sac_trainer(
     return make_trainer(SACTrainer, config, callbacks, resume_from=resume_from, stop=stop)
 
 
-@reserve_training()
 def train_sac(
     config: SACConfig, callbacks: Iterable[Callback] = (), resume_from: str | Path | Checkpoint | None = None
 ) -> TrainResult:
-    """Trains SAC.
-
-    Args:
-        config: The settings.
-        callbacks: What sees the run, in the order given.
-        resume_from: A checkpoint or a run's directory to go on from.
-
-    Returns:
-        What came out.
-
-    Raises:
-        UserError: The settings, the environment or the checkpoint can't be used, or this process trains already.
-        RunFailed: The environment, the numbers or a callback failed in mid-run.
-    """
-    if resume_from is None:
-        check_trainable(config, SACConfig, check_spaces)
-    return make_sac_trainer(config, callbacks, resume_from=resume_from).train()
+    """Trains SAC; for the arguments, the result and the errors see `rl_training.runtime.trainer_factory.train`."""
+    return train(SACTrainer, SACConfig, check_spaces, config, callbacks, resume_from)
 
 
 def load_sac_policy(checkpoint: Checkpoint) -> Policy:
-    """Returns the greedy policy of a checkpoint, without making an environment.
-
-    Raises:
-        CheckpointError: The checkpoint is damaged or not SAC's.
-    """
+    """Returns the greedy policy of one of SAC's checkpoints; see `load_network_policy`."""
     return load_network_policy(checkpoint, SACConfig, SAC, scale_actions=True)

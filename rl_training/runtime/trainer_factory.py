@@ -1,4 +1,4 @@
-"""Makes a trainer: of a new run, or of one that goes on from a checkpoint."""
+"""Makes trainers of new runs, of runs that resume from a checkpoint, and of runs that are fine-tuned from one."""
 
 from __future__ import annotations
 
@@ -15,19 +15,16 @@ from rl_training.config.parsing import read_yaml
 from rl_training.config.resume_rules import Difference, check_differences, find_differences, make_difference
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.space_json import space_from_json, space_to_json
-from rl_training.errors import CheckpointError, UserError, one_line
+from rl_training.envs.validation.validate import CheckSpaces, require_valid, validate_env
+from rl_training.errors import CheckpointError, ConfigError, UserError, one_line
 from rl_training.run_layout import CHECKPOINTS, CONFIG, METADATA
 from rl_training.runs.locks import RunLock
+from rl_training.runs.single_training import reserve_training
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.checkpoint import (
-    Checkpoint,
-    find_checkpoint,
-    has_later,
-    list_checkpoints,
-    load_policy_state,
-)
+from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint, has_later, list_checkpoints, load_policy_state
 from rl_training.runtime.checkpoint.downloads import import_checkpoint, read_download
+from rl_training.runtime.checkpoint_saver import require_newest
 from rl_training.runtime.fine_tuning import WeightsOf, carry_over, has_training_state
 from rl_training.runtime.run_utils import (
     TrainingRun,
@@ -37,14 +34,14 @@ from rl_training.runtime.run_utils import (
     repair_training_run,
     update_metadata,
 )
-from rl_training.runtime.trainer import Trainer
+from rl_training.runtime.trainer import Trainer, TrainResult
 from rl_training.system.open_file_limit import explain_too_many_files
 
 logger = logging.getLogger(__name__)
 
 ConfigT = TypeVar("ConfigT", bound=TrainConfig)
 ResumeFrom = str | Path | Checkpoint | WeightsOf | None
-"""What a trainer goes on from."""
+"""The checkpoint, or the run, that a trainer continues from."""
 
 _TOO_LARGE = (
     "allocate memory",
@@ -54,7 +51,43 @@ _TOO_LARGE = (
     "array is too big",
     "allowed dimension",
 )
-"""Words of torch and NumPy, which have no type of error for it (CUDA's apart)."""
+"""Parts of the messages of torch (on the CPU) and NumPy, which have no error type for a lack of memory."""
+
+
+@reserve_training()
+def train(
+    trainer_type: type[Trainer],
+    config_type: type[TrainConfig],
+    check_spaces: CheckSpaces,
+    config: TrainConfig,
+    callbacks: Iterable[Callback],
+    resume_from: str | Path | Checkpoint | None,
+) -> TrainResult:
+    """Trains an algorithm; `train_ppo` and the other `train_...` functions hand on the last three arguments.
+
+    Args:
+        trainer_type: The algorithm's trainer.
+        config_type: The class of the algorithm's settings.
+        check_spaces: Returns the reasons why the algorithm can't train on given spaces.
+        config: The settings.
+        callbacks: The callbacks, in the order in which they see each event.
+        resume_from: A checkpoint, its directory, or a run's directory, to continue from; None for a new run.
+
+    Returns:
+        The result of the run.
+
+    Raises:
+        UserError: The settings, the environment or the checkpoint can't be used, or this process is training already.
+        RunFailed: The environment, the numbers or a callback failed during training.
+    """
+    if resume_from is None:
+        if not isinstance(config, config_type):
+            raise ConfigError(
+                f"got {type(config).__name__} (algo: {config.algo}), expected {config_type.__name__}; "
+                f"`train_{config.algo}` takes these settings"
+            )
+        require_valid(validate_env(config, check_spaces))
+    return make_trainer(trainer_type, config, callbacks, resume_from=resume_from).train()
 
 
 def make_trainer(
@@ -65,74 +98,74 @@ def make_trainer(
     resume_from: ResumeFrom = None,
     stop: StopFlag | None = None,
 ) -> Trainer:
-    """Returns a trainer whose `train()` starts a new run, or goes on from a checkpoint.
+    """Returns a trainer whose `train()` starts a new run or continues from a checkpoint.
 
     Args:
-        trainer_type: The algorithm's kind of trainer: called with the config, the run, the callbacks and the stop flag.
+        trainer_type: The algorithm's trainer; it is called with the settings, the run, the callbacks and the stop flag.
         config: The settings; on resume they are compared with the checkpoint's by `config.resume_rules`.
-        callbacks: In the order in which they shall see events.
-        resume_from: A checkpoint, its directory, or a run's directory (its newest good checkpoint is taken); or
+        callbacks: The callbacks, in the order in which they see each event.
+        resume_from: A checkpoint, its directory, or a run's directory, of which the newest good checkpoint is taken; or
             `WeightsOf` a checkpoint, for a new run that is fine-tuned from it.
         stop: The flag that asks the run to end.
 
     Raises:
-        CheckpointError: There is no good checkpoint there, it is not of the size that its settings say, or a setting or
-            space differs that must be equal.
-        AlreadyTraining: Another process trains the run, in which nothing was changed.
+        CheckpointError: There is no good checkpoint, its size is not what its settings say, or a setting or space
+            differs that must be equal.
+        AlreadyTraining: Another process is training the run; nothing in it was changed.
     """
     if resume_from is None:
         run = create_training_run(config)
         record_modules(config)
-        return _made(trainer_type, config, run, callbacks, stop)
+        return _make(trainer_type, config, run, callbacks, stop)
     if isinstance(resume_from, WeightsOf):
-        return _fine_tuned(trainer_type, config, resume_from.checkpoint, callbacks, stop)
+        return _fine_tune(trainer_type, config, resume_from.checkpoint, callbacks, stop)
     checkpoint = resume_from if isinstance(resume_from, Checkpoint) else find_checkpoint(resume_from)
     if not has_training_state(checkpoint):
         raise CheckpointError(
-            f"{checkpoint.path} has no training state to go on from (it is a registered version's own copy); begin a "
-            f"new run with its weights by --fine-tune"
+            f"{checkpoint.path} has no training state to resume from, because it belongs to a registered version; "
+            f"start a new run with its weights by --fine-tune"
         )
-    before = _settings(checkpoint, config)
+    before = _read_settings(checkpoint, config)
     changes = find_differences(before, config)
     check_differences(changes)
-    trainer_type.require_held(before, checkpoint)
-    own_run = None if changes else _own_run(checkpoint, config)
+    trainer_type.require_size(before, checkpoint)
+    own_run = None if changes else _find_own_run(checkpoint, config)
     if own_run is None:
-        config = _elsewhere(config, before)
+        config = _move_elsewhere(config, before)
     run = own_run or _fork(checkpoint, changes, config)
     with RunLock(run.run_dir):
-        trainer = _made(trainer_type, config, run, callbacks, stop)
-        # A directory made for it, the run's own being elsewhere, goes again unless the checkpoint has come into it.
-        with _discarded_on_error(trainer):
-            check_differences(_space_differences(trainer, checkpoint))
+        trainer = _make(trainer_type, config, run, callbacks, stop)
+        # If this fails, a directory that was made here for a run from elsewhere is removed while it has no checkpoint.
+        with _discard_on_error(trainer):
+            check_differences(_compare_spaces(trainer, checkpoint))
             if own_run is not None:
-                trainer.require_newest(checkpoint)
+                require_newest(own_run, checkpoint)
                 repair_training_run(own_run, config, checkpoint)
                 checkpoint = import_checkpoint(checkpoint, own_run.checkpoints)
-                logger.info("the run goes on at step %s, from %s", f"{checkpoint.num_timesteps:,}", checkpoint.path)
+                logger.info("resuming the run at step %s from %s", f"{checkpoint.num_timesteps:,}", checkpoint.path)
             trainer.restore(checkpoint)
     return trainer
 
 
-def _fine_tuned(
+def _fine_tune(
     trainer_type: type[Trainer],
     config: ConfigT,
     checkpoint: Checkpoint,
     callbacks: Iterable[Callback],
     stop: StopFlag | None,
 ) -> Trainer:
-    """The trainer of a new run that begins with the weights of a checkpoint."""
-    before = _settings(checkpoint, config)
+    """Returns the trainer of a new run that begins with the weights of a checkpoint."""
+    before = _read_settings(checkpoint, config)
     changes = find_differences(before, config, fine_tuning=True)
     check_differences(changes)
-    trainer_type.require_held(before, checkpoint)
-    config = _elsewhere(config, before)
+    trainer_type.require_size(before, checkpoint)
+    config = _move_elsewhere(config, before)
     run = create_training_run(config)
-    trainer = _made(trainer_type, config, run, callbacks, stop)
-    with _discarded_on_error(trainer):
+    trainer = _make(trainer_type, config, run, callbacks, stop)
+    with _discard_on_error(trainer):
         carried = carry_over(trainer, checkpoint)
-        changes += _space_differences(trainer, checkpoint, fine_tuning=True)
-        origin = {**_origin(checkpoint, changes), "fine_tuning": asdict(carried)}
+        changes += _compare_spaces(trainer, checkpoint, fine_tuning=True)
+        origin = {**_describe_origin(checkpoint, changes), "fine_tuning": asdict(carried)}
         update_metadata(run, {"forked_from": origin})
     logger.warning(
         "a new run, fine-tuned from run %s at step %s\n  it begins with the weights alone (%s)\n  it differs in %s",
@@ -144,18 +177,18 @@ def _fine_tuned(
     return trainer
 
 
-def _settings(checkpoint: Checkpoint, config: ConfigT) -> ConfigT:
-    """The settings that a checkpoint was written with."""
+def _read_settings(checkpoint: Checkpoint, config: ConfigT) -> ConfigT:
+    """Returns the settings that a checkpoint was written with."""
     return build_settings(read_yaml(checkpoint.config_text(), str(checkpoint.path)), type(config))
 
 
-def _elsewhere(config: ConfigT, before: ConfigT) -> ConfigT:
-    """The settings with a run directory of their own, where they name the one that the checkpoint's run lives in."""
+def _move_elsewhere(config: ConfigT, before: ConfigT) -> ConfigT:
+    """Returns the settings without a run directory if they name that of the checkpoint's run, which stays as it is."""
     return config.model_copy(update={"run_dir": None}) if config.run_dir == before.run_dir else config
 
 
 @contextmanager
-def _discarded_on_error(trainer: Trainer) -> Iterator[None]:
+def _discard_on_error(trainer: Trainer) -> Iterator[None]:
     try:
         yield
     except BaseException:
@@ -163,8 +196,8 @@ def _discarded_on_error(trainer: Trainer) -> Iterator[None]:
         raise
 
 
-def _space_differences(trainer: Trainer, checkpoint: Checkpoint, *, fine_tuning: bool = False) -> list[Difference]:
-    """The spaces in which the environment differs from the one that a checkpoint was trained in."""
+def _compare_spaces(trainer: Trainer, checkpoint: Checkpoint, *, fine_tuning: bool = False) -> list[Difference]:
+    """Returns the differences between the spaces of the environment and those that a checkpoint was trained with."""
     state, policy = load_policy_state(checkpoint), trainer.policy()
     spaces = {"observation_space": policy.observation_space, "action_space": policy.action_space}
     return [
@@ -174,38 +207,34 @@ def _space_differences(trainer: Trainer, checkpoint: Checkpoint, *, fine_tuning:
     ]
 
 
-def _made(
+def _make(
     trainer_type: type[Trainer], config: ConfigT, run: TrainingRun, callbacks: Iterable[Callback], stop: StopFlag | None
 ) -> Trainer:
-    """The trainer of a run that was just made; the run goes again where no trainer can be made."""
-    try:
-        return _constructed(trainer_type, config, run, callbacks, stop)
-    except BaseException:
-        discard_training_run(run)
-        raise
+    """Returns the trainer of a run; if that fails, a run that has not trained is removed.
 
-
-def _constructed(
-    trainer_type: type[Trainer], config: ConfigT, run: TrainingRun, callbacks: Iterable[Callback], stop: StopFlag | None
-) -> Trainer:
-    """The trainer; what is too large for the memory is the settings' fault."""
+    Raises:
+        UserError: The networks and buffers do not fit into memory, or the environments need too many open files.
+    """
     try:
         return trainer_type(config, run, callbacks, stop=stop)
-    except (MemoryError, RuntimeError, ValueError, OSError) as error:
+    except BaseException as error:
+        discard_training_run(run)
+        if not isinstance(error, MemoryError | RuntimeError | ValueError | OSError):
+            raise
         if advice := explain_too_many_files(error):
             raise UserError(f"{advice}, or lower num_envs = {config.num_envs}") from None
         reason = one_line(error).rpartition("DefaultCPUAllocator: ")[2]
         if not isinstance(error, MemoryError) and not any(words in reason for words in _TOO_LARGE):
             raise
-        sizes = (f"{name} = {value}" for name, value in _sizes(config))
+        sizes = (f"{name} = {value}" for name, value in _list_sizes(config))
         raise UserError(
             f"the networks and buffers of these settings do not fit into memory: {reason}; lower what makes them "
             f"large: {', '.join(sizes)}"
         ) from None
 
 
-def _sizes(config: TrainConfig) -> Iterator[tuple[str, Any]]:
-    """The settings that say how much memory a trainer takes, of those that its algorithm has."""
+def _list_sizes(config: TrainConfig) -> Iterator[tuple[str, Any]]:
+    """Yields the settings of the algorithm that decide how much memory a trainer takes."""
     for path in ("num_envs", "rollout_steps", "buffer_size", "network.hidden"):
         value: Any = config
         for name in path.split("."):
@@ -214,8 +243,8 @@ def _sizes(config: TrainConfig) -> Iterator[tuple[str, Any]]:
             yield path, list(value) if isinstance(value, tuple) else value
 
 
-def _own_run(checkpoint: Checkpoint, config: TrainConfig) -> TrainingRun | None:
-    """The run that the checkpoint is the newest of; None where a later one exists: going on would rewrite history."""
+def _find_own_run(checkpoint: Checkpoint, config: TrainConfig) -> TrainingRun | None:
+    """Returns the run whose newest checkpoint this is; None if a later one exists, so that no history is rewritten."""
     if has_later(checkpoint, checkpoint.path.parent):
         return None
     run_dir = checkpoint.path.parent.parent
@@ -224,7 +253,7 @@ def _own_run(checkpoint: Checkpoint, config: TrainConfig) -> TrainingRun | None:
         if not download.newest:
             return None
         run_dir = download.run_dir
-    run = _run_in(run_dir)
+    run = _open_run(run_dir)
     if run is not None and run.run_uid == checkpoint.run_uid:
         return None if has_later(checkpoint, run.checkpoints) else run
     if download is None:
@@ -232,8 +261,8 @@ def _own_run(checkpoint: Checkpoint, config: TrainConfig) -> TrainingRun | None:
     return create_training_run(config.model_copy(update={"run_dir": None}), run_uid=checkpoint.run_uid)
 
 
-def _run_in(run_dir: Path) -> TrainingRun | None:
-    """The run that a directory holds, or None; if a power cut has emptied its description, as its checkpoints say."""
+def _open_run(run_dir: Path) -> TrainingRun | None:
+    """Returns the run in a directory, if any; after a power cut that emptied its description, by its checkpoints."""
     if not any((run_dir / name).is_file() for name in (METADATA, CONFIG)):
         return None
     try:
@@ -250,10 +279,10 @@ def _fork(checkpoint: Checkpoint, changes: list[Difference], config: TrainConfig
         f"{checkpoint.num_timesteps:,}",
         "; ".join(map(str, changes)) or "that run has a later checkpoint, or its directory is not here",
     )
-    return create_training_run(config, forked_from=_origin(checkpoint, changes))
+    return create_training_run(config, forked_from=_describe_origin(checkpoint, changes))
 
 
-def _origin(checkpoint: Checkpoint, changes: list[Difference]) -> dict[str, Any]:
+def _describe_origin(checkpoint: Checkpoint, changes: list[Difference]) -> dict[str, Any]:
     return {
         "run_uid": checkpoint.run_uid,
         "num_timesteps": checkpoint.num_timesteps,

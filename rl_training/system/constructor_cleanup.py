@@ -31,18 +31,6 @@ def close_on_error(init: InitT) -> InitT:
     return guarded  # type: ignore[return-value]
 
 
-class ClosesOnError:
-    """Base of kinds whose constructors may open things, those of other packages too: see `close_on_error`."""
-
-    _opened: ExitStack
-    """What a constructor opens goes here."""
-
-    def __init_subclass__(cls) -> None:
-        """Has the constructor of each kind close what it has opened if it fails."""
-        if "__init__" in vars(cls):
-            cls.__init__ = close_on_error(cls.__init__)  # type: ignore[method-assign]
-
-
 def kill_on_close(opened: ExitStack, process: ProcessT) -> ProcessT:
     """Returns a process, which `opened` kills when it is closed, and closes the pipes to it.
 

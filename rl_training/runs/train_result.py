@@ -1,0 +1,30 @@
+"""The result of a training run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+StopReason = Literal["completed", "callback", "signal", "failed"]
+"""Why training ended: its steps were done, a callback or a signal asked for it (both can be resumed), or an error."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainResult:
+    """The result of `Trainer.train`."""
+
+    metrics: dict[str, float]
+    """The newest value of each metric."""
+    checkpoint: Path | None
+    """The directory of the newest checkpoint."""
+    best_checkpoint: Path | None
+    """The directory of the checkpoint with the best periodic evaluation."""
+    run_dir: Path
+    run_uid: str
+    num_timesteps: int
+    stop_reason: StopReason
+    steps_per_second: float
+    """Environment steps per second of `train()` in this process, including evaluations and checkpoints."""
+    cpu_seconds: float
+    """CPU time of the training thread in `train()`."""
