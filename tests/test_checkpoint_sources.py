@@ -133,7 +133,7 @@ def test_a_model_gives_its_runs_checkpoint_and_else_its_own_copy(client, home, c
         assert load_trainer_state(found) == {"step": 100}
     stored_file(client, run_id, "checkpoints/step_000000000100/trainer.pt").unlink()
     found = download_checkpoint("models:/CartPole-v1@champion")
-    assert "fine-tuning only" in caplog.text
+    assert "it can only be evaluated or fine-tuned" in caplog.text
     assert found.policy_sha256 == checkpoint.policy_sha256
     assert load_policy(found).act([[0.0, 0.0, 0.1, 0.0], [0.0, 0.0, -0.1, 0.0]]) == [1, 0]
     with pytest.raises(CheckpointError, match=r"trainer\.pt"):

@@ -29,9 +29,9 @@ from rl_training.runtime.checkpoint import open_checkpoint
 from rl_training.runtime.workflows import load_policy
 from rl_training.system.paths import embedded_tracking_uri
 from rl_training.tracking import json_files
-from rl_training.tracking.checkpoint_sources import download_version_policy
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.shipping.shipment import Shipment
+from rl_training.tracking.version_files import download_version_policy
 
 BY_RETURN = [{"field_name": "metrics.eval/return_mean", "ascending": False}]
 

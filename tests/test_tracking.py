@@ -38,12 +38,14 @@ from rl_training.promotion.promote import promote
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.ppo_trainer import make_ppo_trainer
 from rl_training.tracking import json_files
-from rl_training.tracking.checkpoint_sources import download_checkpoint, download_version_policy
-from rl_training.tracking.mlflow_store import connect, get_ui_hint, resolve_tracking_uri, strip_credentials
+from rl_training.tracking.checkpoint_sources import download_checkpoint
+from rl_training.tracking.mlflow_links import get_ui_hint
+from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, strip_credentials
 from rl_training.tracking.run_description import describe_run
 from rl_training.tracking.session import start_tracking
 from rl_training.tracking.shipping.sync import sync
 from rl_training.tracking.shipping.system_metrics import SystemMetrics, interval
+from rl_training.tracking.version_files import download_version_policy
 from tests.off_policy_runs import dqn
 
 

@@ -26,9 +26,9 @@ from rl_training import run_layout
 from rl_training.cli.app import run
 from rl_training.errors import UserError
 from rl_training.serving.loopback import listen_on_loopback, show_in_browser
+from rl_training.serving.mlflow_pages import find_page
 from rl_training.tracking import json_files
 from rl_training.tracking.mlflow_store import connect
-from rl_training.tracking.page_links import find_page
 
 RUN_PAGE = "#/experiments/{}/runs/{}?workflowType=machine_learning"
 

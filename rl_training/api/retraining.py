@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError
 from rl_training.promotion.model_registry import get_champion, get_model_name
-from rl_training.tracking.checkpoint_sources import translate_mlflow_errors
-from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri
+from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, translate_mlflow_errors
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion

@@ -39,8 +39,9 @@ def publish_promotion(result: PromotionResult, *, link: bool) -> None:
             _emit(CHAMPION_PROMOTED, promotion, result.decision_id)
     with _log_errors():
         from rl_training.api.markdown_report import format_promotion_report
+        from rl_training.tracking.mlflow_links import get_version_url
         from rl_training.tracking.mlflow_run import get_run_url
-        from rl_training.tracking.mlflow_store import get_version_url, resolve_tracking_uri
+        from rl_training.tracking.mlflow_store import resolve_tracking_uri
 
         page = get_run_url(result.run_id)
         version = get_version_url(resolve_tracking_uri(), result.model, result.version)

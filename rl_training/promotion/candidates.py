@@ -23,15 +23,19 @@ from rl_training.tracking.checkpoint_sources import (
     ModelSource,
     RunSource,
     download_run_checkpoint,
-    download_version_policy,
     find_version,
-    make_download_directory,
     parse_source,
-    translate_mlflow_errors,
 )
 from rl_training.tracking.mlflow_run import RUN_UID, find_run_id
-from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, strip_credentials
+from rl_training.tracking.mlflow_store import (
+    connect,
+    make_download_directory,
+    resolve_tracking_uri,
+    strip_credentials,
+    translate_mlflow_errors,
+)
 from rl_training.tracking.shipping.sync import find_run_store
+from rl_training.tracking.version_files import download_version_policy
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

@@ -29,16 +29,15 @@ from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy, evaluation_numbers
 from rl_training.runtime.workflows import load_policy
-from rl_training.tracking.checkpoint_sources import (
-    ModelSource,
-    download_checkpoint,
-    download_version_policy,
-    find_version,
+from rl_training.tracking.checkpoint_sources import ModelSource, download_checkpoint, find_version, parse_source
+from rl_training.tracking.mlflow_store import (
+    connect,
     make_download_directory,
-    parse_source,
+    resolve_tracking_uri,
+    strip_credentials,
     translate_mlflow_errors,
 )
-from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, strip_credentials
+from rl_training.tracking.version_files import download_version_policy
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion

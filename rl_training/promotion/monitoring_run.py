@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.tracking import json_files
-from rl_training.tracking.checkpoint_sources import make_download_directory
-from rl_training.tracking.mlflow_store import get_or_create_experiment, get_ui_hint, no_resend
+from rl_training.tracking.mlflow_links import get_ui_hint
+from rl_training.tracking.mlflow_store import get_or_create_experiment, make_download_directory, no_resend
 from rl_training.tracking.record_schemas import MonitoringRecord
 
 if TYPE_CHECKING:

@@ -43,12 +43,13 @@ from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.workflows import load_policy, resolve_local_checkpoint
 from rl_training.security.secrets import redact_text
 from rl_training.system.programs import program
-from rl_training.tracking.checkpoint_sources import (
-    download_version_policy,
+from rl_training.tracking.mlflow_store import (
+    connect,
     make_download_directory,
+    resolve_tracking_uri,
     translate_mlflow_errors,
 )
-from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri
+from rl_training.tracking.version_files import download_version_policy
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion

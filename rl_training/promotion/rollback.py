@@ -23,8 +23,7 @@ from rl_training.promotion.promote import clean_reason
 from rl_training.promotion.promotion_lock import PromotionLock, promotion_lock
 from rl_training.runtime.workflows import load_policy
 from rl_training.system.programs import program
-from rl_training.tracking.checkpoint_sources import translate_mlflow_errors
-from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri
+from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, translate_mlflow_errors
 from rl_training.tracking.version_files import download_verified_copy
 
 if TYPE_CHECKING:

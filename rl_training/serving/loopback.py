@@ -1,4 +1,4 @@
-"""A place for a server on the loopback interface, and its link in the owner's browser."""
+"""Listens on the loopback interface and opens links in the user's browser."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from rl_training.system import paths
 
 
 class Announce(Protocol):
-    """Tells the user of a link."""
+    """Tells the user about a link."""
 
     def __call__(self, link: str, *, private: bool) -> object:
-        """Tells of one.
+        """Announces a link.
 
         Args:
             link: An address that can be opened now.
-            private: Whether it holds a secret, and a server of this command's own answers there.
+            private: Whether the link holds a secret and is served by this command itself.
         """
 
 
@@ -32,10 +32,10 @@ def listen_on_loopback(port: int) -> socket:
     """Returns a socket that listens on 127.0.0.1, so that no other program can take the port before the server is up.
 
     Args:
-        port: Its number, or 0 for a free one.
+        port: Port number, or 0 for a free port.
 
     Raises:
-        UserError: The port can't be had.
+        UserError: The port can't be used.
     """
     listener = socket(AF_INET, SOCK_STREAM)
     try:
@@ -49,21 +49,22 @@ def listen_on_loopback(port: int) -> socket:
 
 
 def open_in_browser(address: str) -> None:
-    """Opens an address that everybody may know in the user's browser, where there is a display."""
-    # Elsewhere `webbrowser` would start a browser in the terminal.
+    """Opens an address without secrets in the user's browser if there is a display."""
+    # Without a display, `webbrowser` would start a browser in the terminal.
     if sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"):
         webbrowser.open(address)
 
 
 @contextmanager
 def show_in_browser(link: str) -> Iterator[None]:
-    """Opens a link with a secret in the user's browser, where there is a display; the link must hold in the block.
+    """Opens a link that holds a secret in the user's browser if there is a display; the link must work in the block.
 
-    The browser is started on a private file that leads there, since other users see the command lines of programs.
+    The browser is started with a private file that redirects to the link, because other users can see the command
+    lines of processes.
     """
     page = paths.home() / f"open-{os.getpid()}.html"
     owner_only_files.make_file(page)
-    page.write_text(_leading_to(link), encoding="utf-8")
+    page.write_text(_make_redirect(link), encoding="utf-8")
     try:
         open_in_browser(page.as_uri())
         yield
@@ -71,7 +72,7 @@ def show_in_browser(link: str) -> Iterator[None]:
         page.unlink(missing_ok=True)
 
 
-def _leading_to(link: str) -> str:
+def _make_redirect(link: str) -> str:
     return (
         '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
         f'<meta http-equiv="refresh" content="0; url={html.escape(link)}">'

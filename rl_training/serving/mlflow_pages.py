@@ -1,4 +1,4 @@
-"""MLflow's pages on a store that no server shows: in this process, at an address that its owner alone knows."""
+"""Serves MLflow's pages in this process, at a secret address, for a store that no server shows."""
 
 from __future__ import annotations
 
@@ -7,38 +7,43 @@ import os
 import secrets
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING
 
 import uvicorn
 
+from rl_training import run_layout
+from rl_training.errors import UserError
 from rl_training.serving.loopback import Announce, listen_on_loopback
 from rl_training.serving.owner_only_pages import SameOriginGuard, SecretAddress
+from rl_training.tracking import json_files
+from rl_training.tracking.checkpoint_sources import RunSource, find_version, parse_source
+from rl_training.tracking.mlflow_links import get_ui_url, make_run_fragment, make_version_fragment
 from rl_training.tracking.mlflow_store import (
     connect,
     get_artifact_root,
     get_sqlite_path,
-    get_ui_url,
     resolve_tracking_uri,
+    translate_mlflow_errors,
 )
-from rl_training.tracking.page_links import find_page
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 
 def show_mlflow(source: str | None, port: int, announce: Announce) -> None:
-    """Announces the link to a page of MLflow's, and serves it where no server does until SIGINT or SIGTERM.
+    """Announces the link to a page of MLflow, and serves the pages until SIGINT or SIGTERM if no server does.
 
     Args:
-        source: What is shown, see `find_page`; None for all experiments.
-        port: Of 127.0.0.1, or 0 for a free one.
-        announce: Called once the link can be opened.
+        source: The run or version to show, as for `find_page`; None for all experiments.
+        port: Port on 127.0.0.1, or 0 for a free port.
+        announce: Called when the link can be opened.
 
     Raises:
-        UserError: MLflow knows no such thing, or the port can't be used.
+        UserError: MLflow has no such run or version, or the port can't be used.
         TrackingError: The store can't be used.
-        KeyboardInterrupt: A signal has ended the server.
+        KeyboardInterrupt: A signal ended the server.
     """
     uri = resolve_tracking_uri()
     page = find_page(source, uri)
@@ -49,7 +54,7 @@ def show_mlflow(source: str | None, port: int, announce: Announce) -> None:
     os.umask(0o077)
     with listen_on_loopback(port) as listener:
         at, secret = listener.getsockname()[1], secrets.token_urlsafe(32)
-        app = SameOriginGuard(SecretAddress(_mlflow(uri, at), secret), at)
+        app = SameOriginGuard(SecretAddress(_make_mlflow_app(uri, at), secret), at)
         config = uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=1)
         link = f"http://127.0.0.1:{at}/{secret}/{page}"
         server = _AnnouncedServer(config, lambda: announce(link, private=True))
@@ -58,17 +63,49 @@ def show_mlflow(source: str | None, port: int, announce: Announce) -> None:
             raise server.failure
 
 
+def find_page(source: str | None, uri: str) -> str:
+    """Returns the part of a page's address that follows the address of MLflow.
+
+    Args:
+        source: A run's directory, an MLflow run id, `runs:/ID`, `models:/NAME@ALIAS` or `models:/NAME/VERSION`; None
+            for the list of experiments.
+        uri: The tracking URI.
+
+    Raises:
+        UserError: MLflow has no such run or version, or the directory does not belong to a run in MLflow.
+        TrackingError: MLflow can't be reached.
+    """
+    if source is None:
+        return ""
+    parsed = parse_source(_read_run_id(Path(source)) if Path(source).is_dir() else source)
+    with translate_mlflow_errors(uri, source):
+        client = connect(uri)
+        if isinstance(parsed, RunSource):
+            return make_run_fragment(client.get_run(parsed.run_id).info.experiment_id, parsed.run_id)
+        return make_version_fragment(parsed.name, find_version(client, parsed).version)
+
+
+def _read_run_id(run_dir: Path) -> str:
+    try:
+        known = json_files.read_json(run_dir / run_layout.MLFLOW)
+        return str((known or {})["run_id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(
+            f"{run_dir} is not the directory of a run that is in MLflow (its {run_layout.MLFLOW} names none)"
+        ) from None
+
+
 class _AnnouncedServer(uvicorn.Server):
-    """Calls back when it can be talked to."""
+    """A server that calls back when it accepts requests."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[], object]) -> None:
         super().__init__(config)
         self._when_started = started
         self.failure: Exception | None = None
-        """What the callback raised, which ended the server."""
+        """The exception that the callback raised; it ended the server."""
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
-        """Starts to serve."""
+        """Starts the server, then calls back."""
         await super().startup(sockets)
         if self.started:
             try:
@@ -77,27 +114,27 @@ class _AnnouncedServer(uvicorn.Server):
                 self.failure, self.should_exit = error, True
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        """Ends the requests under way, without a word on those that are cut off."""
+        """Stops the server without logging the requests that are cut off."""
         logging.getLogger("uvicorn.error").disabled = True
         await super().shutdown(sockets)
 
 
-def _mlflow(uri: str, port: int) -> ASGIApp:
-    """Returns MLflow's server as `mlflow server` makes it, in this process and without programs of its own."""
+def _make_mlflow_app(uri: str, port: int) -> ASGIApp:
+    """Returns the application that `mlflow server` runs, set up to run in this process and to start no others."""
     database = get_sqlite_path(uri)
     os.environ |= {
         "_MLFLOW_SERVER_FILE_STORE": uri,
         "_MLFLOW_SERVER_REGISTRY_STORE": uri,
         "_MLFLOW_SGI_NAME": "uvicorn",
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        # What a user has set is for a server that others reach.
+        # These override what a user has set for a server that is open to others.
         "MLFLOW_SERVER_ALLOWED_HOSTS": f"127.0.0.1:{port},localhost:{port}",
         "MLFLOW_SERVER_CORS_ALLOWED_ORIGINS": f"http://127.0.0.1:{port},http://localhost:{port}",
     }
     if database is not None:
         os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"] = str(get_artifact_root(database))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of how MLflow itself is written
+        warnings.simplefilter("ignore")  # about MLflow's own code
         from mlflow.server.fastapi_app import app
 
     mlflow_app: ASGIApp = app

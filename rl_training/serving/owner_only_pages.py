@@ -1,8 +1,8 @@
-"""What stands before a server on the loopback interface, so that its pages and its API are for its owner alone.
+"""ASGI middleware that protects a server on the loopback interface, so that only its owner can use it.
 
-Other sites reach such a server through the owner's browser: by a name of theirs that leads to 127.0.0.1 (then `Host` is
-foreign), or by a request whose answer they need not read (then `Origin` is). Other users of the machine reach it
-directly, and must know a secret.
+Web sites can reach such a server through the owner's browser: through a host name of their own that resolves to
+127.0.0.1 (then `Host` is foreign), or with a request whose response they need not read (then `Origin` is foreign).
+Other users of the machine can reach the server directly, so its address contains a secret.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 HOSTS = ("127.0.0.1", "localhost")
-"""The names by which the owner's browser may ask for the server."""
+"""The host names by which the owner's browser may address the server."""
 
 Headers = Iterable[tuple[bytes, bytes]]
 
 
 class SameOriginGuard:
-    """Passes on what programs and the server's own pages ask; what has a foreign host or origin gets nothing."""
+    """Passes on requests of programs and of the server's own pages; refuses a foreign host or origin."""
 
     def __init__(self, app: ASGIApp, port: int) -> None:
         self._app = app
@@ -29,7 +29,7 @@ class SameOriginGuard:
         self._origins = frozenset(b"http://" + host for host in self._hosts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request, WebSocket or start of the server."""
+        """Handles an HTTP request, a WebSocket or the lifespan of the server."""
         if scope["type"] == "lifespan" or self._is_ours(scope["headers"]):
             await self._app(scope, receive, send)
         else:
@@ -42,10 +42,11 @@ class SameOriginGuard:
 
 
 class SecretAddress:
-    """Serves an application below a first path segment that only its owner knows; anything else is not found.
+    """Serves an application below a secret first path segment; any other path is not found.
 
-    For an application whose pages link relatively. A browser sends a cookie to every port of a host, other users'
-    servers among them; a path stays between the browser and this server, and programs can use it as an address.
+    The application's pages must use relative links. A cookie would not protect them, because a browser sends it to
+    every port of a host, including other users' servers. A path is sent to this server alone, and programs can use it
+    too.
     """
 
     def __init__(self, app: ASGIApp, secret: str) -> None:
@@ -53,7 +54,7 @@ class SecretAddress:
         self._secret = secret.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request, WebSocket or start of the server."""
+        """Handles an HTTP request, a WebSocket or the lifespan of the server."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -69,7 +70,7 @@ class SecretAddress:
 
 
 async def refuse(scope: Scope, send: Send, status: int) -> None:
-    """Answers with a status and nothing else, and a WebSocket with 403."""
+    """Answers a request with an empty response of the given status, and refuses a WebSocket with 403."""
     if scope["type"] == "websocket":
         await send({"type": "websocket.close", "code": 1008})
     else:
@@ -77,7 +78,7 @@ async def refuse(scope: Scope, send: Send, status: int) -> None:
 
 
 async def answer(send: Send, status: int, headers: Headers, body: bytes = b"") -> None:
-    """Sends a whole response."""
+    """Sends a complete response."""
     length = (b"content-length", str(len(body)).encode())
     await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
     await send({"type": "http.response.body", "body": body})

@@ -1,7 +1,7 @@
-"""A page in front of Prefect's that logs its owner in, so that the link to a flow run opens without a password to type.
+"""A page that logs the owner in to Prefect's pages, so that a link to a flow run opens without typing a password.
 
-Prefect's pages keep the password in the browser's storage, which belongs to one address and port. The link has it
-behind `#`, which a browser sends to no server.
+Prefect's pages keep the password in the browser's local storage, which belongs to one address and port. The link
+carries the password after `#`, a part that browsers send to no server.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _PAGE = b"""<!doctype html>
 
 
 class LogInPage:
-    """Adds the page to Prefect's application."""
+    """Adds the log-in page to Prefect's application."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers one request, WebSocket or start of the server."""
+        """Handles an HTTP request, a WebSocket or the lifespan of the server."""
         if scope["type"] == "http" and scope["path"] == PATH:
             await answer(send, 200, [(b"content-type", b"text/html; charset=utf-8")], _PAGE)
         else:
@@ -42,12 +42,12 @@ class LogInPage:
 
 
 def make_log_in_link(url: str, password: str, flow_run_id: str | None = None) -> str:
-    """Returns the address that logs its owner in and leads to a flow run's page, or to all of them.
+    """Returns a link that logs the owner in and opens the page of a flow run, or the list of all flow runs.
 
     Args:
         url: The server's address.
-        password: What the server's `PREFECT_SERVER_API_AUTH_STRING` is.
-        flow_run_id: The flow run that is shown.
+        password: The server's `PREFECT_SERVER_API_AUTH_STRING`.
+        flow_run_id: The flow run to show.
     """
     asked = {"password": b64encode(password.encode()).decode()}
     if flow_run_id is not None:

@@ -11,9 +11,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import NoProgress, TrackingError
-from rl_training.tracking.checkpoint_sources import translate_mlflow_errors
 from rl_training.tracking.json_files import parse_json
-from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri
+from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, translate_mlflow_errors
 from rl_training.tracking.record_schemas import AttemptForm
 
 if TYPE_CHECKING:

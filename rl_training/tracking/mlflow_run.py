@@ -1,4 +1,4 @@
-"""One training run's run in MLflow: found or made by its `run_uid`, described once, its status set at the end."""
+"""The MLflow run of a training run: finds or creates it by its `run_uid`, describes it, and sets its status."""
 
 from __future__ import annotations
 
@@ -12,15 +12,9 @@ from rl_training.errors import TrackingError
 from rl_training.runtime.fine_tuning import CarriedOver
 from rl_training.runtime.inexact_resumes import INEXACT
 from rl_training.system.programs import program
+from rl_training.tracking.mlflow_links import get_ui_hint, get_ui_url
 from rl_training.tracking.mlflow_names import MAX_TAG, make_legal_name, shorten
-from rl_training.tracking.mlflow_store import (
-    connect,
-    get_or_create_experiment,
-    get_ui_hint,
-    get_ui_url,
-    no_resend,
-    resolve_tracking_uri,
-)
+from rl_training.tracking.mlflow_store import connect, get_or_create_experiment, no_resend, resolve_tracking_uri
 from rl_training.tracking.run_description import NOTE
 
 if TYPE_CHECKING:
@@ -28,9 +22,10 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 RUN_UID = "run_uid"
+"""Tag that identifies a training run in every store."""
 
 END_TAGS = ("stop_reason", "error")
-"""Tags that say how a run ended; the same names as in `status.json`."""
+"""Tags with the way a run ended, named as in `status.json`."""
 
 
 class RunDeleted(TrackingError):
@@ -39,7 +34,7 @@ class RunDeleted(TrackingError):
 
 @dataclass(frozen=True)
 class RunAddress:
-    """Where a run is in MLflow."""
+    """The place of a run in MLflow."""
 
     run_id: str
     experiment_id: str
@@ -49,14 +44,14 @@ class RunAddress:
 def find_or_create_run(
     client: MlflowClient, uri: str, description: Mapping[str, Any], known_run_id: str | None, new_run: bool
 ) -> RunAddress:
-    """Returns the run with the description's `run_uid`, made where there is none.
+    """Returns the run with the description's `run_uid`; creates it if it does not exist.
 
     Args:
         client: MLflow's client.
         uri: The tracking URI.
         description: The content of `tracking.json`.
-        known_run_id: The run's id from earlier, where there is one.
-        new_run: Whether to make a new run where the known one was deleted.
+        known_run_id: The run's id if the run was in this store before, else None.
+        new_run: Whether to create a new run if the known run was deleted.
 
     Raises:
         RunDeleted: The known run was deleted and `new_run` is false.
@@ -73,14 +68,14 @@ def find_or_create_run(
                 f"or `{sync} --new-run` sends everything to a new run"
             )
     experiment_id = get_or_create_experiment(client, uri, description["experiment"])
-    run_id = _find(client, experiment_id, description["run_uid"])
+    run_id = _find_by_uid(client, experiment_id, description["run_uid"])
     if run_id is None:
-        run_id = _create(client, experiment_id, description)
+        run_id = _create_run(client, experiment_id, description)
     return RunAddress(run_id, experiment_id, get_ui_hint(uri, experiment_id, run_id))
 
 
 def get_experiment_id(client: MlflowClient, run_id: str) -> str | None:
-    """Returns the experiment's id of an active run, or None where the run was deleted."""
+    """Returns the id of a run's experiment, or None if the run was deleted."""
     from mlflow.exceptions import MlflowException
 
     try:
@@ -93,7 +88,7 @@ def get_experiment_id(client: MlflowClient, run_id: str) -> str | None:
 
 
 def get_run_url(run_id: str) -> str | None:
-    """Returns the address of a run's page; None where no server is known that shows it, or the run was deleted."""
+    """Returns the address of a run's page, or None if no server is known that shows it or the run was deleted."""
     uri = resolve_tracking_uri()
     if get_ui_url(uri) is None:
         return None
@@ -101,8 +96,8 @@ def get_run_url(run_id: str) -> str | None:
     return None if experiment_id is None else get_ui_hint(uri, experiment_id, run_id)
 
 
-def _create(client: MlflowClient, experiment_id: str, description: Mapping[str, Any]) -> str:
-    """Makes the run; where the reply is lost, the run is found by its tag."""
+def _create_run(client: MlflowClient, experiment_id: str, description: Mapping[str, Any]) -> str:
+    """Creates the run and returns its id; if MLflow's reply is lost, finds the run by its tag."""
     from mlflow.exceptions import MlflowException
 
     run_uid = description["run_uid"]
@@ -115,15 +110,15 @@ def _create(client: MlflowClient, experiment_id: str, description: Mapping[str, 
                 tags={RUN_UID: run_uid},
             )
     except MlflowException:
-        run_id = _find(client, experiment_id, run_uid)
+        run_id = _find_by_uid(client, experiment_id, run_uid)
         if run_id is None:
             raise
         return run_id
     return str(run.info.run_id)
 
 
-def _find(client: MlflowClient, experiment_id: str, run_uid: str) -> str | None:
-    """Returns the oldest run with the tag; a younger one, which only a lost reply can have made, is deleted."""
+def _find_by_uid(client: MlflowClient, experiment_id: str, run_uid: str) -> str | None:
+    """Returns the id of the oldest run with the tag; deletes younger runs, which only a lost reply can have made."""
     runs = client.search_runs([experiment_id], f"tags.{RUN_UID} = '{run_uid}'")
     if not runs:
         return None
@@ -134,23 +129,23 @@ def _find(client: MlflowClient, experiment_id: str, run_uid: str) -> str | None:
 
 
 def find_run_id(client: MlflowClient, run_uid: str) -> str | None:
-    """Returns the id of the MLflow run of a training run, in whatever experiment it is; None where there is none."""
+    """Returns the id of a training run's MLflow run in any experiment, or None if there is no such run."""
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     runs = client.search_runs(experiments, f"tags.{RUN_UID} = '{run_uid}'", max_results=1, order_by=["start_time ASC"])
     return str(runs[0].info.run_id) if runs else None
 
 
-def describe(client: MlflowClient, run: Run, description: Mapping[str, Any], note: str) -> None:
-    """Puts parameters, tags, and the environment as a dataset on the run; doing it again changes nothing.
+def log_description(client: MlflowClient, run: Run, description: Mapping[str, Any], note: str) -> None:
+    """Logs the run's parameters, its tags, and the environment as a dataset; logging them again changes nothing.
 
-    Parameters are write-once in MLflow: one that differs from what the run holds (the run directory, where a run goes
-    on elsewhere) stays as it is there, and a tag says what it is now.
+    MLflow does not allow a parameter to change. If one differs (the run directory of a run that is resumed elsewhere,
+    for example), the run keeps the first value, and the tag `params_changed` has the new value.
 
     Args:
         client: MLflow's client.
         run: The run.
         description: The content of `tracking.json`.
-        note: The description's text, with pictures.
+        note: Text of the description on the run's page, with pictures.
     """
     from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
 
@@ -175,7 +170,7 @@ def describe(client: MlflowClient, run: Run, description: Mapping[str, Any], not
 
 
 def set_note(client: MlflowClient, run_id: str, note: str) -> None:
-    """Sets the description on the run's page, unless somebody has rewritten it."""
+    """Sets the description on the run's page unless a user has rewritten it."""
     if not _is_rewritten(client.get_run(run_id), note):
         client.set_tag(run_id, NOTE, shorten(note, MAX_TAG))
 
@@ -186,9 +181,9 @@ def _is_rewritten(run: Run, note: str) -> bool:
 
 
 def _link_fork(client: MlflowClient, run_id: str, description: Mapping[str, Any]) -> None:
-    """Names a fork's origin on the fork, and the fork on the run that it comes from, where MLflow knows that one.
+    """Links a fork and the run that it comes from, in both directions if MLflow has that run.
 
-    A run that was fine-tuned says so, and what it took over.
+    A fine-tuned run also gets a tag with the parts of the checkpoint that it took over.
     """
     origin = description["forked_from"]
     tags = {
@@ -207,19 +202,19 @@ def _link_fork(client: MlflowClient, run_id: str, description: Mapping[str, Any]
 
 
 def mark_inexact(client: MlflowClient, run_id: str, metadata: Mapping[str, Any]) -> None:
-    """Tags the run with the resumes that may not have been exact, as `metadata.json` has them, where there are any."""
+    """Tags the run with the inexact resumes that `metadata.json` lists, if any."""
     if resumes := metadata.get(INEXACT):
         client.set_tag(run_id, "resume.inexact", shorten(json.dumps(resumes), MAX_TAG))
 
 
 def get_latest_steps(client: MlflowClient, run: Run) -> dict[str, int]:
-    """Returns the last step of each metric that the run holds."""
+    """Returns the last step of each of the run's metrics in MLflow."""
     run_id = run.info.run_id
     return {key: max(metric.step for metric in client.get_metric_history(run_id, key)) for key in run.data.metrics}
 
 
 def set_status(client: MlflowClient, run_id: str, status: Mapping[str, Any]) -> None:
-    """Ends the run in MLflow as it ended in truth.
+    """Ends the run in MLflow with the status of its training.
 
     Args:
         client: MLflow's client.
@@ -233,7 +228,7 @@ def set_status(client: MlflowClient, run_id: str, status: Mapping[str, Any]) -> 
 
 
 def reopen(client: MlflowClient, run: Run) -> None:
-    """Sets a run that goes on to RUNNING; what an earlier end left on it goes."""
+    """Sets a resumed run to RUNNING and removes the tags that its earlier end left."""
     for tag in END_TAGS:
         if tag in run.data.tags:
             client.delete_tag(run.info.run_id, tag)

@@ -1,7 +1,7 @@
-"""Where MLflow's data is, and a client for it.
+"""Finds MLflow's store, creates it if necessary, and connects to it.
 
-By default an SQLite file under the home of rl_training, the same from every folder. MLflow is imported inside of
-functions, since that takes seconds.
+By default the store is an SQLite file in the home of rl_training, whatever the working directory. MLflow is imported
+inside functions because the import takes seconds.
 """
 
 from __future__ import annotations
@@ -9,38 +9,42 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import shlex
-from collections.abc import Iterator
+import shutil
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from filelock import FileLock
 
-from rl_training.errors import TrackingError
+from rl_training.errors import TrackingError, UserError
 from rl_training.security import owner_only_files
 from rl_training.security.secrets import redact_text
-from rl_training.system.durable_files import make_directory, move_into_place, sync_file
+from rl_training.system.durable_files import make_directory, move_into_place, sync_directory, sync_file
 from rl_training.system.paths import (
     HOME_VARIABLE,
     SQLITE,
     URI_VARIABLE,
+    downloads_root,
     embedded_artifact_root,
     embedded_tracking_uri,
-    home,
 )
-from rl_training.system.programs import program
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
-UI_VARIABLE = "RL_TRAINING_MLFLOW_UI"
-"""Where people open MLflow's pages, where that is another address than the one that programs use."""
+KEEP_SECONDS = 24 * 3600.0
+"""Age after which a download is removed by a later download."""
+
+UNKNOWN_CODES = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
+"""MLflow's error codes for a run, model or version that does not exist, and for an alias that does not exist."""
 
 _GAVE_UP = re.compile(r"Max retries exceeded with url: .*\(Caused by \w+\((.*)\)\)")
 _WHERE = re.compile(r"^HTTPS?Connection(Pool)?\(.*?\): (Failed to establish a new connection: )?(\[Errno -?\d+\] )?")
-"""What urllib3 and the system say of a server that is away: the cause, and what stands before it."""
+"""Patterns in the message of urllib3 when a server can't be reached: the cause, and the text in front of it."""
 
 _RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
 
@@ -50,27 +54,27 @@ _DEFAULTS = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",
 }
-"""What a user may set otherwise. MLflow's own defaults can hold one call for many minutes."""
+"""Settings that the user may override. With MLflow's own defaults a single call can block for many minutes."""
 
 _FORCED = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
-"""What nobody may set otherwise: nothing is reported to anybody, nothing is unpickled, and standard output is ours."""
+"""Settings that can't be overridden: no telemetry, no unpickling, and nothing but our own output on stdout."""
 
 
 def resolve_tracking_uri(uri: str | None = None) -> str:
-    """Returns the MLflow tracking URI to use: the one given, else `$MLFLOW_TRACKING_URI`, else the embedded SQLite.
+    """Returns the MLflow tracking URI: `uri` if given, else `$MLFLOW_TRACKING_URI`, else the embedded SQLite file.
 
     Raises:
-        TrackingError: The URI is a directory, which MLflow no longer takes, or a file whose path it misreads.
+        TrackingError: The URI is a directory, which MLflow no longer supports, or a file whose path MLflow misreads.
     """
     uri = uri or os.environ.get(URI_VARIABLE) or embedded_tracking_uri()
     if uri.startswith(SQLITE):
         path = str(Path(uri.removeprefix(SQLITE)).absolute())
         if "?" in path or unquote(path) != path:
-            # Quoting would be no help: MLflow makes the quoted path's folders before SQLAlchemy opens the right file.
+            # Quoting does not help: MLflow creates the quoted folders, then SQLAlchemy opens the right file.
             raise TrackingError(
                 f"the MLflow store can't be {path}: MLflow misreads `?`, and `%` before two hexadecimal digits, in a "
                 f"path; set {HOME_VARIABLE} to a folder without them, or {URI_VARIABLE} to a server or another file"
@@ -86,7 +90,7 @@ def resolve_tracking_uri(uri: str | None = None) -> str:
 
 
 def strip_credentials(uri: str) -> str:
-    """Returns the URI without user name and password, fit to be shown and stored."""
+    """Returns the URI without user name and password, so that it can be shown and stored."""
     parts = urlsplit(uri)
     if "@" not in parts.netloc:
         return uri
@@ -94,7 +98,7 @@ def strip_credentials(uri: str) -> str:
 
 
 def explain(error: Exception, uri: str) -> str:
-    """Returns an error of MLflow's as one line of at most 300 characters, without the store's credentials."""
+    """Returns an error from MLflow as one line of at most 300 characters, without the store's credentials."""
     from mlflow.exceptions import MlflowException
 
     name = "" if isinstance(error, MlflowException) else f"{type(error).__name__}: "
@@ -107,64 +111,27 @@ def explain(error: Exception, uri: str) -> str:
 
 
 def is_server(uri: str) -> bool:
-    """Whether the URI is an MLflow server's address (and not a database that is opened directly)."""
+    """Returns whether the URI is the address of an MLflow server, not of a database that is opened directly."""
     return urlsplit(uri).scheme in ("http", "https")
 
 
 def get_sqlite_path(uri: str) -> Path | None:
-    """Returns the file of an SQLite store, or None for another store."""
+    """Returns the file of an SQLite store, or None for any other store."""
     return Path(uri.removeprefix(SQLITE)) if uri.startswith(SQLITE) else None
 
 
-def get_ui_url(uri: str) -> str | None:
-    """Returns where people open MLflow's pages, without credentials; None where no server is known that shows them."""
-    address = os.environ.get(UI_VARIABLE) or (uri if is_server(uri) else "")
-    return strip_credentials(address).rstrip("/") or None
-
-
-def run_fragment(experiment_id: str, run_id: str) -> str:
-    """Returns what follows MLflow's own address in that of a run's page."""
-    # MLflow's pages are those for language models unless an address, or a click, asks for those for training.
-    return f"#/experiments/{experiment_id}/runs/{run_id}?workflowType=machine_learning"
-
-
-def version_fragment(model: str, version: str) -> str:
-    """Returns what follows MLflow's own address in that of a registered version's page."""
-    return f"#/models/{quote(model, safe='')}/versions/{version}"
-
-
-def get_version_url(uri: str, model: str, version: str) -> str | None:
-    """Returns the address of a registered version's page; None where no server is known that shows it."""
-    address = get_ui_url(uri)
-    return None if address is None else f"{address}/{version_fragment(model, version)}"
-
-
-def get_ui_hint(uri: str, experiment_id: str, run_id: str) -> str:
-    """Returns where a run can be seen: the page's address, or the command that opens it."""
-    if (address := get_ui_url(uri)) is not None:
-        return f"{address}/{run_fragment(experiment_id, run_id)}"
-    return f"{_store_setting(uri)}{program('rl-training')} ui {run_id}"
-
-
-def _store_setting(uri: str) -> str:
-    """Returns what has a command find the store from another shell too; a password is never a part of it."""
-    if uri == embedded_tracking_uri():
-        return f"{HOME_VARIABLE}={shlex.quote(str(home()))} " if os.environ.get(HOME_VARIABLE) else ""
-    return f"{URI_VARIABLE}={shlex.quote(uri)} " if strip_credentials(uri) == uri else ""
-
-
 def load_mlflow() -> None:
-    """Imports MLflow's client, with the settings that are needed here; `connect` does it too. It takes seconds."""
+    """Imports MLflow's client with the settings above, which takes seconds; `connect` calls this too."""
     os.environ.update({name: value for name, value in _DEFAULTS.items() if name not in os.environ})
     os.environ.update(_FORCED)
     importlib.import_module("mlflow.tracking")
 
 
 def connect(uri: str) -> MlflowClient:
-    """Returns a client of the store, which is made first where it is an SQLite file that is not there yet.
+    """Returns a client of the store; creates the store if it is an SQLite file that does not exist yet.
 
     Raises:
-        TrackingError: The SQLite file can't be made or used.
+        TrackingError: The SQLite file can't be created or used.
     """
     load_mlflow()
     from mlflow.exceptions import MlflowException
@@ -185,22 +152,22 @@ def connect(uri: str) -> MlflowClient:
 
 
 def _create_sqlite(path: Path) -> None:
-    """Makes and migrates an SQLite store once, whole, however many processes ask at the same time.
+    """Creates and migrates an SQLite store exactly once, however many processes call this at the same time.
 
-    MLflow's own creation collides between processes and leaves a file that stays unusable, so it happens under a lock,
-    in a file beside the target that is then renamed.
+    When several processes let MLflow create the same file, they collide and leave a file that can't be used. Therefore
+    the file is created under a lock and another name, and then renamed.
     """
     make_directory(path.parent)
     with FileLock(f"{path}.lock"):
         if path.exists():
-            if SQLITE + str(path) == embedded_tracking_uri():  # one that the user has named may be shared on purpose
+            if SQLITE + str(path) == embedded_tracking_uri():  # a file that the user chose may be shared on purpose
                 owner_only_files.tighten(path)
             return
         from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
         beside = path.with_name(f".{path.name}.new")
         beside.unlink(missing_ok=True)
-        owner_only_files.make_file(beside)  # SQLite gives a journal the permissions of its database
+        owner_only_files.make_file(beside)  # SQLite gives its journal the same permissions
         store = SqlAlchemyStore(SQLITE + str(beside), str(get_artifact_root(path)))  # type: ignore[no-untyped-call]
         store.engine.dispose()
         sync_file(beside)
@@ -208,14 +175,14 @@ def _create_sqlite(path: Path) -> None:
 
 
 def get_artifact_root(database: Path) -> Path:
-    """Returns the absolute directory of the artifacts that belong to an SQLite store."""
+    """Returns the absolute directory of the artifacts of an SQLite store."""
     if SQLITE + str(database) == embedded_tracking_uri():
         return embedded_artifact_root()
     return database.parent / "mlartifacts"
 
 
 def get_or_create_experiment(client: MlflowClient, uri: str, name: str) -> str:
-    """Returns the id of the experiment of this name; safe where several processes ask at once.
+    """Returns the id of the experiment with this name; several processes may call this at once.
 
     Raises:
         TrackingError: The experiment was deleted.
@@ -242,7 +209,7 @@ def get_or_create_experiment(client: MlflowClient, uri: str, name: str) -> str:
 
 @contextmanager
 def no_resend() -> Iterator[None]:
-    """Lets requests in the block go out once: sending again what creates something may create it twice."""
+    """Turns off retries in the block: a retried request to create something may create it twice."""
     before = os.environ.get(_RETRIES)
     os.environ[_RETRIES] = "0"
     try:
@@ -252,3 +219,55 @@ def no_resend() -> Iterator[None]:
             del os.environ[_RETRIES]
         else:
             os.environ[_RETRIES] = before
+
+
+@contextmanager
+def translate_mlflow_errors(uri: str, what: str) -> Iterator[None]:
+    """Translates MLflow's errors in the block into our own by their codes.
+
+    Args:
+        uri: The tracking URI.
+        what: The run, model or action that the block is about, for the message.
+
+    Raises:
+        UserError: MLflow has no such run, model, version or alias.
+        TrackingError: MLflow can't be reached, or reports another error.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        where, why = strip_credentials(uri), explain(error, uri)
+        if error.error_code in UNKNOWN_CODES:
+            raise UserError(f"{what}: MLflow at {where} has no such thing: {why}") from None
+        raise TrackingError(f"{what}: MLflow at {where} can't be reached or is in trouble: {why}") from None
+
+
+def make_download_directory() -> Path:
+    """Returns a new, empty directory for a download; removes downloads that are older than a day."""
+    root = downloads_root()
+    for old in root.iterdir():
+        if time.time() - old.stat().st_mtime > KEEP_SECONDS:
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(dir=root))
+
+
+def sync_artifacts(artifact_uri: str, names: Iterable[str]) -> None:
+    """Flushes uploaded artifacts to disk if the store is a local folder, because MLflow does not.
+
+    Args:
+        artifact_uri: Artifact location of a run or model.
+        names: Paths of the uploaded files below that location.
+    """
+    address = urlsplit(artifact_uri)
+    if address.scheme not in ("", "file"):
+        return
+    root = Path(unquote(address.path))
+    folders = {root, root.parent, root.parent.parent}  # the store creates a folder for each run and model
+    for name in names:
+        path = root / name
+        sync_file(path)
+        folders.update(folder for folder in path.parents if folder.is_relative_to(root))
+    for folder in folders:
+        sync_directory(folder)

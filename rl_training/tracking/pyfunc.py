@@ -23,8 +23,7 @@ from rl_training.errors import CheckpointError, error_line
 from rl_training.runtime.checkpoint import Checkpoint, open_checkpoint
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.workflows import load_policy
-from rl_training.tracking.checkpoint_sources import MODEL_DATA
-from rl_training.tracking.version_files import LOADER, SERVED
+from rl_training.tracking.version_files import LOADER, MODEL_DATA, SERVED
 
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature

@@ -1,15 +1,16 @@
-"""The files of a registered version: only ours are fetched, and what MLflow would run of them must be as we write it.
+"""Downloads the files of a registered version, and checks that MLflow would run nothing but this package.
 
-Whoever can write to a store can name another loader in a version's `MLmodel`, add code to it or requirements that are
-installed when it is served. Nothing here runs any of it: the files are read as text and compared with what `save_model`
-writes.
+Anyone who can write to a store can name another loader in a version's `MLmodel`, or add code or requirements that are
+installed when the version is served. This module runs nothing of a version: it reads the files as text and compares
+them with the files that `save_model` writes.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from rl_training.config.document import NULLS, ListNode, MapNode, Node
@@ -18,64 +19,128 @@ from rl_training.errors import CheckpointError, ConfigError, one_line
 from rl_training.run_layout import CONFIG
 from rl_training.runtime.checkpoint import Checkpoint, open_checkpoint
 from rl_training.runtime.checkpoint.manifest import MANIFEST, POLICY
+<<<<<<< HEAD
 from rl_training.security.untrusted_json import open_plain_file
 from rl_training.tracking.checkpoint_sources import MODEL_DATA, download_version_files, list_version_files
+=======
+from rl_training.security.plain_json import open_plain_file
+from rl_training.tracking.mlflow_store import UNKNOWN_CODES, explain, make_download_directory
+>>>>>>> 0317e8f (Move version downloads and MLflow links to modules of their own)
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
     from mlflow.tracking import MlflowClient
 
+MODEL_DATA = "data/checkpoint"
+"""Folder of a registered version that holds its own copy of the checkpoint, without training state."""
+
 LOADER = "rl_training.tracking.pyfunc"
+"""The module by which MLflow loads a version; every registered version names it."""
+
 SERVED = (MANIFEST, CONFIG, POLICY)
-"""The files of a checkpoint that a registered model has."""
+"""The files of a checkpoint that a registered version contains."""
 
 DESCRIPTION = ("MLmodel", "conda.yaml", "python_env.yaml", "requirements.txt")
-"""What MLflow writes beside them."""
+"""The files that MLflow adds to them."""
 
 MOST_BYTES = 65_536
-"""Of each file of the description; ours have less than 1,000."""
+"""Limit on the size of each file of the description; those of our versions have less than 1,000 bytes."""
 
 _FREE = (
     "artifact_path", "run_id", "utc_time_created", "model_uuid", "mlflow_version", "model_size_bytes", "model_id",
     "signature",
 )  # fmt: skip
-"""Keys of `MLmodel` that say nothing of what is run."""
+"""Keys of `MLmodel` that have no influence on the code that is run."""
 _REQUIREMENT = re.compile(r"(mlflow|rl-training)==[\w.+!-]+")
 _TOOL = re.compile(r"(python|pip|setuptools|wheel)([<=]?=[\w.+!-]+)?")
 
 
+def download_version_policy(client: MlflowClient, uri: str, version: ModelVersion) -> Checkpoint:
+    """Downloads and verifies a version's own copy of the checkpoint: weights, normaliser and settings."""
+    return open_checkpoint(_download_files(client, uri, version, SERVED, MODEL_DATA), policy_only=True)
+
+
 def download_verified_copy(client: MlflowClient, uri: str, version: ModelVersion) -> Checkpoint:
-    """Fetches a registered version's own copy of its checkpoint, verified, and checks what MLflow would run of it.
+    """Downloads a version's own copy of the checkpoint, and checks the code that MLflow would run for the version.
 
     Raises:
-        CheckpointError: It has other files than ours, MLflow would run or install something else, or it is damaged.
+        CheckpointError: The version has other files than ours, MLflow would run or install something else, or the copy
+            is damaged.
     """
-    there = set(list_version_files(client, uri, version))
+    there = set(_list_files(client, uri, version))
     ours = {*DESCRIPTION, *(f"{MODEL_DATA}/{name}" for name in SERVED)}
     if there != ours:
         more, missing = ", ".join(sorted(there - ours)[:3]), ", ".join(sorted(ours - there)[:3])
         raise CheckpointError(f"it has {more}, which no version of ours has" if more else f"it has no {missing}")
-    root = download_version_files(client, uri, version, DESCRIPTION)
-    check_description(root)
-    return open_checkpoint(download_version_files(client, uri, version, SERVED, MODEL_DATA), policy_only=True)
+    check_description(_download_files(client, uri, version, DESCRIPTION))
+    return download_version_policy(client, uri, version)
+
+
+def _download_files(
+    client: MlflowClient, uri: str, version: ModelVersion, names: Iterable[str], folder: str = ""
+) -> Path:
+    """Downloads the named files of a version, and no others, into a new directory; returns the directory."""
+    from mlflow.artifacts import download_artifacts
+
+    target = make_download_directory() / PurePosixPath(folder).name
+    with _locate_files(client, uri, version) as location:
+        for name in names:
+            address = "/".join(part for part in (location, folder, name) if part)
+            download_artifacts(artifact_uri=address, dst_path=str(target), tracking_uri=uri, registry_uri=uri)
+    return target
+
+
+def _list_files(client: MlflowClient, uri: str, version: ModelVersion) -> list[str]:
+    """Returns the paths of a version's files; a folder that our versions don't have is listed without its content."""
+    from mlflow.artifacts import list_artifacts
+
+    found: list[str] = []
+    folders = [""]
+    with _locate_files(client, uri, version) as location:
+        for folder in folders:  # the loop appends the folders that our versions have
+            address = "/".join(part for part in (location, folder) if part)
+            for entry in list_artifacts(artifact_uri=address, tracking_uri=uri):
+                path = "/".join(part for part in (folder, PurePosixPath(entry.path).name) if part)
+                ours = entry.is_dir and f"{MODEL_DATA}/".startswith(f"{path}/")
+                (folders if ours else found).append(path)
+    return found
+
+
+@contextmanager
+def _locate_files(client: MlflowClient, uri: str, version: ModelVersion) -> Iterator[str]:
+    """Yields the address of a version's files.
+
+    Raises:
+        CheckpointError: The block needs a file that does not exist.
+    """
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield client.get_model_version_download_uri(version.name, version.version).rstrip("/")
+    except (OSError, MlflowException) as error:
+        if isinstance(error, MlflowException) and error.error_code not in UNKNOWN_CODES:
+            raise
+        raise CheckpointError(
+            f"version {version.version} of {version.name} has no files that are ours: {explain(error, uri)}"
+        ) from error
 
 
 def check_description(root: Path) -> None:
-    """Checks that MLflow would do with a version what it does with those that we write.
+    """Checks that MLflow would treat a version like those that `save_model` writes.
 
     Args:
-        root: Where the files of the description are.
+        root: Directory with the files named in `DESCRIPTION`.
 
     Raises:
         CheckpointError: MLflow would run or install something else, or a file can't be read.
     """
-    for difference in _differences(root):
+    for difference in _find_differences(root):
         raise CheckpointError(f"it is not as rl_training writes a version: {difference}; nothing of it was run")
 
 
-def _differences(root: Path) -> Iterator[str]:
-    """Yields what MLflow would do otherwise with a version's files than with those that we write."""
-    model = _read(root / "MLmodel")
+def _find_differences(root: Path) -> Iterator[str]:
+    """Yields the ways in which a version differs from those that `save_model` writes."""
+    model = _read_yaml(root / "MLmodel")
     for key, value in model.items():
         if key != "flavors" and key not in _FREE and value not in (None, "false"):
             yield f"MLmodel has {key}"
@@ -96,25 +161,25 @@ def _differences(root: Path) -> Iterator[str]:
         got = flavor.get(key)
         if key != "python_version" and got != expected.get(key) and got != "false":
             yield f"{key} of its python_function is {got!r}, expected {expected.get(key)!r}"
-    yield from _installed(root)
+    yield from _find_installed(root)
 
 
-def _installed(root: Path) -> Iterator[str]:
-    """Yields what serving the version would install besides MLflow and rl_training."""
-    requirements = _text(root / "requirements.txt").split("\n")
-    conda, virtualenv = _read(root / "conda.yaml"), _read(root / "python_env.yaml")
+def _find_installed(root: Path) -> Iterator[str]:
+    """Yields the packages other than MLflow and rl_training that serving the version would install."""
+    requirements = _read_text(root / "requirements.txt").split("\n")
+    conda, virtualenv = _read_yaml(root / "conda.yaml"), _read_yaml(root / "python_env.yaml")
     if conda.pop("channels", None) != ["conda-forge"] or conda.pop("name", None) != "mlflow-env":
         yield "conda.yaml has other channels or another name"
-    dependencies = _list(conda.pop("dependencies", None))
+    dependencies = _make_list(conda.pop("dependencies", None))
     for item in dependencies:
         if isinstance(item, dict) and list(item) == ["pip"]:
-            requirements += _list(item["pip"])
+            requirements += _make_list(item["pip"])
         elif not _is_tool(item):
             yield f"conda.yaml installs {item!r}"
     if virtualenv.pop("dependencies", None) != ["-r requirements.txt"]:
         yield "python_env.yaml has other dependencies than requirements.txt"
     virtualenv.pop("python", None)
-    for item in _list(virtualenv.pop("build_dependencies", None)):
+    for item in _make_list(virtualenv.pop("build_dependencies", None)):
         if not _is_tool(item):
             yield f"python_env.yaml installs {item!r}"
     for line in requirements:
@@ -128,21 +193,21 @@ def _is_tool(item: Any) -> bool:
     return isinstance(item, str) and _TOOL.fullmatch(item) is not None
 
 
-def _list(value: Any) -> list[Any]:
+def _make_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """Returns a YAML file's mapping; nothing in it is constructed, and a value is its text."""
-    text = _text(path)
+def _read_yaml(path: Path) -> dict[str, Any]:
+    """Returns the mapping in a YAML file with every scalar as text; no tag is constructed."""
+    text = _read_text(path)
     try:
         document = read_yaml(text, path.name)
     except ConfigError as error:
         raise CheckpointError(f"its {path.name} can't be read: {one_line(error)}") from None
-    return {key: _plain(item) for key, item in document.entries.items()}
+    return {key: _make_plain(item) for key, item in document.entries.items()}
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         with open_plain_file(path) as file:
             data = file.read(MOST_BYTES + 1)
@@ -153,9 +218,9 @@ def _text(path: Path) -> str:
         raise CheckpointError(f"its {path.name} can't be read: {error}") from error
 
 
-def _plain(node: Node) -> Any:
+def _make_plain(node: Node) -> Any:
     if isinstance(node, MapNode):
-        return {key: _plain(item) for key, item in node.entries.items()}
+        return {key: _make_plain(item) for key, item in node.entries.items()}
     if isinstance(node, ListNode):
-        return [_plain(item) for item in node.items]
+        return [_make_plain(item) for item in node.items]
     return None if node.style == "plain" and node.value in NULLS else node.value

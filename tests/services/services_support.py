@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-
 from tests.tiny_tasks import PLAIN
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -23,10 +23,9 @@ from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name, open_che
 from rl_training.system.durable_files import make_directory, move_into_place, sync_directory
 from rl_training.tracking.checkpoint_sources import CHECKPOINT_TAG
 from rl_training.tracking.json_files import parse_json
-from rl_training.tracking.mlflow_store import no_resend
+from rl_training.tracking.mlflow_store import no_resend, sync_artifacts
 from rl_training.tracking.pyfunc import save_model
 from rl_training.tracking.record_schemas import NamedVersion
-from rl_training.tracking.shipping.local_artifacts import sync_stored
 from rl_training.tracking.shipping.metrics_reader import Point
 from rl_training.tracking.version_files import SERVED
 
@@ -108,7 +107,7 @@ def get_or_create_logged_model(client: MlflowClient, run_id: str, checkpoint: Ch
     if model.status != "READY":
         client.log_model_artifacts(model.model_id, str(built))
         files = [path.relative_to(built).as_posix() for path in built.rglob("*") if path.is_file()]
-        sync_stored(model.artifact_location, files)
+        sync_artifacts(model.artifact_location, files)
         client.finalize_logged_model(model.model_id, "READY")
     _name_as_output(client, run, model, checkpoint.num_timesteps)
     return model

@@ -21,10 +21,10 @@ from rl_training.tracking.metric_log import DIFFERENCE
 from rl_training.tracking.mlflow_names import MAX_TAG, shorten
 from rl_training.tracking.mlflow_run import (
     RunAddress,
-    describe,
     find_or_create_run,
     get_experiment_id,
     get_latest_steps,
+    log_description,
     mark_inexact,
     reopen,
     set_note,
@@ -141,7 +141,7 @@ class Shipment:
             begin_attempt(self.client, run, self.attempt, training=status is None)
             if status is None:  # the run goes on, whatever an earlier end left on it
                 reopen(self.client, run)
-            describe(self.client, run, self.description, self._note())
+            log_description(self.client, run, self.description, self._note())
             # The run may have begun on another machine. And lines behind those on record as sent may have been
             # sent too, lost in a power cut, and made again with other times.
             self._there = get_latest_steps(self.client, run)

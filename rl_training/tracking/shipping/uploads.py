@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rl_training import run_layout
 from rl_training.runtime.checkpoint.manifest import MANIFEST, is_shard
 from rl_training.system.durable_files import link_or_copy
-from rl_training.tracking.shipping.local_artifacts import sync_stored
+from rl_training.tracking.mlflow_store import sync_artifacts
 from rl_training.tracking.shipping.logged_models import queue_model
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def send_artifact(client: MlflowClient, run_id: str, run_dir: Path, name: str) -
     path = run_dir / name if name in TOP_LEVEL else run_dir / run_layout.ARTIFACTS / name
     folder = Path(name).parent.as_posix()
     client.log_artifact(run_id, str(path), None if folder == "." else folder)
-    sync_stored(client.get_run(run_id).info.artifact_uri, [name])
+    sync_artifacts(client.get_run(run_id).info.artifact_uri, [name])
 
 
 def list_pending_checkpoints(run_dir: Path, sent: list[str]) -> list[Path]:
@@ -90,7 +90,7 @@ def send_checkpoint(client: MlflowClient, run_id: str, run_dir: Path, checkpoint
             place = run_layout.REPLAY if is_shard(path.name) else folder
             client.log_artifact(run_id, str(path), place)
             sent.append(f"{place}/{path.name}")
-        sync_stored(client.get_run(run_id).info.artifact_uri, sent)
+        sync_artifacts(client.get_run(run_id).info.artifact_uri, sent)
         queue_model(run_dir, staged)
         return True
     except FileNotFoundError:
