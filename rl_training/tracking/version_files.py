@@ -19,13 +19,8 @@ from rl_training.errors import CheckpointError, ConfigError, one_line
 from rl_training.run_layout import CONFIG
 from rl_training.runtime.checkpoint import Checkpoint, open_checkpoint
 from rl_training.runtime.checkpoint.manifest import MANIFEST, POLICY
-<<<<<<< HEAD
 from rl_training.security.untrusted_json import open_plain_file
-from rl_training.tracking.checkpoint_sources import MODEL_DATA, download_version_files, list_version_files
-=======
-from rl_training.security.plain_json import open_plain_file
 from rl_training.tracking.mlflow_store import UNKNOWN_CODES, explain, make_download_directory
->>>>>>> 0317e8f (Move version downloads and MLflow links to modules of their own)
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
