@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+
 from tests.tiny_tasks import PLAIN
 
 REPOSITORY = Path(__file__).resolve().parents[2]
