@@ -307,7 +307,7 @@ def test_the_pages_are_opened_on_flow_runs_of_the_past(started_home: Path) -> No
         assert (status, json.loads(found)["state_type"]) == (200, "COMPLETED")
         (server,) = psutil.Process(process.pid).children()
         process.terminate()
-        assert process.communicate(timeout=LIMIT) == ("", "for you alone, until Ctrl-C\n")
+        assert process.communicate(timeout=LIMIT) == ("", "private link, valid until Ctrl-C\n")
         assert process.returncode == 0
         wait_for(lambda: not server.is_running())
     finally:

@@ -117,7 +117,7 @@ def test_a_resume_that_has_not_begun_can_be_asked_for_again(where, overrides, sm
     assert run(["resume", str(run_dir), "--no-track", "--json", *overrides]) == EXIT_STOPPED
     out, err = capfd.readouterr()
     assert out == ""
-    assert f"error: stopped before training went on; {run_dir} is as it was" in err
+    assert f"error: stopped before training resumed; {run_dir} is unchanged" in err
     assert "Traceback" not in err
     assert run_directories(small_config) == [run_dir]
     assert contents(run_dir) == files

@@ -172,7 +172,7 @@ def test_a_signal_ends_it_in_order(pages: Pages) -> None:
         asking.sendall(b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n")
         pages.process.send_signal(signal.SIGINT)
         out, err = pages.process.communicate(timeout=LIMIT)
-    assert (pages.process.returncode, out, err) == (0, "", "for you alone, until Ctrl-C\n")
+    assert (pages.process.returncode, out, err) == (0, "", "private link, valid until Ctrl-C\n")
 
 
 def test_a_port_that_is_taken_is_a_one_line_error() -> None:
@@ -195,7 +195,7 @@ def test_where_a_server_shows_the_store_its_page_is_the_link(
     page = f"http://shown.example/{RUN_PAGE.format(0, run_id)}"
     out, err = capfd.readouterr()
     assert out == f"{page}\n"
-    assert "for you alone" not in err
+    assert "private link" not in err
     assert opened == [page]
 
 

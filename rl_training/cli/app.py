@@ -1,8 +1,8 @@
-"""The command line `rl-training`: each command is a few lines around what the library offers.
+"""The command line `rl-training`: each command is a thin wrapper around the library.
 
-Nothing heavy is imported before a command needs it, so that `--help` is quick. Exit codes: 0 done, 1 a run failed,
-2 something the user can put right, 75 stopped by a signal and resumable; 129, 130 and 143 stopped by SIGHUP, SIGINT and
-SIGTERM before there was anything to resume.
+Heavy modules are imported only when a command needs them, so that `--help` is fast. Exit codes: 0 success; 1 a run has
+failed; 2 an error that the user can correct; 75 stopped by a signal, can be resumed; 129, 130 and 143 stopped by
+SIGHUP, SIGINT and SIGTERM before there was anything to resume.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rl_training import __version__
 from rl_training.cli import champion_commands, flow_commands, server_commands
 from rl_training.cli.options import AllowModule, Config, FineTune, Json, Set, Source
 from rl_training.cli.output import log_to_stderr, result_stream, write_result
-from rl_training.cli.training_end import EXIT_FAILED, StoppedEarly, finish, keeping_out, source_stays
+from rl_training.cli.training_end import EXIT_FAILED, StoppedEarly, finish, forbid_imports_from, report_unchanged_source
 from rl_training.errors import RLTrainingError, UserError, find_user_code_cause
 from rl_training.runs.stopping import EXIT_STOPPED, Terminated, interrupt_on_signals
 from rl_training.system.open_file_limit import explain_too_many_files, raise_limit
@@ -33,10 +33,10 @@ DEEP_VALIDATION = {"episodes": 20, "max_steps": 100_000}
 
 app = App(
     name="rl-training",
-    help="Training runs of reinforcement-learning agents: validate, train, evaluate, promote, resume.",
+    help="Train reinforcement-learning agents: validate, train, evaluate, promote, resume.",
     version=__version__,
     default_parameter=Parameter(negative=(), show_default=False),
-    suppress_keyboard_interrupt=False,  # what is left of an interrupted command is ours to say
+    suppress_keyboard_interrupt=False,  # `run` handles it
 )
 for command in (
     *(champion_commands.promote, champion_commands.rollback),
@@ -45,34 +45,39 @@ for command in (
     app.command(command)
 app.command(flow_commands.flow)
 
-EnvId = Annotated[str | None, Parameter(help="A Gymnasium id, with its plug-in module: module:Env-v0.")]
-Algo = Annotated[str, Parameter(help="The algorithm that shall train on it, where an id is given.")]
+EnvId = Annotated[
+    str | None, Parameter(help="The Gymnasium id, with a module that registers it if necessary: module:Env-v0.")
+]
+Algo = Annotated[str, Parameter(help="The algorithm to train with, if ENV_ID is given (default: ppo).")]
 Episodes = Annotated[
-    int | None, Parameter(validator=validators.Number(gte=1), help="By default the config's evaluation.final_episodes.")
+    int | None,
+    Parameter(validator=validators.Number(gte=1), help="Number of episodes (default: evaluation.final_episodes)."),
 ]
 Seed = Annotated[
     int | None,
     Parameter(
         validator=validators.Number(gte=0),
-        help="Of the list of episode seeds; by default the config's evaluation.seed.",
+        help="Seed for the episodes (default: evaluation.seed).",
     ),
 ]
-RunDir = Annotated[Path, Parameter(help="The run's directory.")]
-NoTrack = Annotated[bool, Parameter(help="Keep the run out of MLflow; its directory has everything.")]
-Offline = Annotated[bool, Parameter(help="Start although MLflow is away; send later with sync.")]
+RunDir = Annotated[Path, Parameter(help="The directory of the run.")]
+NoTrack = Annotated[bool, Parameter(help="Do not log the run to MLflow; the run directory still contains everything.")]
+Offline = Annotated[
+    bool, Parameter(help="Start even if MLflow can't be reached; `rl-training sync` sends the run later.")
+]
 Deep = Annotated[bool, Parameter(help="Play 20 episodes of up to 100,000 steps each.")]
-NewRun = Annotated[bool, Parameter(help="Make a new MLflow run where the old one was deleted.")]
+NewRun = Annotated[bool, Parameter(help="Create a new MLflow run if the old one was deleted.")]
 
 
 @app.command
 def train(
     *, config: Config, set_: Set = (), no_track: NoTrack = False, offline: Offline = False, json: Json = False
 ) -> int:
-    """Validate the environment, train, and judge the final policy on held-out episodes."""
+    """Validate the environment, train, and evaluate the final policy on held-out episodes."""
     with result_stream() as out:
         from rl_training.experiment.loading import load_config
 
-        settings = load_config(config, set_)  # before torch is imported, so that a typo is told at once
+        settings = load_config(config, set_)  # before importing torch, to report a typo at once
         from rl_training.api.training import run_training
         from rl_training.cli.progress_display import make_progress
 
@@ -91,8 +96,8 @@ def resume(
     offline: Offline = False,
     json: Json = False,
 ) -> int:
-    """Train on from a run's newest good checkpoint, or from the checkpoint given."""
-    with source_stays(source), keeping_out(source), result_stream() as out:
+    """Resume training from a checkpoint, or from the newest good checkpoint of a run."""
+    with report_unchanged_source(source), forbid_imports_from(source), result_stream() as out:
         from rl_training.api.training import resume_training
         from rl_training.cli.progress_display import make_progress
 
@@ -117,8 +122,8 @@ def evaluate(
     allow_module: AllowModule = (),
     json: Json = False,
 ) -> int:
-    """Play held-out episodes with a checkpoint's greedy policy."""
-    with keeping_out(source), result_stream() as out:
+    """Evaluate the greedy policy of a checkpoint on held-out episodes."""
+    with forbid_imports_from(source), result_stream() as out:
         from rl_training.api.summary import format_evaluation
         from rl_training.runtime.evaluation import evaluation_numbers
         from rl_training.runtime.workflows import evaluate_checkpoint
@@ -149,9 +154,9 @@ def validate_env(
     deep: Deep = False,
     json: Json = False,
 ) -> int:
-    """Check that an environment keeps Gymnasium's contract and can be trained on."""
+    """Check that an environment satisfies Gymnasium's contract and can be trained on."""
     if (env_id is None) == (config is None):
-        raise UserError("validate-env takes an environment's id or --config FILE, one of the two")
+        raise UserError("validate-env takes either ENV_ID or --config FILE")
     with result_stream() as out:
         from rl_training.envs.validation.validate import validate_env as run_validation
         from rl_training.experiment.loading import config_from_mapping, load_config
@@ -169,7 +174,7 @@ def validate_env(
 
 @app.command
 def algorithms(*, json: Json = False) -> int:
-    """List the algorithms that a config may name."""
+    """List the algorithms that a config can use."""
     with result_stream() as out:
         from rl_training.experiment.registry import list_algorithms
 
@@ -180,7 +185,7 @@ def algorithms(*, json: Json = False) -> int:
 
 @app.command
 def sync(run_dir: RunDir, *, new_run: NewRun = False, json: Json = False) -> int:
-    """Send to MLflow what of a run is not there yet."""
+    """Send the data of a run that is not in MLflow yet."""
     with result_stream() as out:
         from rl_training.tracking.shipping.sync import sync as send
 
@@ -191,10 +196,10 @@ def sync(run_dir: RunDir, *, new_run: NewRun = False, json: Json = False) -> int
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs one command, as the last thing that this process does: it heeds no signals once the result is known.
+    """Runs a command. Call it last in the process, because signals are ignored once the result is known.
 
     Args:
-        arguments: The words after `rl-training`.
+        arguments: The arguments after `rl-training`.
 
     Returns:
         The exit code.
@@ -211,9 +216,8 @@ def run(arguments: Sequence[str]) -> int:
     except UserError as error:
         return _fail(error, EXIT_USER_ERROR)
     except RLTrainingError as error:
-        if (
-            cause := find_user_code_cause(error)
-        ) is not None:  # in an environment or callback: its author wants to see where
+        # The traceback shows the author of an environment or callback where the error is.
+        if (cause := find_user_code_cause(error)) is not None:
             traceback.print_exception(cause)
         return _fail(error, EXIT_FAILED)
     except StoppedEarly as error:
@@ -233,6 +237,6 @@ def _fail(error: Exception, code: int) -> int:
 
 
 def main() -> NoReturn:
-    """The console script."""
+    """The entry point of the console script."""
     keep_standard_streams()
     sys.exit(run(sys.argv[1:]))

@@ -1,6 +1,6 @@
-"""The commands that decide who is champion: `promote` and `rollback`.
+"""The commands that change the champion: `promote` and `rollback`.
 
-A decision that was made is exit code 0, whatever it is; the JSON has it under `verdict`.
+The exit code is 0 whatever the gate decides; the JSON output contains the decision under `verdict`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from cyclopts import Parameter
 
 from rl_training.cli.options import AllowModule, Candidate, Force, Json, Rules
 from rl_training.cli.output import result_stream, write_result
-from rl_training.cli.training_end import keeping_out
+from rl_training.cli.training_end import forbid_imports_from
 
-Model = Annotated[str, Parameter(help="The registered model's name.")]
-Reason = Annotated[str, Parameter(metavar="TEXT", help="Why; it stays on the version that is rolled back.")]
+Model = Annotated[str, Parameter(help="The name of the registered model.")]
+Reason = Annotated[
+    str, Parameter(metavar="TEXT", help="The reason, which is recorded on the version that is rolled back.")
+]
 
 
 def promote(
@@ -25,8 +27,8 @@ def promote(
     allow_module: AllowModule = (),
     json: Json = False,
 ) -> int:
-    """Let a candidate play against the champion, on fresh episodes, and make it champion if it is better."""
-    with keeping_out(source), result_stream() as out:
+    """Compare a candidate with the champion on new episodes, and promote the candidate if it is better."""
+    with forbid_imports_from(source), result_stream() as out:
         from rl_training.api.promotion import promote_candidate
 
         result = promote_candidate(source, set_, force=force, allow_modules=allow_module)
@@ -35,7 +37,7 @@ def promote(
 
 
 def rollback(model: Model, *, reason: Reason, json: Json = False) -> int:
-    """Make the previous champion of a registered model champion again."""
+    """Restore the previous champion of a registered model."""
     with result_stream() as out:
         from rl_training.api.promotion import roll_back
 

@@ -1,4 +1,4 @@
-"""The commands that run a flow in this process: `flow train`, `resume`, `evaluate`, `promote` and `retrain`."""
+"""The commands `flow train`, `resume`, `evaluate`, `promote` and `retrain`, which run a flow in this process."""
 
 from __future__ import annotations
 
@@ -8,23 +8,30 @@ from cyclopts import App, Parameter, validators
 
 from rl_training.cli.options import AllowModule, Candidate, Config, FineTune, Force, Json, Rules, Set, Source
 from rl_training.cli.output import result_stream, write_result
-from rl_training.cli.training_end import finish, keeping_out, source_stays
+from rl_training.cli.training_end import finish, forbid_imports_from, report_unchanged_source
 
-flow = App(name="flow", help="The same as a Prefect flow, with promotion and a report.")
+flow = App(name="flow", help="Run a Prefect flow, which adds promotion, retries and a report.")
 
 StartFrom = Annotated[
-    Literal["champion", "scratch"], Parameter(help="The champion's weights, where there is a champion, or scratch.")
+    Literal["champion", "scratch"],
+    Parameter(help="Start from the champion's weights if there is a champion, or from scratch (default: champion)."),
 ]
 MinHours = Annotated[
-    float, Parameter(validator=validators.Number(gte=0), help="Age of the champion before which nothing is due.")
+    float,
+    Parameter(
+        validator=validators.Number(gte=0),
+        help="Skip the retraining if the champion is younger than this, in hours (default: 0).",
+    ),
 ]
 Policy = Annotated[
-    str, Parameter(help="As a rule models:/NAME@champion; else another version, an MLflow run or a directory.")
+    str, Parameter(help="Usually models:/NAME@champion; or another version, an MLflow run or a directory.")
 ]
 Episodes = Annotated[
-    int | None, Parameter(validator=validators.Number(gte=1), help="By default the config's promotion.episodes.")
+    int | None, Parameter(validator=validators.Number(gte=1), help="Number of episodes (default: promotion.episodes).")
 ]
-RollBack = Annotated[bool, Parameter(help="Make the champion before champion again where this one has dropped.")]
+RollBack = Annotated[
+    bool, Parameter(help="Restore the previous champion if this one plays worse than when it was promoted.")
+]
 
 
 @flow.command
@@ -46,8 +53,8 @@ def resume(
     allow_module: AllowModule = (),
     json: Json = False,
 ) -> int:
-    """Run resume-flow: train on from a checkpoint, then evaluate, promote, report."""
-    with source_stays(source), keeping_out(source), result_stream() as out:
+    """Run resume-flow: resume training from a checkpoint, then evaluate, promote, report."""
+    with report_unchanged_source(source), forbid_imports_from(source), result_stream() as out:
         from rl_training.cli.progress_display import make_progress
         from rl_training.services.flow_runner import run_resume_flow
 
@@ -59,7 +66,7 @@ def resume(
 def retrain(
     *, config: Config, set_: Set = (), start: StartFrom = "champion", min_hours: MinHours = 0.0, json: Json = False
 ) -> int:
-    """Run retrain-flow: as train-flow, with a seed of its own, from the champion's weights, where that is due."""
+    """Run retrain-flow: if a retraining is due, run train-flow with a new seed from the champion's weights."""
     with result_stream() as out:
         from rl_training.cli.progress_display import make_progress
         from rl_training.services.flow_runner import run_retrain_flow
@@ -78,8 +85,8 @@ def evaluate(
     allow_module: AllowModule = (),
     json: Json = False,
 ) -> int:
-    """Run evaluate-flow: play fresh episodes, and say of a champion whether it is as good as when it was promoted."""
-    with keeping_out(source), result_stream() as out:
+    """Run evaluate-flow: play new episodes, and check whether the champion plays as well as when it was promoted."""
+    with forbid_imports_from(source), result_stream() as out:
         from rl_training.api.promotion import RollbackResult
         from rl_training.api.summary import format_monitoring
         from rl_training.services.flow_runner import run_evaluate_flow
@@ -101,8 +108,8 @@ def promote(
     allow_module: AllowModule = (),
     json: Json = False,
 ) -> int:
-    """Run promote-flow: let a candidate play against the champion, and make it champion if it is better."""
-    with keeping_out(source), result_stream() as out:
+    """Run promote-flow: compare a candidate with the champion, and promote the candidate if it is better."""
+    with forbid_imports_from(source), result_stream() as out:
         from rl_training.promotion.decision import format_promotion
         from rl_training.services.flow_runner import run_promote_flow
 

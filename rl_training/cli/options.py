@@ -8,13 +8,13 @@ from cyclopts import Parameter
 
 Config = Annotated[str, Parameter(help="A YAML file, or the name of a shipped config such as ppo/cartpole.")]
 Source = Annotated[
-    str, Parameter(help="Directory of a run or checkpoint, MLflow run id, runs:/ID or models:/NAME@ALIAS.")
+    str, Parameter(help="The directory of a run or checkpoint, an MLflow run id, runs:/ID, or models:/NAME@ALIAS.")
 ]
 Candidate = Annotated[
     str,
     Parameter(
-        help="A run by MLflow's id, runs:/ID or directory (its best checkpoint); a checkpoint's directory; or "
-        "models:/NAME/VERSION.",
+        help="A run (its best checkpoint), given as MLflow run id, runs:/ID or directory; the directory of a "
+        "checkpoint; or models:/NAME/VERSION.",
     ),
 ]
 AllowModule = Annotated[
@@ -22,7 +22,7 @@ AllowModule = Annotated[
     Parameter(
         name="--allow-module",
         metavar="MODULE",
-        help="A module that a received run's environment or wrapper may come from; repeatable.",
+        help="A module of environments or wrappers that a received run may import; repeatable.",
     ),
 ]
 Set = Annotated[
@@ -31,14 +31,16 @@ Set = Annotated[
 ]
 Rules = Annotated[
     tuple[str, ...],
-    Parameter(name="--set", metavar="KEY=VALUE", help="Override a setting of promotion or evaluation; repeatable."),
+    Parameter(name="--set", metavar="KEY=VALUE", help="Override a setting of promotion.* or evaluation.*; repeatable."),
 ]
 FineTune = Annotated[
     bool,
-    Parameter(help="Begin a new run with the checkpoint's weights alone; all settings but the network's may change."),
+    Parameter(
+        help="Start a new run from the checkpoint's weights alone; all settings except the network's may change."
+    ),
 ]
 Force = Annotated[
     str | None,
-    Parameter(metavar="REASON", help="Make it champion whatever the gate finds; the reason stays on record."),
+    Parameter(metavar="REASON", help="Promote the candidate whatever the gate decides; the reason is recorded."),
 ]
 Json = Annotated[bool, Parameter(name="--json", help="Print the result as one line of JSON.")]

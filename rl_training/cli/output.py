@@ -1,4 +1,4 @@
-"""What the command line writes: the result alone to stdout, everything else to stderr."""
+"""Output of the command line: the result goes to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ logger = logging.getLogger(__name__)
 
 
 class ResultLost(RLTrainingError):
-    """A command has done its work, and its result could not be written."""
+    """A command has succeeded, but its result could not be written."""
 
 
 class Summary(Protocol):
-    """What a run came to, of the library's `run_training` and of a flow alike."""
+    """The summary of a run: the result of `run_training` or of a flow."""
 
     @property
     def stop_reason(self) -> str:
@@ -31,20 +31,20 @@ class Summary(Protocol):
 
     @property
     def unsent(self) -> str:
-        """What is not in MLflow; empty where everything is there."""
+        """A message about data that is not in MLflow yet; empty if there is none."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns it for JSON."""
+        """Returns the summary for JSON."""
 
     def lines(self) -> list[str]:
-        """Returns it for people."""
+        """Returns the summary as text."""
 
 
 @contextmanager
 def result_stream() -> Iterator[TextIO]:
-    """Yields the real stdout; within the block all that writes to stdout, child processes too, goes to stderr.
+    """Yields the real stdout, and redirects stdout to stderr within the block, for child processes too.
 
-    A library or an environment that prints can then not come between a caller and the result.
+    So a library or an environment that prints can't mix its output with the result.
     """
     sys.stdout.flush()
     kept = os.dup(1)
@@ -53,7 +53,7 @@ def result_stream() -> Iterator[TextIO]:
     try:
         yield stream
     finally:
-        with suppress(OSError):  # of a result that `write_result` has reported as lost
+        with suppress(OSError):  # `write_result` has reported the loss
             stream.close()
         sys.stdout.flush()
         os.dup2(kept, 1)
@@ -61,14 +61,14 @@ def result_stream() -> Iterator[TextIO]:
 
 
 class _StderrHandler(logging.Handler):
-    """Looks stderr up for each record, so that lines land above a progress bar, which replaces it while it is drawn."""
+    """Writes to the current `sys.stderr`, which a progress bar replaces so that lines appear above the bar."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print(self.format(record), file=sys.stderr)
 
 
 class _WarningLines:
-    """Shows a warning of Python's as one line, once, without colours: environments give theirs with each instance."""
+    """Shows each Python warning once, on one line without colours; environments repeat theirs for each instance."""
 
     def __init__(self) -> None:
         self._shown: set[str] = set()
@@ -89,10 +89,10 @@ class _WarningLines:
 
 
 def log_to_stderr() -> None:
-    """Shows this package's messages as plain lines, and of others warnings only."""
+    """Shows the log messages of this package as plain lines, and only warnings of other packages."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[_StderrHandler()])
     logging.getLogger("rl_training").setLevel(logging.INFO)
-    logging.getLogger("urllib3").setLevel(logging.ERROR)  # it warns of each try; that all failed is said once, by us
+    logging.getLogger("urllib3").setLevel(logging.ERROR)  # it warns about each attempt, and we report the failure once
     warnings.showwarning = _WarningLines()
 
 
@@ -100,8 +100,8 @@ def write_result(stream: TextIO, result: Mapping[str, Any], lines: list[str], *,
     """Writes a command's result: one JSON object on one line, or lines for people.
 
     Raises:
-        ResultLost: It can't be written, and it is JSON, which a program waits for, or in no record. People may close a
-            pager before the last line: that is no error.
+        ResultLost: The result can't be written, and it is JSON, which a program expects, or it is not recorded anywhere
+            else. Text may be lost when a user closes a pager before the last line; that is not an error.
     """
     try:
         print(json.dumps(result, allow_nan=False) if as_json else "\n".join(lines), file=stream, flush=True)

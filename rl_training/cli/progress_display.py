@@ -1,4 +1,4 @@
-"""How far training has come: a bar on a terminal, plain lines elsewhere; both on stderr."""
+"""Progress of training on stderr: a bar on a terminal, otherwise plain lines."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from rl_training.runtime.callbacks import Callback, TrainerState
 
 REDRAWS_A_SECOND = 4
 PLAIN_LINES = 10
-"""Without a terminal a run prints about this many lines besides its evaluations."""
+"""The number of lines that a run prints without a terminal, besides its evaluations."""
 
 
 def make_progress() -> Callback:
-    """Returns the progress display that fits where stderr goes."""
+    """Returns a progress bar if stderr is a terminal, or else plain progress lines."""
     console = Console(stderr=True)
     return ProgressBar(console) if console.is_terminal else ProgressLines()
 
 
 class ProgressLines(Callback):
-    """Prints a line at each tenth of the run and at each evaluation."""
+    """Prints a line after each tenth of the run and after each evaluation."""
 
     def __init__(self) -> None:
         self._printed = 0
 
     def on_update_end(self, state: TrainerState) -> None:
-        """Prints where training is, at each tenth of the way."""
+        """Prints the progress after each tenth of the run."""
         tenth = PLAIN_LINES * state.num_timesteps // state.config.total_timesteps
         if state.metrics and tenth > self._printed:
             self._printed = tenth
-            print(_line(state), file=sys.stderr, flush=True)
+            print(_format_progress(state), file=sys.stderr, flush=True)
 
     def on_eval_end(self, state: TrainerState) -> None:
         """Prints the evaluation."""
-        print(_evaluation_line(state), file=sys.stderr, flush=True)
+        print(_format_evaluation(state), file=sys.stderr, flush=True)
 
 
 class ProgressBar(Callback):
-    """Draws a bar on a terminal, and leaves a line above it for each evaluation."""
+    """Draws a progress bar on a terminal, and prints a line above it for each evaluation."""
 
     def __init__(self, console: Console) -> None:
-        # Drawn from the training thread a few times a second: a refreshing thread of its own would take its turns.
+        # The training thread redraws the bar, because a separate refresh thread would interrupt training.
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -63,25 +63,25 @@ class ProgressBar(Callback):
         self._progress.start()
 
     def on_update_end(self, state: TrainerState) -> None:
-        """Moves the bar."""
+        """Updates the bar."""
         if state.metrics:
-            self._progress.update(self._task, note=_note(state))
-        self._move(state)
+            self._progress.update(self._task, note=_format_metrics(state))
+        self._redraw(state)
 
     def on_collect_end(self, state: TrainerState) -> None:
-        """Moves the bar."""
-        self._move(state)
+        """Updates the bar."""
+        self._redraw(state)
 
     def on_eval_end(self, state: TrainerState) -> None:
-        """Leaves a line above the bar."""
-        self._progress.console.print(_evaluation_line(state), highlight=False)
+        """Prints a line above the bar."""
+        self._progress.console.print(_format_evaluation(state), highlight=False)
 
     def on_train_end(self, state: TrainerState) -> None:
-        """Leaves the bar as it is."""
+        """Stops updating the bar."""
         self._progress.update(self._task, completed=state.num_timesteps)
         self._progress.stop()
 
-    def _move(self, state: TrainerState) -> None:
+    def _redraw(self, state: TrainerState) -> None:
         now = time.monotonic()
         if now >= self._next_redraw:
             self._next_redraw = now + 1 / REDRAWS_A_SECOND
@@ -89,11 +89,11 @@ class ProgressBar(Callback):
             self._progress.refresh()
 
 
-def _line(state: TrainerState) -> str:
-    return f"step {state.num_timesteps:,} of {state.config.total_timesteps:,}: {_note(state)}"
+def _format_progress(state: TrainerState) -> str:
+    return f"step {state.num_timesteps:,} of {state.config.total_timesteps:,}: {_format_metrics(state)}"
 
 
-def _note(state: TrainerState) -> str:
+def _format_metrics(state: TrainerState) -> str:
     parts = []
     if (episode_return := state.metrics.get("rollout/episode_return_mean")) is not None:
         parts.append(f"return {episode_return:,.1f} in training")
@@ -102,8 +102,8 @@ def _note(state: TrainerState) -> str:
     return ", ".join(parts)
 
 
-def _evaluation_line(state: TrainerState) -> str:
-    assert state.evaluation is not None  # the event's own contract
+def _format_evaluation(state: TrainerState) -> str:
+    assert state.evaluation is not None  # guaranteed by the event
     result = state.evaluation
     over = f"over {result.episodes:,} episode{'s' if result.episodes > 1 else ''}"
     if result.episodes > 1:

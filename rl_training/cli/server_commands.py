@@ -1,4 +1,4 @@
-"""The commands that deal with servers: `deploy`, `doctor` and `worker` with one that lasts; `ui` with one's own."""
+"""The commands for servers: `deploy`, `doctor` and `worker` for the user's Prefect server, and `ui`."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ EXIT_USER_ERROR = 2
 
 File = Annotated[
     Path | None,
-    Parameter(help="By default the prefect.yaml of the working directory, else the one that came with the package."),
+    Parameter(help="The prefect.yaml (default: in the working directory, or else in the package)."),
 ]
 Json = Annotated[bool, Parameter(name="--json", help="Print the result as one line of JSON.")]
-Fix = Annotated[bool, Parameter(help="End in MLflow the runs that nothing else will end.")]
-Pool = Annotated[str, Parameter(help="The work pool whose flow runs it takes.")]
-Name = Annotated[str | None, Parameter(help="The worker's name; by default one that no other has.")]
+Fix = Annotated[bool, Parameter(help="End runs in MLflow whose process no longer exists.")]
+Pool = Annotated[str, Parameter(help="The work pool (default: rl-training).")]
+Name = Annotated[str | None, Parameter(help="The name of the worker (default: a unique name).")]
 Limit = Annotated[
-    int | None, Parameter(validator=validators.Number(gte=1), help="Flow runs at a time; by default all that are due.")
+    int | None,
+    Parameter(validator=validators.Number(gte=1), help="Largest number of flow runs at a time (default: no limit)."),
 ]
-
-
 Shown = Annotated[
     str | None,
-    Parameter(help="A run's directory, an MLflow run id or a registered version; a flow run's id with --prefect."),
+    Parameter(help="A run directory, an MLflow run id or a registered version; with --prefect, a flow run id."),
 ]
-Prefect = Annotated[bool, Parameter(help="Prefect's pages instead, on the flow runs of the command line.")]
+Prefect = Annotated[bool, Parameter(help="Open Prefect's pages instead, with the flow runs of the command line.")]
 Port = Annotated[
-    int, Parameter(validator=validators.Number(gte=1024, lte=65535), help="Of 127.0.0.1; by default a free one.")
+    int,
+    Parameter(validator=validators.Number(gte=1024, lte=65535), help="The port on 127.0.0.1 (default: a free port)."),
 ]
-NoBrowser = Annotated[bool, Parameter(help="Print the link and open no browser.")]
+NoBrowser = Annotated[bool, Parameter(help="Print the link, but do not open a browser.")]
 
 
 def ui(
     source: Shown = None, *, prefect: Prefect = False, port: Port | None = None, no_browser: NoBrowser = False
 ) -> int:
-    """Open MLflow's pages, at an address that nobody else knows; Ctrl-C ends them."""
+    """Open MLflow's pages at a private address until Ctrl-C."""
     with result_stream() as out, ExitStack() as stack:
         from rl_training.serving.loopback import open_in_browser, show_in_browser
 
@@ -50,7 +50,7 @@ def ui(
             except OSError as error:
                 raise ResultLost(f"the link could not be written to stdout: {error.strerror}") from None
             if private:
-                print("for you alone, until Ctrl-C", file=sys.stderr, flush=True)
+                print("private link, valid until Ctrl-C", file=sys.stderr, flush=True)
             if private and not no_browser:
                 stack.enter_context(show_in_browser(link))
             elif not no_browser:
@@ -69,7 +69,7 @@ def ui(
 
 
 def deploy(*, file: File = None, json: Json = False) -> int:
-    """Prepare a Prefect server: work pool, watch for dead runs, deployments with their limits and schedules."""
+    """Set up a Prefect server: work pool, crash detection, deployments with their limits and schedules."""
     with result_stream() as out:
         from rl_training.services.deploy import deploy as run_deploy
 
@@ -79,7 +79,7 @@ def deploy(*, file: File = None, json: Json = False) -> int:
 
 
 def doctor(*, fix: Fix = False, json: Json = False) -> int:
-    """Look at the Prefect server, its workers and MLflow, and say what to do about what is wrong."""
+    """Check the Prefect server, its workers and MLflow, and show how to fix each problem."""
     with result_stream() as out:
         from rl_training.services.doctor import diagnose
 
@@ -89,7 +89,7 @@ def doctor(*, fix: Fix = False, json: Json = False) -> int:
 
 
 def worker(*, pool: Pool = "rl-training", name: Name = None, limit: Limit = None) -> int:
-    """Run what a Prefect server has due; SIGTERM or Ctrl-C lets the flow runs under way save first."""
+    """Run the flow runs of a work pool. On SIGTERM or Ctrl-C, they save before the worker ends."""
     from rl_training.services.prefect_environment import prepare_prefect
 
     with prepare_prefect():

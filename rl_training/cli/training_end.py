@@ -1,4 +1,4 @@
-"""How a command that trains ends: its result and exit code, and a signal before training went on."""
+"""The end of a command that trains: its result, its exit code, and a signal before training resumes."""
 
 from __future__ import annotations
 
@@ -21,31 +21,35 @@ EXIT_FAILED = 1
 
 
 class StoppedEarly(Exception):
-    """A signal stopped a command that goes on from a source before it had begun to."""
+    """A signal stopped a command before it resumed training."""
 
 
 @contextmanager
-def source_stays(source: str) -> Iterator[None]:
-    """Says of a signal in the block, before training goes on, that the same command goes on later."""
+def report_unchanged_source(source: str) -> Iterator[None]:
+    """Reports after a signal in the block, before training resumes, that the source is unchanged.
+
+    Raises:
+        StoppedEarly: A signal arrived in the block.
+    """
     try:
         yield
     except KeyboardInterrupt as interruption:
-        raise StoppedEarly(f"stopped before training went on; {source} is as it was") from interruption
+        raise StoppedEarly(f"stopped before training resumed; {source} is unchanged") from interruption
 
 
 @contextmanager
-def keeping_out(source: str) -> Iterator[None]:
-    """Has nothing imported from inside a received directory, by the libraries either that the command imports."""
+def forbid_imports_from(source: str) -> Iterator[None]:
+    """Forbids imports from inside a received directory, for all libraries that the command imports."""
     if source and Path(source).is_dir():
         keep_out(find_run_directory(Path(source)))
     yield
 
 
 def finish(summary: Summary, out: TextIO, as_json: bool, *, offline: bool = False) -> int:
-    """Writes what a run came to and returns the exit code; no signal is heeded any more.
+    """Writes the summary of a run and returns the exit code. Signals are ignored from here on.
 
     Raises:
-        ResultLost: The result can't be written, and the exit code would not tell that anything is wrong.
+        ResultLost: The summary can't be written, and the exit code would be 0.
     """
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
