@@ -1,7 +1,8 @@
 """The errors that rl_training raises on purpose.
 
-`UserError` and its kinds are of a user's making (settings, a damaged file, a server that is not there): a command line
-shows them as a few lines and ends with exit code 2. `RunFailed` and its kinds end a run that had begun: exit code 1.
+`UserError` and its subclasses are for the user to fix (settings, a damaged file, a missing server): the command line
+prints them as a few lines and ends with exit code 2. `RunFailed` and its subclasses end a run that had begun: exit
+code 1.
 """
 
 from __future__ import annotations
@@ -9,13 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 USER_CODE_ERRORS = (Exception, SystemExit, GeneratorExit)
-"""What a user's own code may raise that is no wish to end this program, as an interrupt is."""
+"""What a user's own code may raise, apart from interrupts, which are meant to end this program."""
 MAX_CHARACTERS = 500
-"""Of a user's own text that a message repeats; a traceback, where one is shown, has the whole of it."""
-
-
+"""The longest user text that a message repeats; a traceback shows all of it."""
 MAX_LINE_CHARACTERS = 10_000
-"""Characters of a message about what was received."""
+"""The longest message about something received."""
 
 
 class RLTrainingError(Exception):
@@ -23,31 +22,35 @@ class RLTrainingError(Exception):
 
 
 def one_line(value: object, show: Callable[[object], str] = str) -> str:
-    """Returns the text of a user's own object on one line, cut where it is long; never raises."""
+    """Returns the text of a user's object on one line, truncated if it is long; never raises."""
     try:
         text = " ".join(show(value).split())
     except USER_CODE_ERRORS as error:
         return f"(no text: {show.__name__}() of it raised {type(error).__name__})"
-    return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}... ({len(text):,} characters)"
+    return _truncate(text, MAX_CHARACTERS)
 
 
 def printable(text: str) -> str:
-    """Returns a text on one line, with control characters and the like as their escapes, cut where it is very long."""
+    """Returns `text` on one line, with control characters escaped, truncated if it is very long."""
     if not text.isprintable():
         text = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in " ".join(text.split()))
-    return text if len(text) <= MAX_LINE_CHARACTERS else f"{text[:MAX_LINE_CHARACTERS]}... ({len(text):,} characters)"
+    return _truncate(text, MAX_LINE_CHARACTERS)
+
+
+def _truncate(text: str, limit: int) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}... ({len(text):,} characters)"
 
 
 def error_line(error: BaseException) -> str:
-    """Returns the type and text of an exception that a user's own code raised, on one line."""
+    """Returns the type and text of an exception from a user's code on one line."""
     text = one_line(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def find_user_code_cause(error: BaseException) -> BaseException | None:
-    """Returns what was raised in a user's own code and led to `error`; None where all of its causes are ours.
+    """Returns the exception from a user's own code that led to `error`, or None if this package raised every cause.
 
-    What the system says of a disk is no code of the user's, and is in the error's own line.
+    An error of the disk is not from the user's code, and `CheckpointNotWritten` already shows it.
     """
     if isinstance(error, CheckpointNotWritten):
         return None
@@ -58,27 +61,27 @@ def find_user_code_cause(error: BaseException) -> BaseException | None:
 
 
 class UserError(RLTrainingError):
-    """Something that the user can put right; the message says what was got, what was expected and what to do."""
+    """A problem that the user can fix; the message says what was got, what was expected and what to do."""
 
 
 class ConfigError(UserError):
-    """Settings that can't be used; the message lists every fault of the source at once."""
+    """Invalid settings; the message lists every fault of the source at once."""
 
 
 class ModuleRefused(UserError):
-    """A received run names a module that the user has not allowed, or that lies inside of what was received."""
+    """A received run names a module that the user has not allowed, or that lies inside the received files."""
 
 
 class EnvironmentRefused(UserError):
-    """The environment or its spaces can't be trained on; found before training."""
+    """The environment or its spaces can't be used for training; found before training begins."""
 
 
 class ReceivedError(UserError):
-    """Something received can't be used; the message, which may repeat a part of it, is one line for any terminal.
+    """Something received can't be used; the message, which may quote it, is one line that is safe to print.
 
     Args:
         message: What is wrong.
-        advice: What to do, on a line of its own; nothing received is in it.
+        advice: What to do, on a line of its own; it quotes nothing received.
     """
 
     def __init__(self, message: str, advice: str = "") -> None:
@@ -90,39 +93,39 @@ class CheckpointError(ReceivedError):
 
 
 class TrackingError(ReceivedError):
-    """The tracking server can't be reached, or refuses what it is given, before training has begun."""
+    """Before training begins, the tracking server can't be reached or refuses a request."""
 
 
 class NoChampion(UserError):
-    """A registered model's champion is asked for, and it has none (any more)."""
+    """A registered model has no champion, or no longer has one."""
 
 
 class AlreadyTraining(UserError):
-    """The job, or the run, is being trained by another process, which the message names."""
+    """Another process, which the message names, is training the job or the run."""
 
 
 class RunFailed(RLTrainingError):
-    """A run that had begun can't go on; the last good checkpoint is kept."""
+    """A run that had begun can't continue; its last good checkpoint is kept."""
 
 
 class RunTakenOver(RunFailed):
-    """Another process trains this run now, since this one was thought dead; it writes nothing more to it."""
+    """Another process trains this run now because this process seemed dead; this process writes nothing more to it."""
 
 
 class NoProgress(RunFailed):
-    """Training broke again before it reached a new checkpoint: another try would break there too."""
+    """Training failed again before it reached a new checkpoint, so another try would fail there too."""
 
 
 class CheckpointNotWritten(RunFailed):
-    """A checkpoint could not be written: the disk is full, read-only, or the like. Those that are there stay."""
+    """A checkpoint can't be written, for example because the disk is full or read-only; existing ones are kept."""
 
 
 class EnvironmentFault(RunFailed):
-    """The environment broke its contract, raised, or exited in mid-run; names its index and step."""
+    """The environment broke its contract, raised, or exited during the run; the message names its index and step."""
 
 
 class ReplayBufferFull(RunFailed):
-    """The frames that a replay buffer stores once are more than it was given room for."""
+    """A replay buffer that stores each frame once has more frames than it has room for."""
 
 
 class NumericError(RunFailed):

@@ -1,7 +1,7 @@
 """One seed, and an independent random stream for each consumer of randomness.
 
-Streams are children of one `numpy.random.SeedSequence`, so that drawing more from one (evaluating more often, say)
-never changes what another draws.
+Streams are children of one `numpy.random.SeedSequence`, so drawing more numbers from one stream (for example by
+evaluating more often) never changes another.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 STREAMS = ("init", "action", "replay", "permutation", "envs", "evaluation", "held_out", "update_noise")
-"""The consumers, by spawn index. Append only: an index is part of what makes a run repeatable."""
+"""The consumers, by spawn index. Append only: runs repeat only if each consumer keeps its index."""
 
 ENV_SEED_BITS = 31
-"""Seeds handed to `env.reset(seed=...)` stay below 2**31, which every simulator takes."""
+"""Seeds passed to `env.reset(seed=...)` are below 2**31, which every simulator accepts."""
 
 
 def stream(seed: int, name: str) -> np.random.SeedSequence:
@@ -27,18 +27,18 @@ def stream(seed: int, name: str) -> np.random.SeedSequence:
         name: One of `STREAMS`.
 
     Raises:
-        ValueError: `name` is no stream.
+        ValueError: `name` is not in `STREAMS`.
     """
     return np.random.SeedSequence(seed, spawn_key=(STREAMS.index(name),))
 
 
 def generator(seed: int, name: str) -> np.random.Generator:
-    """Returns a fresh generator at the start of the stream `name`."""
+    """Returns a new generator at the start of the stream `name`."""
     return np.random.Generator(np.random.PCG64(stream(seed, name)))
 
 
 def env_seeds(seed: int, num_envs: int) -> list[int]:
-    """Returns the reset seed of each training environment, all different."""
+    """Returns a reset seed for each training environment, all different."""
     return _reset_seeds(stream(seed, "envs"), num_envs)
 
 
@@ -46,19 +46,19 @@ def episode_seeds(seed: int, name: str, episodes: int) -> list[int]:
     """Returns the reset seeds of a fixed list of episodes.
 
     Args:
-        seed: `evaluation.seed`, or a number derived from a promotion's decision id.
+        seed: `evaluation.seed`, or a number derived from the decision id of a promotion.
         name: The stream: `evaluation` for periodic evaluations, `held_out` for the final one.
-        episodes: How many.
+        episodes: The number of seeds.
     """
     return _reset_seeds(stream(seed, name), episodes)
 
 
 def derived_seed(seed: int, identity: str) -> int:
-    """Returns a seed of its own for whatever has an identity, below 2**32: one each for the runs of a schedule.
+    """Returns a seed below 2**32 that belongs to an identity, for example to one run of a schedule.
 
     Args:
-        seed: The settings' seed.
-        identity: The same text gives the same seed, another text an independent one.
+        seed: The seed of the settings.
+        identity: The same text gives the same seed; another text gives an independent one.
     """
     number = int.from_bytes(hashlib.sha256(identity.encode()).digest())
     return int(np.random.SeedSequence([seed, number]).generate_state(1, np.uint32)[0])
@@ -72,7 +72,7 @@ def _reset_seeds(sequence: np.random.SeedSequence, count: int) -> list[int]:
 
 
 def generator_state(rng: np.random.Generator) -> dict[str, Any]:
-    """Returns a generator's state as strings and small numbers, fit for a checkpoint."""
+    """Returns a generator's state as strings and small numbers, which a checkpoint can hold."""
     state = rng.bit_generator.state
     return {
         "bit_generator": state["bit_generator"],
@@ -84,7 +84,7 @@ def generator_state(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def restore_generator(state: Mapping[str, Any]) -> np.random.Generator:
-    """Returns a generator that goes on where `generator_state` was taken."""
+    """Returns a generator that continues from the state that `generator_state` returned."""
     bits = np.random.PCG64()
     bits.state = {
         "bit_generator": state["bit_generator"],

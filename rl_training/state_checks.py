@@ -1,6 +1,6 @@
-"""Checks of restored state: whether it has the form that what is restored needs.
+"""Checks that restored state has the types, shapes and values that its owner needs.
 
-A checkpoint may come from anyone, and its hashes say only that its files are as somebody wrote them.
+A checkpoint may come from anyone; its hashes only prove that its files are unchanged since somebody wrote them.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ from typing_extensions import TypedDict
 from rl_training.errors import CheckpointError, RLTrainingError, one_line
 
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**53)]
-"""A number of steps, say: a form for `typed`."""
+"""A type for `validate`: a count, for example of steps."""
 
 ArrayT = TypeVar("ArrayT")
 
 
 def require_same_form(name: str, got: Any, own: Any) -> Any:
-    """Returns a restored tensor or array, which must be like the one whose place it takes.
+    """Returns a restored tensor or array after checking that it matches the one that it replaces.
 
     Args:
-        name: What errors call it.
-        got: What was read.
-        own: What it replaces.
+        name: Its name in error messages.
+        got: The restored value.
+        own: The value that it replaces.
 
     Raises:
-        CheckpointError: It is of another kind, dtype or shape.
+        CheckpointError: The type, dtype or shape differs.
     """
     if type(got) is not type(own) or (got.dtype, got.shape) != (own.dtype, own.shape):
-        raise CheckpointError(f"{name}: got {_described(got)}, expected {_described(own)}")
+        raise CheckpointError(f"{name}: got {_describe(got)}, expected {_describe(own)}")
     return got
 
 
 def require_finite_values(name: str, got: ArrayT) -> ArrayT:
-    """Returns a restored tensor or array.
+    """Returns a restored tensor or array after checking that all of its numbers are finite.
 
     Raises:
         CheckpointError: It has a NaN or infinity.
@@ -50,10 +50,15 @@ def require_finite_values(name: str, got: ArrayT) -> ArrayT:
 
 
 def validate(name: str, got: Any, form: Any) -> Any:
-    """Returns a restored value of a type that pydantic knows, a number with bounds, say; or a dataclass, from its dict.
+    """Returns a restored value after checking its type.
+
+    Args:
+        name: Its name in error messages.
+        got: The restored value.
+        form: A type that pydantic can check, for example `Count`; or a dataclass, which is made from a dict.
 
     Raises:
-        CheckpointError: It is of another type, or out of bounds.
+        CheckpointError: The value is of another type or out of bounds.
     """
     try:
         value = _adapter(form).validate_python(got, strict=True)
@@ -66,16 +71,16 @@ def validate(name: str, got: Any, form: Any) -> Any:
 
 @contextmanager
 def restoring(refusal: str) -> Iterator[None]:
-    """Turns what is raised while a state is restored into one line of ours; errors of ours stay as they are.
+    """Turns any exception in the block into a `CheckpointError`; errors of this package pass unchanged.
 
-    A state has passed its hashes, but its values can be wrong in more ways than any list of checks has, and algorithms
-    of other packages restore theirs too.
+    A state that matches its hashes can still have wrong values, in more ways than checks can list, and algorithms of
+    other packages restore their states here too.
 
     Args:
-        refusal: What to say, before the reason.
+        refusal: The message, to which the reason is added.
 
     Raises:
-        CheckpointError: Something was raised.
+        CheckpointError: The block raised another exception.
     """
     try:
         yield
@@ -87,13 +92,13 @@ def restoring(refusal: str) -> Iterator[None]:
 
 @cache
 def _adapter(form: Any) -> TypeAdapter[Any]:
-    if isinstance(form, type) and is_dataclass(form):  # for which pydantic wants an instance, where it is strict
+    if isinstance(form, type) and is_dataclass(form):  # a strict pydantic would expect an instance, not a dict
         fields = get_type_hints(form, include_extras=True)
         return TypeAdapter(with_config(ConfigDict(extra="forbid"))(TypedDict(form.__name__, fields, total=False)))  # type: ignore[operator]
     return TypeAdapter(form)
 
 
-def _described(value: Any) -> str:
+def _describe(value: Any) -> str:
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         return f"{value.dtype} {tuple(value.shape)}"
     return f"a {type(value).__name__}"

@@ -42,11 +42,11 @@ def rl_training_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_is_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory is kept out of imports for the rest of a process; here, for the rest of a test."""
     from rl_training.security import import_guard
 
-    monkeypatch.setattr(import_guard, "_kept_out", {})
+    monkeypatch.setattr(import_guard, "_excluded", {})
 
 
 @pytest.fixture(autouse=True)

@@ -184,7 +184,7 @@ def test_links_are_not_followed(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / "checkpoints").path
     (path / name).rename(tmp_path / name)
     (path / name).symlink_to(tmp_path / name)
-    assert f"{path / name} is a link or no regular file" in refusal(lambda: open_checkpoint(path))
+    assert f"{path / name} is a link or not a regular file" in refusal(lambda: open_checkpoint(path))
 
 
 def test_a_newer_format_says_so(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_references_to_environment_variables(monkeypatch):
 
 
 def test_a_kind_of_reference_that_is_handed_down_is_resolved_and_hidden(monkeypatch):
-    monkeypatch.setitem(secrets_module._handed_down, "prefect", {"sim": "from-a-block", "other": "unused"}.__getitem__)
+    monkeypatch.setitem(secrets_module._lookups, "prefect", {"sim": "from-a-block", "other": "unused"}.__getitem__)
     kwargs = {"a": "${prefect:sim}", "b": ["${env:HOME}", {"c": "x-${prefect:sim}"}], "n": 3}
     assert resolve_secrets(kwargs)["b"][1] == {"c": "x-from-a-block"}
     assert "from-a-block" in secret_values(kwargs)
@@ -156,7 +156,7 @@ def test_settings_read_back_without_their_secrets_say_what_to_do(config):
     again = config_from_text(dump_config(config), source="config.yaml")
     assert again.env_kwargs["api_token"] == REDACTED
     for key in ("api_token", "server", "login"):
-        with pytest.raises(ConfigError, match=rf"^env_kwargs\.{key}.*give it anew as a reference.*\$\{{env:NAME\}}"):
+        with pytest.raises(ConfigError, match=rf"^env_kwargs\.{key}.*set it again as a reference.*\$\{{env:NAME\}}"):
             resolve_secrets({key: again.env_kwargs[key]})
     assert find_differences(config, again) == []
     assert config_hash(config) == config_hash(again)

@@ -46,7 +46,7 @@ def fault(config: PPOConfig) -> EnvironmentFault:
 @pytest.mark.parametrize(("at", "life_step"), [("reset", 0), ("step", 1)])
 def test_a_fault(at: str, life_step: int, vectorization: str, api_token: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CASE_TOKEN", "CASE-SECRET-8")
-    monkeypatch.setitem(secrets._handed_down, "prefect", {"case": "CASE-SECRET-9"}.__getitem__)
+    monkeypatch.setitem(secrets._lookups, "prefect", {"case": "CASE-SECRET-9"}.__getitem__)
     error = fault(settings(vectorization=vectorization, env_kwargs={"api_token": api_token, "at": at}))
     where = f"environment {ENV} (index 0) at its step {life_step}"
     assert str(error) == f"{where}: {at} raised ConnectionError: http://sim/?key=***: refused"

@@ -56,7 +56,7 @@ def test_a_pipe_does_not_hang_a_command(made, tmp_path, monkeypatch, capsys):
     (gift / "metadata.json").unlink()
     os.mkfifo(gift / "metadata.json")
     assert run(["resume", str(gift), "--no-track"]) == 2
-    assert f"{gift}/metadata.json is a link or no regular file" in capsys.readouterr().err
+    assert f"{gift}/metadata.json is a link or not a regular file" in capsys.readouterr().err
 
 
 def test_the_path_to_a_run_may_have_links(made, tmp_path, monkeypatch):

@@ -35,7 +35,7 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EVIL_MARK", str(path))
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "home"))
     monkeypatch.delenv("RL_TRAINING_ALLOW_MODULES", raising=False)
-    monkeypatch.setattr(import_guard, "_kept_out", {})
+    monkeypatch.setattr(import_guard, "_excluded", {})
     for name in ("gift", "gift.evil", "helper", "allowed"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     gymnasium.registry.pop("Evil-v0", None)

@@ -184,7 +184,7 @@ def test_a_directory_that_holds_a_run_is_refused_with_the_way_to_resume(tmp_path
     with pytest.raises(UserError) as caught:
         create_training_run(config(run_dir=run_dir))
     assert str(caught.value) == (
-        f"{run_dir} holds a run already; go on with it by `rl-training resume {run_dir}`, or choose another run_dir"
+        f"{run_dir} already holds a run; resume it with `rl-training resume {run_dir}`, or choose another run_dir"
     )
 
 

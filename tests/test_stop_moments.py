@@ -21,7 +21,7 @@ from rl_training.system.signal_handlers import SIGNALS
 IMPORTS = "rl_training.experiment.loading.load_config"
 DOWNLOAD = "rl_training.api.training.download_checkpoint"
 PLAY = "rl_training.api.training.check_environment"
-MAKE_METADATA = "rl_training.runtime.run_utils._metadata"
+MAKE_METADATA = "rl_training.runtime.run_utils._make_metadata"
 MAKE_ENVS = "rl_training.runtime.ppo_trainer.TrainingEnvs"
 RESTORE = "rl_training.runtime.trainer.Trainer.restore"
 ANNOUNCE = "rl_training.api.training.log_start"

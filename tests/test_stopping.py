@@ -97,7 +97,7 @@ def test_a_handler_that_the_block_has_put_in_place_stays() -> None:
 @pytest.mark.parametrize("polls", [True, False])
 def test_training_that_does_not_hear_is_given_up(polls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stopping, "UNRESPONSIVE_SECONDS", 0.2)
-    monkeypatch.setattr(stopping, "_LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(stopping, "_POLL_SECONDS", 0.02)
     stop, given_up = StopFlag(), threading.Event()
     with stop_on_signals(stop, given_up.set):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -12,7 +12,7 @@ from typing import TextIO
 from rl_training.cli.output import ResultLost, Summary, write_result
 from rl_training.run_layout import find_run_directory
 from rl_training.runs.stopping import EXIT_STOPPED
-from rl_training.security.import_guard import keep_out
+from rl_training.security.import_guard import exclude_from_imports
 from rl_training.system.signal_handlers import SIGNALS
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def report_unchanged_source(source: str) -> Iterator[None]:
 def forbid_imports_from(source: str) -> Iterator[None]:
     """Forbids imports from inside a received directory, for all libraries that the command imports."""
     if source and Path(source).is_dir():
-        keep_out(find_run_directory(Path(source)))
+        exclude_from_imports(find_run_directory(Path(source)))
     yield
 
 

@@ -23,7 +23,7 @@ from rl_training.config.settings import NamesModule, Settings, TrainConfig
 from rl_training.errors import ModuleRefused, UserError
 from rl_training.run_layout import find_run_directory
 from rl_training.security import owner_only_files
-from rl_training.security.import_guard import keep_out, require_outside
+from rl_training.security.import_guard import exclude_from_imports, require_outside
 from rl_training.system.paths import home
 
 logger = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ def require_permission(
             allowed name is not the name of a module.
     """
     named, writers, run_dir = list_modules(config), _find_writers(config, overrides), find_run_directory(directory)
-    keep_out(run_dir)
+    exclude_from_imports(run_dir)
     if (named or writers) and not _is_of_this_home(directory):
         allowed = _collect_allowed(allow_modules)
         received = {key: name for key, name in named.items() if not _is_overridden(key, overrides)}

@@ -28,20 +28,20 @@ from rl_training.system.durable_files import replace_file
 from rl_training.system.paths import locks_root
 
 _ours: dict[Path, str] = {}
-"""What this process has written as the holder of each run that it has trained."""
+"""The holder text that this process has written for each run that it has trained."""
 
 
 @contextmanager
 def job_lock(job: str | None, owner: str | None = None) -> Iterator[None]:
-    """Holds the lock of `job` within the block; without a name there is none.
+    """Holds the lock of a job within the block; does nothing without a job.
 
     Args:
-        job: The job's name.
-        owner: For whom it is held, a Prefect flow run for one. Asked for again for the same owner, it is taken over:
-            whoever started that one a second time knows that the first process is gone.
+        job: The name of the job.
+        owner: On whose behalf the lock is held, for example a Prefect flow run. A second process with the same owner
+            takes the lock over, because an owner starts again only after its first process is gone.
 
     Raises:
-        AlreadyTraining: Another process trains the job; names it.
+        AlreadyTraining: Another process, which the message names, trains the job.
     """
     if job is None:
         yield
@@ -60,13 +60,13 @@ def job_lock(job: str | None, owner: str | None = None) -> Iterator[None]:
 
 
 class RunLock:
-    """The lock of a run: it keeps other processes, and other trainers of this one, from changing the run.
+    """The lock of a run, which keeps other processes, and other trainers in this process, from changing the run.
 
-    Whoever has this object may take it several times; the run is free once it was let go as often. It is the object's
-    and not a thread's, since a flow makes a trainer in one thread and trains in another.
+    It can be acquired several times, and is free after as many releases. It belongs to this object rather than to a
+    thread, because a flow makes a trainer in one thread and trains in another.
 
     Args:
-        run_dir: The run's directory, which exists.
+        run_dir: The run directory, which must exist.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -74,10 +74,10 @@ class RunLock:
         self._lock = FileLock(self._path, thread_local=False)
 
     def acquire(self) -> None:
-        """Takes the lock; nothing in the run's directory has changed if this fails.
+        """Acquires the lock; if this fails, nothing in the run directory has changed.
 
         Raises:
-            AlreadyTraining: Another process or trainer has it; names it.
+            AlreadyTraining: Another process or trainer, which the message names, holds the lock.
             UserError: The directory can't be written.
         """
         first = not self._lock.is_locked
@@ -91,7 +91,7 @@ class RunLock:
             raise UserError(f"{self._run_dir} can't be written: {error.strerror or error}") from error
 
     def release(self) -> None:
-        """Lets the lock go once; does nothing if it is not held."""
+        """Releases the lock once; does nothing if it is not held."""
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -103,11 +103,11 @@ class RunLock:
 
 
 def require_free(run_dir: Path) -> None:
-    """Checks that no other process trains a run now; changes nothing.
+    """Checks that no process is training a run; changes nothing.
 
     Raises:
-        AlreadyTraining: One does; names it.
-        CheckpointError: A file of the run is a link, through which the lock's file could be opened.
+        AlreadyTraining: A process, which the message names, is training the run.
+        CheckpointError: A file of the run is a link, so the lock file might lie elsewhere.
     """
     refuse_links(run_dir)
     path = run_dir.absolute() / RUN_LOCK
@@ -118,16 +118,16 @@ def require_free(run_dir: Path) -> None:
 
 
 def remove_lock(run_dir: Path) -> None:
-    """Removes the files of a run's lock, from a directory that shall hold no run."""
+    """Removes the lock files of a run from a directory that is to hold no run."""
     path = run_dir / RUN_LOCK
     for file in (path, _holder(path)):
         file.unlink(missing_ok=True)
 
 
 def take_over(run_dir: Path) -> None:
-    """Takes a run from the process that has it, if there is one: that process writes nothing to it any more.
+    """Takes a run over from the process that holds it, if there is one; that process writes nothing more to it.
 
-    What it is about to give its final name loses its place: either the rename came before this returns, or it fails.
+    Its staged checkpoints are removed, so its next rename to a final name either happens before this returns, or fails.
     """
     path = run_dir.absolute() / RUN_LOCK
     _write_holder(path)
@@ -139,20 +139,20 @@ def take_over(run_dir: Path) -> None:
 
 
 def record_takeover(run_dir: Path, to: str) -> None:
-    """Says to the process that trains a run that another one, elsewhere, has taken it over.
+    """Tells the process that trains a run that another process, elsewhere, has taken it over.
 
     Args:
-        run_dir: The run's directory.
-        to: Who has it, for messages.
+        run_dir: The run directory.
+        to: The new holder, for messages.
     """
     replace_file(_holder(run_dir / RUN_LOCK), to, sync=False)
 
 
 def require_not_taken_over(run_dir: Path) -> None:
-    """Checks that no other process has taken over a run that this one has trained; to be called before it is written.
+    """Checks that no other process has taken over a run of this process; call it before writing to the run.
 
     Raises:
-        RunTakenOver: Another one has; names it.
+        RunTakenOver: Another process, which the message names, has taken it over.
     """
     path = run_dir.absolute() / RUN_LOCK
     ours = _ours.get(path)
@@ -181,8 +181,8 @@ def _holder(path: Path) -> Path:
 def _read(holder: Path) -> str:
     try:
         return holder.read_text(encoding="utf-8")
-    except OSError:  # the other one has only just got the lock
-        return "by a process that began this moment"
+    except OSError:  # the other process has only just acquired the lock
+        return "by a process that has just begun"
 
 
 def _file_name(job: str) -> str:

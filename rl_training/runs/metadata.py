@@ -1,4 +1,4 @@
-"""What `metadata.json` says of a run, and its reader."""
+"""Reads `metadata.json`, which describes a run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rl_training.security.untrusted_json import NotReadable, read_json
 
 
 class Git(TypedDict):
-    """The commit that a command ran in."""
+    """The commit that the command ran from."""
 
     commit: str
     dirty: bool
@@ -22,7 +22,7 @@ class Git(TypedDict):
 
 @with_config(ConfigDict(extra="allow"))
 class Metadata(TypedDict):
-    """What `metadata.json` says of a run, of what is read back; it has more."""
+    """The fields of `metadata.json` that are read back; the file has more."""
 
     run_uid: str
     started: str
@@ -36,7 +36,7 @@ def read_metadata(run_dir: Path) -> dict[str, Any]:
     """Returns the content of a run's `metadata.json`.
 
     Raises:
-        UserError: It is missing or damaged.
+        UserError: The file is missing or damaged.
     """
     try:
         return read_json(run_dir / METADATA, Metadata)  # type: ignore[no-any-return]

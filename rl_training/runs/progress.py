@@ -1,4 +1,4 @@
-"""How far a run has come: its counters, and what its newest episodes came to."""
+"""The counters of a run and the results of its latest episodes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rl_training.envs.training_envs import Episode
 from rl_training.state_checks import Count
 
 RECENT_EPISODES = 100
-"""`rollout/*` metrics are means over this many of the newest finished episodes."""
+"""`rollout/*` metrics are means over this many of the latest finished episodes."""
 
 Phase = Literal["collect", "update"]
 
 
 @dataclass
 class Progress:
-    """The counters of a run: saved whole in each checkpoint."""
+    """The counters of a run, which every checkpoint holds."""
 
     num_timesteps: Count = 0
     iteration: Count = 0
@@ -33,7 +33,7 @@ class Progress:
     recent_lengths: list[Count] = field(default_factory=list)
 
     def count(self, episodes: Sequence[Episode]) -> None:
-        """Takes in episodes that have just ended."""
+        """Counts episodes that have just ended, and keeps their results."""
         self.episodes += len(episodes)
         for episode in episodes:
             self.recent_returns.append(episode.return_)
@@ -41,7 +41,7 @@ class Progress:
         del self.recent_returns[:-RECENT_EPISODES], self.recent_lengths[:-RECENT_EPISODES]
 
     def rollout_metrics(self) -> dict[str, float]:
-        """Returns `rollout/*`; means are left out until an episode has ended."""
+        """Returns the `rollout/*` metrics; means are left out until an episode has ended."""
         metrics = {"rollout/episodes": float(self.episodes)}
         if self.recent_returns:
             metrics["rollout/episode_return_mean"] = float(np.mean(self.recent_returns))

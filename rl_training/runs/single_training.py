@@ -1,7 +1,7 @@
-"""One training at a time in a process.
+"""Refuses a second training in a process while one is running.
 
-The number of threads that libraries compute with belongs to the process, and with it how sums round. Two trainings at
-once would change each other's results, so the second is refused.
+The number of threads of the numeric libraries belongs to the process, and it decides how sums are rounded. Two
+trainings at a time would change each other's results.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rl_training.errors import UserError
 
 
 class _Place:
-    """The place of the process's one training; whoever reserved it trains in it."""
+    """A reservation for the one training of the process."""
 
     def __init__(self) -> None:
         self.taken = False
@@ -27,21 +27,21 @@ _reserved: _Place | None = None
 _ours: ContextVar[_Place | None] = ContextVar("place of the training", default=None)
 
 
-def _begin_alone() -> None:
-    """A forked process has none of its parent's trainings."""
+def _forget_parent() -> None:
+    """Forgets the training of the parent in a forked process."""
     global _lock, _reserved
     _lock, _reserved = threading.Lock(), None
 
 
-os.register_at_fork(after_in_child=_begin_alone)
+os.register_at_fork(after_in_child=_forget_parent)
 
 
 @contextmanager
 def reserve_training() -> Iterator[None]:
-    """Keeps other trainings out of this process within the block, which may train itself, in a thread of its own too.
+    """Keeps other trainings out of this process within the block, which may train once at a time, in any thread.
 
     Raises:
-        UserError: Another training has begun in this process and has not ended.
+        UserError: Another training is running in this process.
     """
     global _reserved
     place = _Place()
@@ -49,7 +49,7 @@ def reserve_training() -> Iterator[None]:
         if _reserved is not None:
             raise UserError(
                 "another training runs in this process, and a process has one at a time; wait for it to end, or start "
-                "this one in a process of its own, by `rl-training train` for one"
+                "this one in a process of its own, for example by `rl-training train`"
             )
         _reserved = place
     token = _ours.set(place)
@@ -64,10 +64,10 @@ def reserve_training() -> Iterator[None]:
 
 @contextmanager
 def train_alone() -> Iterator[None]:
-    """Trains within the block: in the place that the caller has reserved, or in one reserved now.
+    """Allows training within the block, with the reservation of the caller if there is one, else with a new one.
 
     Raises:
-        UserError: As `reserve_training`.
+        UserError: Another training is running in this process.
     """
     place = _ours.get()
     if place is None or place is not _reserved or place.taken:

@@ -1,4 +1,4 @@
-"""Asking a run to stop: a flag that every loop polls, and the signals that set it."""
+"""Stops a run: a flag that every loop polls, and the signals that set it."""
 
 from __future__ import annotations
 
@@ -19,40 +19,40 @@ logger = logging.getLogger(__name__)
 StopCause = Literal["callback", "signal"]
 
 EXIT_STOPPED = 75
-"""Exit code of a process that a signal stopped and whose run can go on."""
+"""Exit code after a signal has stopped a run that can be resumed."""
 EXIT_TERMINATED = 143
-"""Exit code after a SIGTERM that came before there was anything to go on from: as the system's own."""
+"""Exit code after a SIGTERM that came before there was anything to resume; the one that the system uses too."""
 
 CLEANUP_SECONDS = 10.0
-"""How long an interrupted command may take to clean up before another signal interrupts that as well."""
+"""Time that an interrupted command has to clean up before another signal interrupts the cleanup too."""
 UNRESPONSIVE_SECONDS = 20.0
-"""How long training may take to its next poll once a signal has asked it to stop."""
+"""Time that training has to poll the flag after a signal has set it."""
 EXIT_SECONDS = 25.0
-"""How long after a signal the process may be there, unless its last checkpoint takes longer."""
+"""Time that the process has to end after a signal, unless its last checkpoint takes longer."""
 MLFLOW_SECONDS = 20.0
-"""How long after a signal the end of a run may wait for MLflow; the process is to be gone after `EXIT_SECONDS`."""
+"""Time after a signal for which the end of a run may wait for MLflow, so that the process ends in `EXIT_SECONDS`."""
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 
 class StopFlag:
-    """Set once by whoever wants the run to end; polled between environment steps, minibatches and evaluation steps.
+    """Asks a run to end; the run polls it between environment steps, minibatches and evaluation steps.
 
-    Setting it is safe from a signal handler and from another thread. The first cause stays.
+    It may be set from a signal handler or another thread. The first cause stays.
     """
 
     def __init__(self) -> None:
         self.cause: StopCause | None = None
-        self.heard = False
-        """Whether a poll has seen it set."""
+        self.seen = False
+        """Whether a poll has found the flag set."""
         self._signalled = math.inf
 
     @property
     def requested(self) -> bool:
-        """Whether the run shall end."""
+        """Whether the run is to end."""
         if self.cause is None:
             return False
-        self.heard = True
+        self.seen = True
         return True
 
     def request(self, cause: StopCause) -> None:
@@ -63,16 +63,16 @@ class StopFlag:
             self._signalled = min(self._signalled, time.monotonic())
 
     def seconds_left(self) -> float:
-        """Returns how long the end of the run may still wait for others; infinite where no signal has come."""
+        """Returns how long the end of the run may still wait for MLflow: infinitely if no signal has come."""
         return max(0.0, self._signalled + MLFLOW_SECONDS - time.monotonic())
 
 
 class StopTraining(Exception):
-    """Unwinds a training loop from a consistent state to where the checkpoint is written."""
+    """Leaves a training loop in a consistent state, so that the checkpoint can be written."""
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM or SIGHUP came where there was no run to stop; it interrupts as Ctrl-C does, so everything is cleaned up.
+    """SIGTERM or SIGHUP came when there was no run to stop; it interrupts like Ctrl-C, so everything is cleaned up.
 
     Args:
         number: The signal.
@@ -81,34 +81,34 @@ class Terminated(KeyboardInterrupt):
     def __init__(self, number: int = signal.SIGTERM) -> None:
         super().__init__(number)
         self.exit_code = 128 + number
-        """Of a process that ends by it: as the system's own."""
+        """The exit code of the process, the one that the system uses too."""
 
 
 class Interruptions:
-    """Whether signals still interrupt."""
+    """Handles signals by interrupting, but not twice within `CLEANUP_SECONDS`."""
 
     def __init__(self) -> None:
-        self._heeded_from = -math.inf
+        self._ignored_until = -math.inf
 
     def end(self) -> None:
-        """Lets no signal interrupt any more: what this process comes to is decided."""
-        self._heeded_from = math.inf
+        """Ignores further signals, because the result of this process is decided."""
+        self._ignored_until = math.inf
 
     def interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Handles a signal: interrupts, and spares the cleaning up from the next one."""
-        if time.monotonic() < self._heeded_from:
+        """Interrupts, unless a cleanup is under way."""
+        if time.monotonic() < self._ignored_until:
             return
-        self._heeded_from = time.monotonic() + CLEANUP_SECONDS
+        self._ignored_until = time.monotonic() + CLEANUP_SECONDS
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated(number)
 
 
 @contextmanager
 def interrupt_on_signals() -> Iterator[Interruptions]:
-    """Has signals interrupt the block; a second one does not interrupt the cleaning up.
+    """Lets signals interrupt the block; a second signal does not interrupt the cleanup.
 
     Raises:
-        Terminated: At SIGTERM and SIGHUP, from wherever the block is.
-        KeyboardInterrupt: At SIGINT.
+        Terminated: SIGTERM or SIGHUP came.
+        KeyboardInterrupt: SIGINT came.
     """
     interruptions = Interruptions()
     with handle_stop_signals(interruptions.interrupt):
@@ -116,19 +116,20 @@ def interrupt_on_signals() -> Iterator[Interruptions]:
 
 
 @contextmanager
-def stop_on_signals(stop: StopFlag, deaf: Callable[[], None] | None = None) -> Iterator[StopFlag]:
+def stop_on_signals(stop: StopFlag, on_unresponsive: Callable[[], None] | None = None) -> Iterator[StopFlag]:
     """Sets `stop` on SIGTERM, SIGINT and SIGHUP while the block runs.
 
     Args:
         stop: The flag.
-        deaf: Called in a thread where nothing has polled the flag for `UNRESPONSIVE_SECONDS` after a signal has set it.
+        on_unresponsive: Called in another thread if nothing has polled the flag within `UNRESPONSIVE_SECONDS` after a
+            signal has set it.
     """
 
     def request(number: int, frame: FrameType | None) -> None:
         stop.request("signal")
 
     over = threading.Event()
-    watch = threading.Thread(target=_watch, args=(stop, over, deaf), daemon=True)
+    watch = threading.Thread(target=_watch, args=(stop, over, on_unresponsive), daemon=True)
     with handle_stop_signals(request):
         try:
             watch.start()
@@ -138,11 +139,11 @@ def stop_on_signals(stop: StopFlag, deaf: Callable[[], None] | None = None) -> I
             watch.join()
 
 
-def _watch(stop: StopFlag, over: threading.Event, deaf: Callable[[], None] | None) -> None:
-    """Polls, and is not told by the handler: a handler may interrupt the very code that tells threads of things."""
-    while not over.wait(_LOOK_SECONDS):
+def _watch(stop: StopFlag, over: threading.Event, on_unresponsive: Callable[[], None] | None) -> None:
+    """Polls the flag; the handler can't notify this thread, because it may interrupt the code of `threading` itself."""
+    while not over.wait(_POLL_SECONDS):
         if stop.cause == "signal":
             logger.info("asked to stop: the run saves, and ends within %.0f s", EXIT_SECONDS)
-            if not over.wait(UNRESPONSIVE_SECONDS) and not stop.heard and deaf is not None:
-                deaf()
+            if not over.wait(UNRESPONSIVE_SECONDS) and not stop.seen and on_unresponsive is not None:
+                on_unresponsive()
             return

@@ -1,4 +1,4 @@
-"""A run's directory: made once, described by its files, and filled with checkpoints."""
+"""Makes run directories, describes runs in them, and saves checkpoints in them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import platform
 import re
 import shlex
 import socket
-import subprocess
 import sys
 import uuid
 from collections.abc import Mapping, Sequence
@@ -28,7 +27,7 @@ from rl_training.errors import ConfigError, UserError
 from rl_training.run_layout import CHECKPOINTS, CONFIG, METADATA
 from rl_training.runs.locks import remove_lock
 from rl_training.runs.metadata import read_metadata
-from rl_training.runs.versions import versions
+from rl_training.runs.versions import find_commit, versions
 from rl_training.runtime.checkpoint import (
     Checkpoint,
     ShardEntry,
@@ -44,9 +43,6 @@ from rl_training.system.programs import program
 
 logger = logging.getLogger(__name__)
 
-COMMIT_VARIABLE = "RL_TRAINING_GIT_COMMIT"
-"""What docker/Dockerfile says an image was built from: a commit, with `-dirty` if files differed from it."""
-
 
 @dataclass(frozen=True)
 class TrainingRun:
@@ -55,32 +51,32 @@ class TrainingRun:
     run_dir: Path
     """Absolute."""
     run_uid: str
-    """The run's identity, its own from its first line on."""
+    """The unique identity of the run."""
 
     @property
     def checkpoints(self) -> Path:
-        """The folder of its checkpoints."""
+        """The folder of checkpoints."""
         return self.run_dir / CHECKPOINTS
 
 
 WIDE = 1_000_000
-"""Weights of a layer from which on a network is no small one: 1,000 x 1,000."""
+"""A network with a layer of this many weights (1,000 x 1,000) counts as wide."""
 
 
 def resolve_device(name: str, *, images: bool = False, hidden: Sequence[int] = ()) -> tuple[torch.device, str]:
-    """Chooses the device, by rule.
+    """Chooses the device by a fixed rule.
 
     Args:
-        name: `auto`, `cpu`, `cuda` or `cuda:N`. `auto` is a GPU for images and wide layers, where there is one, and
-            the CPU otherwise: small networks wait longer for a GPU's launches than they compute.
-        images: Whether the observations have images.
-        hidden: Widths of the hidden layers.
+        name: `auto`, `cpu`, `cuda` or `cuda:N`. `auto` is a GPU, if there is one, for images and wide layers, else the
+            CPU, because small networks wait longer for the kernel launches of a GPU than they compute.
+        images: Whether the observations contain images.
+        hidden: The widths of the hidden layers.
 
     Returns:
-        The device, and in words why it was chosen.
+        The device, and the reason for the choice in words.
 
     Raises:
-        ConfigError: A GPU is asked for that is not there.
+        ConfigError: The settings name a GPU that is missing.
     """
     available = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name != "auto":
@@ -98,7 +94,7 @@ def resolve_device(name: str, *, images: bool = False, hidden: Sequence[int] = (
 
 
 def serialize_train_config(config: TrainConfig) -> dict[str, Any]:
-    """Returns the settings as JSON-able values: paths as text, tags as a mapping of words to words, secrets hidden."""
+    """Returns the settings as JSON values: paths as text, tags as a mapping of strings, secrets hidden."""
     return redact(config.model_dump(mode="json"))
 
 
@@ -108,32 +104,32 @@ def create_training_run(
     """Makes a new run: its directory, its identity, `config.yaml` and `metadata.json`.
 
     Args:
-        config: The settings; `run_dir` says where, or the run gets a readable directory of its own under the home of
+        config: The settings. Without `run_dir`, the run gets a new directory with a readable name under the home of
             rl_training.
-        run_uid: The identity of a run that goes on here, its own directory being elsewhere; by default a new one.
-        forked_from: Where the run comes from, as JSON, for `metadata.json`.
+        run_uid: The identity of a run from elsewhere that continues here; by default a new identity.
+        forked_from: The origin of the run, as JSON, for `metadata.json`.
 
     Raises:
-        UserError: The directory holds a run already, or can't be written.
+        UserError: The directory already holds a run, or can't be written.
     """
     started, run_uid = datetime.now().astimezone(), run_uid or uuid.uuid4().hex
     run_dir = (config.run_dir or _free_directory(config, started, run_uid)).expanduser().absolute()
     metadata = {
-        **_metadata(config, started, run_uid),
+        **_make_metadata(config, started, run_uid),
         "forked_from": forked_from,
-    }  # git is asked for it, which takes time
+    }  # before the directory: git is slow
     try:
         make_directory(run_dir)
         if any((run_dir / name).exists() for name in (CONFIG, METADATA, CHECKPOINTS)):
             raise FileExistsError
-        _write_new(run_dir / CONFIG, dump_config(config))  # of two at the same time, one gets it
+        _write_new(run_dir / CONFIG, dump_config(config))  # fails for the second of two processes
         _write_new(run_dir / METADATA, _to_text(metadata))
         sync_directory(run_dir)
     except FileExistsError:
         if not run_dir.is_dir():
             raise UserError(f"run_dir {run_dir} is a file; expected a directory, or a path that is free") from None
         raise UserError(
-            f"{run_dir} holds a run already; go on with it by "
+            f"{run_dir} already holds a run; resume it with "
             f"`{program('rl-training')} resume {shlex.quote(str(run_dir))}`, or choose another run_dir"
         ) from None
     except OSError as error:
@@ -144,10 +140,10 @@ def create_training_run(
 
 
 def open_training_run(run_dir: str | Path) -> TrainingRun:
-    """Returns the run that a directory holds.
+    """Returns the run in a directory.
 
     Raises:
-        UserError: It holds none.
+        UserError: The directory holds no run.
     """
     run_dir = Path(run_dir).absolute()
     refuse_links(run_dir)
@@ -155,14 +151,14 @@ def open_training_run(run_dir: str | Path) -> TrainingRun:
 
 
 def repair_training_run(run: TrainingRun, config: TrainConfig, checkpoint: Checkpoint) -> None:
-    """Writes `config.yaml` and `metadata.json` again where a power cut has emptied them.
+    """Writes `config.yaml` and `metadata.json` again if a power cut has emptied them.
 
-    Earlier versions could leave them so beside complete checkpoints, which hold what is needed.
+    Earlier versions could leave them empty beside complete checkpoints, from which they can be written again.
 
     Args:
-        run: The run; nobody else may write to it now.
-        config: Its settings.
-        checkpoint: Its newest.
+        run: The run, to which no other process may write now.
+        config: The settings of the run.
+        checkpoint: The newest checkpoint of the run.
 
     Raises:
         UserError: The directory can't be written.
@@ -172,7 +168,7 @@ def repair_training_run(run: TrainingRun, config: TrainConfig, checkpoint: Check
     except UserError as error:
         logger.warning("%s; it is written again from %s", error, checkpoint.path)
         started = datetime.fromisoformat(checkpoint.manifest.created)
-        metadata = {**_metadata(config, started, run.run_uid), "forked_from": None}
+        metadata = {**_make_metadata(config, started, run.run_uid), "forked_from": None}
         metadata |= {"versions": dict(checkpoint.manifest.versions), "recovered_from": checkpoint.path.name}
         _replace(run.run_dir / METADATA, _to_text(metadata))
     text = (run.run_dir / CONFIG).read_bytes() if (run.run_dir / CONFIG).is_file() else b""
@@ -182,7 +178,7 @@ def repair_training_run(run: TrainingRun, config: TrainConfig, checkpoint: Check
 
 
 def update_metadata(run: TrainingRun, fields: Mapping[str, Any]) -> None:
-    """Writes fields of a run's `metadata.json` anew.
+    """Updates fields of a run's `metadata.json`.
 
     Raises:
         UserError: The directory can't be written.
@@ -192,13 +188,13 @@ def update_metadata(run: TrainingRun, fields: Mapping[str, Any]) -> None:
 
 
 def discard_training_run(run: TrainingRun) -> None:
-    """Removes a run that never trained; whatever else is in its directory stays, and so does a run with checkpoints."""
+    """Removes the files of a run that never trained; other files, and a run with checkpoints, stay."""
     if run.checkpoints.exists():
         return
     for name in (CONFIG, METADATA):
         (run.run_dir / name).unlink(missing_ok=True)
     remove_lock(run.run_dir)
-    with suppress(OSError):  # other files are there
+    with suppress(OSError):  # the directory has other files
         run.run_dir.rmdir()
 
 
@@ -212,13 +208,13 @@ def save_training_checkpoint(
     extra: Mapping[str, Any] | None = None,
     shards: Sequence[ShardEntry] | None = None,
 ) -> Checkpoint:
-    """Writes a checkpoint of a run and then removes the ones that `checkpoint.keep_last` does not keep.
+    """Writes a checkpoint of a run, then removes the checkpoints that `checkpoint.keep_last` does not keep.
 
-    The best by periodic evaluation is kept besides. See `write_checkpoint` for the arguments.
+    The best checkpoint by periodic evaluation is always kept. See `write_checkpoint` for the arguments.
 
     Raises:
         NumericError: The policy has a NaN or infinity.
-        CheckpointNotWritten: The checkpoint can't be written; the ones that are there stay.
+        CheckpointNotWritten: The checkpoint can't be written; existing checkpoints stay.
     """
     checkpoint = write_checkpoint(
         run.checkpoints,
@@ -237,7 +233,7 @@ def save_training_checkpoint(
 
 
 def redact_command(arguments: Sequence[str]) -> list[str]:
-    """Returns a command line with the values hidden whose key or option names a secret."""
+    """Returns a command line in which every value is hidden whose key or option names a secret."""
     return [
         REDACTED
         if before.startswith("--") and is_secret_name(before) and not argument.startswith("--")
@@ -255,7 +251,7 @@ def _redact_argument(argument: str) -> str:
 
 
 def _free_directory(config: TrainConfig, started: datetime, run_uid: str) -> Path:
-    """Names a directory that is not there yet; a run that goes on elsewhere twice in a second has two."""
+    """Returns a directory that does not exist yet; a run that is resumed elsewhere twice in a second gets two."""
     env = re.sub(r"[^A-Za-z0-9._-]+", "-", config.env_id.rpartition(":")[2])
     name = f"{env}-{config.algo}-s{config.seed}-{started:%Y%m%d-%H%M%S}-{run_uid[:8]}"
     return next(path for i in count(1) if not (path := runs_root() / (name if i == 1 else f"{name}-{i}")).exists())
@@ -276,7 +272,7 @@ def _to_text(metadata: Mapping[str, Any]) -> str:
     return json.dumps(metadata, indent=2, allow_nan=False) + "\n"
 
 
-def _metadata(config: TrainConfig, started: datetime, run_uid: str) -> dict[str, Any]:
+def _make_metadata(config: TrainConfig, started: datetime, run_uid: str) -> dict[str, Any]:
     return {
         "run_uid": run_uid,
         "started": started.isoformat(timespec="seconds"),
@@ -289,23 +285,7 @@ def _metadata(config: TrainConfig, started: datetime, run_uid: str) -> dict[str,
         "command": redact_command(sys.argv),
         "versions": versions(),
         "platform": platform.platform(),
-        "git": _git(),
+        "git": find_commit(),
         "hostname": socket.gethostname(),
         "pid": os.getpid(),
     }
-
-
-def _git() -> dict[str, Any] | None:
-    """Returns the commit and whether files differ from it: the image's, or of the repository the command runs in."""
-    if built_from := re.fullmatch(r"([0-9a-f]{40})(-dirty)?", os.environ.get(COMMIT_VARIABLE, "")):
-        return {"commit": built_from[1], "dirty": built_from[2] is not None}
-    try:
-        commit = _git_output("rev-parse", "HEAD")
-        return {"commit": commit, "dirty": bool(_git_output("status", "--porcelain", "--untracked-files=no"))}
-    except (OSError, subprocess.SubprocessError):  # no git, no repository, or one without a commit
-        return None
-
-
-def _git_output(*arguments: str) -> str:
-    command = ["git", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()

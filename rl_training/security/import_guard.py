@@ -1,7 +1,7 @@
-"""Keeps received directories out of imports: no module is ever taken from inside a run's directory or a download.
+"""Excludes received directories from imports: no module is imported from inside a run directory or a download.
 
-With `PYTHONPATH=.` or `python -m`, Python looks for modules in the working folder, which may be a received run's. What
-is kept out stays out for the rest of the process, for what an allowed module imports in turn as well.
+With `PYTHONPATH=.` or `python -m`, Python looks for modules in the working folder, which may be that of a received run.
+A directory stays excluded for the rest of the process, also for the imports of allowed modules.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from types import ModuleType
 
 from rl_training.errors import ModuleRefused
 
-_kept_out: dict[str, None] = {}
-"""The directories, absolute, as they are written and where their links lead."""
+_excluded: dict[str, None] = {}
+"""The absolute paths of excluded directories, as written and with links resolved."""
 
 
 class ImportRefused(ImportError):
-    """A module would have been imported from inside a received directory."""
+    """A module was about to be imported from inside a received directory."""
 
 
 class _Guard(MetaPathFinder):
-    """Goes before all other finders, and refuses what they find inside of a directory that is kept out."""
+    """The first of the import finders: refuses a module that the others find inside an excluded directory."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Returns what the other finders find.
+        """Returns the spec that the other finders find.
 
         Raises:
-            ImportRefused: It is inside of a directory that is kept out.
+            ImportRefused: The module is inside an excluded directory.
         """
-        spec = _found(fullname, path, target)
-        place = _first_inside(spec, _kept_out)
+        spec = _find_spec(fullname, path, target)
+        place = _first_inside(spec, _excluded)
         if place is not None:
             raise ImportRefused(
                 f"{fullname} is not imported from {place}, which is part of a received run", name=fullname
@@ -47,32 +47,32 @@ class _Guard(MetaPathFinder):
 _guard = _Guard()
 
 
-def keep_out(directory: str | Path) -> None:
-    """Has nothing imported from inside `directory` from now on."""
-    _kept_out.update(dict.fromkeys(_paths(directory)))
+def exclude_from_imports(directory: str | Path) -> None:
+    """Excludes `directory` from imports for the rest of the process."""
+    _excluded.update(dict.fromkeys(_paths(directory)))
     if _guard not in sys.meta_path:
         sys.meta_path.insert(0, _guard)
 
 
 def list_excluded() -> list[str]:
-    """Returns the directories that are kept out, for a child process."""
-    return list(_kept_out)
+    """Returns the excluded directories, to exclude them in a child process."""
+    return list(_excluded)
 
 
 def require_outside(module: str, who: str, directories: Iterable[str | Path]) -> None:
-    """Checks, without importing it, that a module's package is not found inside of one of `directories`.
+    """Checks, without importing a module, that its package does not lie inside one of `directories`.
 
     Args:
-        module: Its dotted name.
-        who: Names the module, for messages.
-        directories: What received files lie in.
+        module: The dotted name of the module.
+        who: The source of that name, for messages.
+        directories: The directories that hold received files.
 
     Raises:
-        ModuleRefused: It would be imported from there.
+        ModuleRefused: The module would be imported from one of them.
     """
     top = module.partition(".")[0]
     loaded = sys.modules.get(top)
-    spec = getattr(loaded, "__spec__", None) if loaded is not None else _found(top, None, None)
+    spec = getattr(loaded, "__spec__", None) if loaded is not None else _find_spec(top, None, None)
     place = _first_inside(spec, [path for directory in directories for path in _paths(directory)])
     if place is not None:
         raise ModuleRefused(
@@ -82,7 +82,7 @@ def require_outside(module: str, who: str, directories: Iterable[str | Path]) ->
         )
 
 
-def _found(name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
+def _find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
     for finder in sys.meta_path:
         find_spec = getattr(finder, "find_spec", None)
         if finder is not _guard and find_spec is not None:
@@ -94,15 +94,15 @@ def _found(name: str, path: Sequence[str] | None, target: ModuleType | None) -> 
 
 def _first_inside(spec: ModuleSpec | None, directories: Collection[str]) -> str | None:
     for place in _places(spec) if directories else ():
-        # As it is written, and where its links lead: one in a run's directory may point out of it.
+        # Both as written and with links resolved, because a link in a run directory may point out of it.
         if any(_is_inside(path, folder) for path in _paths(place) for folder in directories):
             return place
     return None
 
 
 def _paths(place: str | Path) -> tuple[str, str]:
-    """Returns a place as it is written and where its links lead, both absolute."""
-    return os.path.abspath(place), os.path.realpath(place)  # noqa: PTH100, as `..` must go and links must stay
+    """Returns the absolute path of a place, as written and with links resolved."""
+    return os.path.abspath(place), os.path.realpath(place)  # noqa: PTH100, because `..` must go and links must stay
 
 
 def _places(spec: ModuleSpec | None) -> Iterator[str]:

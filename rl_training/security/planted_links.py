@@ -1,4 +1,4 @@
-"""Links in a run's directory: none of ours is one, so one that is there was planted or made by hand, and is refused.
+"""Refuses links in a run directory: this package makes none, so a link was planted or made by hand.
 
 If `replay` or `checkpoints` of a received run were a link, files elsewhere would be read, sent to MLflow or removed.
 """
@@ -14,30 +14,30 @@ from rl_training.run_layout import FILES, FOLDERS, find_run_directory
 
 
 def refuse_links(path: Path) -> None:
-    """Checks that nothing of a run is a link, pipe or device; how its own directory is reached is the user's choice.
+    """Checks that nothing in a run directory is a link, pipe or device; the directory itself may be reached by a link.
 
     Args:
-        path: The run's directory, its folder of checkpoints, or a checkpoint's directory in it.
+        path: The run directory, its folder of checkpoints, or the directory of a checkpoint in it.
 
     Raises:
-        CheckpointError: Something is; names it.
+        CheckpointError: Something is a link, pipe or device; the message names it.
     """
     run_dir = find_run_directory(path)
     for entry in [run_dir / name for name in (*FOLDERS, *FILES)]:
-        for found in _below(entry):
+        for found in _find_links(entry):
             raise CheckpointError(
-                f"{found} is a link or no regular file, and a run has none: nothing outside of its directory is read, "
-                f"written or removed through it; put a copy of what is meant in its place, or remove it"
+                f"{found} is a link or not a regular file; a run directory has only files and folders, so that nothing "
+                f"outside of it is read, written or removed; replace it by a copy, or remove it"
             )
 
 
-def _below(path: Path) -> Iterator[Path]:
-    """Yields what is neither a file nor a folder, from a path downwards; what goes meanwhile is passed over."""
+def _find_links(path: Path) -> Iterator[Path]:
+    """Yields every path below `path`, itself included, that is neither a file nor a folder; skips what disappears."""
     try:
         mode = path.lstat().st_mode
         if stat.S_ISDIR(mode):
             for entry in path.iterdir():
-                yield from _below(entry)
+                yield from _find_links(entry)
         elif not stat.S_ISREG(mode):
             yield path
     except (FileNotFoundError, NotADirectoryError):

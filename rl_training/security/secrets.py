@@ -1,8 +1,8 @@
-"""Secrets: hidden wherever settings are written, and references to them that are resolved at the last moment.
+"""Hides secrets wherever settings are written, and resolves references to secrets at the last moment.
 
-A value may be a reference, `${env:NAME}` (an environment variable) or `${prefect:BLOCK}` (a Prefect secret block), in
-`env_kwargs` and the `kwargs` of wrappers. References are safe to write, log and commit. Environment variables are
-looked up here; whoever knows another kind, as flows know blocks, hands down how it is looked up.
+In `env_kwargs` and the `kwargs` of wrappers, a value may be a reference: `${env:NAME}` (an environment variable) or
+`${prefect:BLOCK}` (a Prefect secret block). References are safe to write, log and commit. This module looks up
+environment variables; flows, which know Prefect's blocks, register a lookup for those.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from urllib.parse import quote
 from rl_training.errors import ConfigError
 
 REDACTED = "***"
-"""What stands in place of a secret."""
+"""The text that replaces a secret."""
 
 REFERENCE = re.compile(r"\$\{([A-Za-z]+):([^${}]+)\}")
 KINDS = ("env", "prefect")
 
-LEAST_HIDDEN = 4
-"""Characters of a secret that is hidden in text: shorter ones stand in ordinary words."""
+MIN_HIDDEN_CHARACTERS = 4
+"""The length of the shortest secret that is hidden in text; shorter ones occur in ordinary words."""
 
 SecretResolver = Callable[[str, str], str]
-"""Called with a reference's kind (one of `KINDS`) and name; returns the secret."""
+"""A function of the kind (one of `KINDS`) and name of a reference that returns the secret."""
 
-_handed_down: dict[str, Callable[[str], str]] = {}
-"""How references of a kind are looked up in this process, besides environment variables."""
+_lookups: dict[str, Callable[[str], str]] = {}
+"""The registered lookups by kind, besides environment variables."""
 
 _T = TypeVar("_T")
 
@@ -37,7 +37,7 @@ _SECRET_WORDS = frozenset({
     "bearer", "webhook", "cookie",
 })  # fmt: skip
 _SECRET_PAIRS = ("api_key", "access_key", "private_key", "secret_key", "account_key", "encryption_key", "ssh_key")
-# Each takes time in proportion to the text, whatever the text is: no part of one can begin in many places and run on.
+# Each pattern takes time linear in the text: no part of it can start matching in many places and run far.
 _URL_LOGIN = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]{0,30}://)(?P<login>[^\s/@]+)@")
 _ENTRY = re.compile(
     r"""(?P<name>[{,]\s*["']?(?P<key>[\w.-]+)["']?\s*:\s*)(?P<value>"(?:[^"\\]|\\.)*"|'[^']*'|\$\{[^${}]*\}|[^\s,}\]]+)"""
@@ -46,12 +46,12 @@ _URL_QUERY = re.compile(r"(?P<name>[?&;](?P<key>[^=&;?\s]+)=)(?P<value>[^&;#\s]+
 
 
 def is_secret_name(key: str) -> bool:
-    """Tells whether a key's name says that its value is a secret."""
+    """Returns whether the name of a key says that its value is a secret."""
     return _secret_name(key) is not None
 
 
 def _secret_name(key: str) -> str | None:
-    """Returns "one" or "many" for a secret's name (`token`, `tokens`), None for any other."""
+    """Returns "one" or "many" for the name of a secret (`token`, `tokens`), else None."""
     words = re.findall(r"[a-z]+|[0-9]+", re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", key).lower())
     joined = "_" + "_".join(words) + "_"
     singular = any(word in _SECRET_WORDS for word in words) or any(f"_{pair}_" in joined for pair in _SECRET_PAIRS)
@@ -64,12 +64,12 @@ def _secret_name(key: str) -> str | None:
 def redact(value: _T, *, references: bool = False) -> _T:
     """Returns a copy of settings (mappings, lists and values) with every secret hidden.
 
-    A value is a secret where its key, or one above it, says so, and so is the login in an address. Truth values and
-    None are none, nor is a number under a plural (`max_tokens: 100`).
+    A value is a secret if its key, or a key above it, says so; the login in an address is a secret too. Booleans and
+    None never are, nor is a number under a plural key (`max_tokens: 100`).
 
     Args:
-        value: What is about to be written.
-        references: Whether references to secrets are hidden too; they are kept otherwise.
+        value: The settings.
+        references: Whether to hide references to secrets too.
     """
     return _redact(value, None, references)  # type: ignore[no-any-return]
 
@@ -104,11 +104,11 @@ def redact_text(text: str) -> str:
 
 
 def secret_values(settings: Mapping[str, Any], resolver: SecretResolver | None = None) -> frozenset[str]:
-    """Returns the secrets in keyword arguments as text: what `redact` hides, and what references stand for.
+    """Returns the secrets in keyword arguments as text: the values that `redact` hides, and those of references.
 
     Args:
-        settings: Keyword arguments from the settings, with their references.
-        resolver: Finds a secret, `resolve_reference` by default; a reference that it can't resolve is left out.
+        settings: Keyword arguments from the settings, with references.
+        resolver: Finds a secret; `resolve_reference` by default. References that it can't resolve are left out.
     """
     return frozenset(_secret_values(settings, None, resolver or resolve_reference))
 
@@ -121,7 +121,7 @@ def _secret_values(value: Any, secret: str | None, resolver: SecretResolver) -> 
         for item in value:
             yield from _secret_values(item, secret, resolver)
     elif isinstance(value, str):
-        parts = {match[0]: _found(match, resolver) for match in REFERENCE.finditer(value)}
+        parts = {match[0]: _resolve_or_empty(match, resolver) for match in REFERENCE.finditer(value)}
         yield from filter(None, parts.values())
         whole = REFERENCE.sub(lambda match: parts[match[0]], value)
         if secret:
@@ -132,7 +132,7 @@ def _secret_values(value: Any, secret: str | None, resolver: SecretResolver) -> 
         yield str(value)
 
 
-def _found(reference: re.Match[str], resolver: SecretResolver) -> str:
+def _resolve_or_empty(reference: re.Match[str], resolver: SecretResolver) -> str:
     try:
         return resolver(reference[1], reference[2])
     except (ConfigError, OSError):
@@ -140,43 +140,42 @@ def _found(reference: re.Match[str], resolver: SecretResolver) -> str:
 
 
 def hide(text: str, secrets: Collection[str]) -> str:
-    """Returns text with the given secrets hidden, also where it shows them quoted, or on one line.
+    """Returns text with the given secrets hidden, also if they are quoted or joined to one line.
 
     Args:
-        text: What is about to be shown or written.
-        secrets: Values of `secret_values`; those of fewer than `LEAST_HIDDEN` characters stay.
+        text: The text.
+        secrets: Secrets of `secret_values`; those shorter than `MIN_HIDDEN_CHARACTERS` stay visible.
     """
     forms = {
         form
         for secret in secrets
         for form in (secret, " ".join(secret.split()), repr(secret)[1:-1], quote(secret, safe=""))
-        if len(form) >= LEAST_HIDDEN
+        if len(form) >= MIN_HIDDEN_CHARACTERS
     }
-    for form in sorted(forms, key=len, reverse=True):  # one secret may be a part of another
+    for form in sorted(forms, key=len, reverse=True):  # a secret may contain another
         text = text.replace(form, REDACTED)
     return text
 
 
 def register_lookup(kind: str, look_up: Callable[[str], str]) -> None:
-    """Has references of a kind looked up by `look_up` from now on, in this process and its environments' workers.
+    """Registers the lookup of one kind of references, for this process and the workers of its environments.
 
     Args:
         kind: One of `KINDS`.
-        look_up: Takes a reference's name and returns the secret. Raises ConfigError where there is none, and OSError
-            where it can't be reached.
+        look_up: Returns the secret of a name. Raises ConfigError if there is none, and OSError if it can't be reached.
     """
-    _handed_down[kind] = look_up
+    _lookups[kind] = look_up
 
 
 def collect_secrets(settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Returns what another process needs to resolve the references in settings: for each kind, names and secrets.
+    """Returns the secrets that another process needs to resolve the references in settings, by kind and name.
 
-    Environment variables are left out, since a child process has them. To be sent, never to be written.
+    Environment variables are left out, because a child process has them. Send the result, but never write it.
     """
     found: dict[str, dict[str, str]] = {}
     for kind, name in _references(settings):
-        if kind in _handed_down:
-            found.setdefault(kind, {})[name] = _handed_down[kind](name)
+        if kind in _lookups:
+            found.setdefault(kind, {})[name] = _lookups[kind](name)
     return found
 
 
@@ -191,13 +190,13 @@ def _references(value: Any) -> Iterator[tuple[str, str]]:
 
 
 def resolve_reference(kind: str, name: str) -> str:
-    """Returns the secret that a reference stands for, in this process.
+    """Returns the secret of a reference, as this process can look it up.
 
     Raises:
-        ConfigError: There is none, or it is of a kind that only a flow can look up.
+        ConfigError: There is no such secret, or only a flow can look up this kind.
     """
-    if kind in _handed_down:
-        return _handed_down[kind](name)
+    if kind in _lookups:
+        return _lookups[kind](name)
     if kind != "env":
         raise ConfigError(f"${{{kind}:{name}}} is resolved inside a Prefect flow only; here use ${{env:NAME}}")
     if name not in os.environ:
@@ -208,15 +207,15 @@ def resolve_reference(kind: str, name: str) -> str:
 def resolve_secrets(
     mapping: Mapping[str, Any], resolver: SecretResolver = resolve_reference, *, path: str = "env_kwargs"
 ) -> dict[str, Any]:
-    """Returns a copy of `mapping` with every reference replaced by its secret. Never write the result anywhere.
+    """Returns a copy of `mapping` with every reference replaced by its secret. Never write the result.
 
     Args:
         mapping: Keyword arguments from the settings.
         resolver: Finds a secret.
-        path: The mapping's key in the settings, for messages.
+        path: The key of the mapping in the settings, for messages.
 
     Raises:
-        ConfigError: A secret is not to be found, or was hidden when these settings were written.
+        ConfigError: A secret can't be found, or it was hidden when these settings were written.
     """
     return {key: _resolve(item, resolver, f"{path}.{key}") for key, item in mapping.items()}
 
@@ -230,7 +229,7 @@ def _resolve(value: Any, resolver: SecretResolver, path: str) -> Any:
         return value
     if value == REDACTED or f":{REDACTED}@" in value or f"={REDACTED}" in value:
         raise ConfigError(
-            f"{path}: the secret was hidden when these settings were written; give it anew as a reference, "
+            f"{path}: the secret was hidden when these settings were written; set it again as a reference, "
             f"for example --set '{path}=${{env:NAME}}'"
         )
     try:

@@ -1,4 +1,4 @@
-"""A reader of JSON files that anyone may have written: bounded before it is parsed, and of a form that is stated."""
+"""Reads JSON that anyone may have written: its size is bounded before it is parsed, and its type is checked."""
 
 from __future__ import annotations
 
@@ -14,56 +14,56 @@ from pydantic import TypeAdapter, ValidationError
 
 from rl_training.errors import one_line
 
-MOST_BYTES = 16 * 2**20
+MAX_BYTES = 16 * 2**20
 ROOM = 48 * 2**20
-"""Bytes that the values of a text may take beside twice its size."""
-_CONTAINER, _ITEM = 240, 60
+"""The bytes of memory that the values of a text may take beyond twice its size."""
+_CONTAINER, _ITEM = 240, 60  # the memory that each takes, in bytes
 
 
 class NotReadable(ValueError):
-    """A text is too large, no JSON, or of another form; the message says what is wrong on one line."""
+    """A text is too large, not JSON, or not of the expected type; the message says so on one line."""
 
 
 def open_plain_file(path: Path) -> BufferedReader:
-    """Opens a regular file for reading; a link, pipe or device is refused, not followed.
+    """Opens a regular file for reading; never follows a link or opens a pipe or device.
 
     Raises:
-        OSError: It is missing or no regular file.
+        OSError: The file is missing or not a regular file.
     """
     if not stat.S_ISREG(path.lstat().st_mode):
-        raise OSError(f"{path.name} is a link or no regular file")
+        raise OSError(f"{path.name} is a link or not a regular file")
     return path.open("rb")
 
 
 def read_json(path: Path, form: Any = dict[str, Any]) -> Any:
-    """Returns what a file of JSON holds.
+    """Returns the value in a JSON file.
 
     Args:
         path: A regular file.
-        form: A type that pydantic knows.
+        form: The expected type, which pydantic checks.
 
     Raises:
-        FileNotFoundError: It is missing.
-        OSError: It can't be read.
-        NotReadable: It is too large, no JSON, or of another form.
+        FileNotFoundError: The file is missing.
+        OSError: The file can't be read.
+        NotReadable: The file is too large, not JSON, or not of that type.
     """
     with open_plain_file(path) as file:
-        if os.fstat(file.fileno()).st_size > MOST_BYTES:
-            raise NotReadable(f"it has more than {MOST_BYTES:,} bytes")
+        if os.fstat(file.fileno()).st_size > MAX_BYTES:
+            raise NotReadable(f"it has more than {MAX_BYTES:,} bytes")
         return parse_json(file.read(), form)
 
 
 def parse_json(data: bytes | str, form: Any = dict[str, Any]) -> Any:
-    """Returns the value that a text in UTF-8 describes.
+    """Returns the value that a JSON text in UTF-8 describes.
 
     Raises:
-        NotReadable: It is no strict JSON, describes more than a text of its size should, or is none of that form.
+        NotReadable: The text is not strict JSON, describes more values than its size allows, or is not of that type.
     """
     try:
         data = data.encode() if isinstance(data, str) else data
         _require_small(data)
         value = json.loads(data.decode(), parse_constant=_refuse_constant)
-        json.dumps(value, ensure_ascii=False).encode()  # half a character could be written nowhere
+        json.dumps(value, ensure_ascii=False).encode()  # fails for half of a surrogate pair, which no file could hold
     except (ValueError, RecursionError) as error:
         raise NotReadable(one_line(error) or type(error).__name__) from error
     try:
@@ -75,7 +75,7 @@ def parse_json(data: bytes | str, form: Any = dict[str, Any]) -> Any:
 
 
 def _require_small(data: bytes) -> None:
-    """Estimates from above what the values take, before there are any."""
+    """Refuses a text whose values could take too much memory, by an upper bound, before any of them is made."""
     opened, items = data.count(b"[") + data.count(b"{"), data.count(b",") + data.count(b":")
     if opened * _CONTAINER + items * _ITEM > 2 * len(data) + ROOM:
         raise NotReadable(f"it has {opened + items:,} values in {len(data):,} bytes")

@@ -1,4 +1,4 @@
-"""Constructors that open things, such as processes, threads and files: what they have opened is closed if they fail."""
+"""Closes the processes, threads and files that a constructor has opened if the constructor fails."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ ProcessT = TypeVar("ProcessT", bound="subprocess.Popen[Any]")
 
 
 def close_on_error(init: InitT) -> InitT:
-    """Has a constructor close the object's `_opened`, an `ExitStack`, if one of its lines raises.
+    """Makes a constructor close `self._opened`, an `ExitStack`, if it raises.
 
-    What is opened goes onto the stack in the line that opens it: `self.x = self._opened.enter_context(closing(X()))`.
+    Each resource is pushed onto the stack in the line that opens it:
+    `self.x = self._opened.enter_context(closing(X()))`.
     """
 
     @wraps(init)
@@ -32,9 +33,9 @@ def close_on_error(init: InitT) -> InitT:
 
 
 def kill_on_close(opened: ExitStack, process: ProcessT) -> ProcessT:
-    """Returns a process, which `opened` kills when it is closed, and closes the pipes to it.
+    """Returns `process` after registering it with `opened`, which kills it and closes its pipes when it is closed.
 
-    It is left alone if `opened` is never closed. Its stderr is left to the thread that reads it.
+    Its stderr is left to the thread that reads it.
     """
     opened.callback(_end, process)
     return process

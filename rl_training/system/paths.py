@@ -1,4 +1,4 @@
-"""Where runs and the embedded services keep their files: one absolute place, the same from every folder."""
+"""The folders of runs and embedded services: absolute, so the same from every working folder."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ URI_VARIABLE = "MLFLOW_TRACKING_URI"
 SQLITE = "sqlite:///"
 
 _FOLDERS = (HOME_VARIABLE, "XDG_DATA_HOME", "PREFECT_HOME")
-"""Variables that name a folder which this process and its children share."""
+"""Environment variables that name a folder which this process and its children share."""
 
 
 def make_paths_absolute() -> None:
-    """Makes the relative places that environment variables name absolute, for this process and its children.
+    """Makes the relative paths in environment variables absolute, for this process and its children.
 
-    Called at the start of a command and before an environment's code is imported, which may change the working folder.
+    Call it at the start of a command and before importing the code of an environment, which may change the working
+    folder.
 
     Raises:
-        UserError: A place is relative, and the working folder has been removed.
+        UserError: A path is relative and the working folder has been removed.
     """
     for name in _FOLDERS:
         if chosen := os.environ.get(name):
@@ -40,11 +41,11 @@ def make_paths_absolute() -> None:
 
 
 def require_usable_folders() -> None:
-    """Checks that there is a working folder, and a home folder, by which MLflow and Prefect find their settings.
+    """Checks that there is a working folder and a home folder, in which MLflow and Prefect find their settings.
 
     Raises:
-        UserError: The working folder has been removed; `HOME` is relative, or it is not set and the system knows no
-            home of this user.
+        UserError: The working folder has been removed, `HOME` is relative, or `HOME` is not set and the system does
+            not know the home folder of this user.
     """
     _absolute(".")
     try:
@@ -59,9 +60,9 @@ def require_usable_folders() -> None:
 
 
 def remember_working_folder() -> Callable[[], None]:
-    """Returns what changes back to the working folder of now, to be called after environments may have left it."""
+    """Returns a function that changes back to the current working folder, which environments may leave."""
     before = "."
-    with suppress(OSError):  # it has been removed: there is none to return to
+    with suppress(OSError):  # the folder has been removed
         before = str(Path.cwd())
 
     def go_back() -> None:
@@ -73,7 +74,7 @@ def remember_working_folder() -> Callable[[], None]:
 
 @contextmanager
 def keep_working_folder() -> Iterator[None]:
-    """Returns to the working folder after the block."""
+    """Returns to the current working folder after the block."""
     go_back = remember_working_folder()
     try:
         yield
@@ -82,12 +83,12 @@ def keep_working_folder() -> Iterator[None]:
 
 
 def home() -> Path:
-    """Returns the home of rl_training: `$RL_TRAINING_HOME`, or the user's data folder.
+    """Returns the home of rl_training: `$RL_TRAINING_HOME`, or else a folder in the user's data folder.
 
-    It is made if need be, for its owner alone.
+    The folder is made if it is missing, readable by its owner only.
 
     Raises:
-        UserError: It can't be made or written.
+        UserError: The folder can't be made or written.
     """
     chosen = os.environ.get(HOME_VARIABLE)
     try:
@@ -95,15 +96,15 @@ def home() -> Path:
         path = path.absolute()
     except (RuntimeError, OSError) as error:  # no home folder, or no working folder
         raise UserError(f"the home of rl_training can't be found: {error}; set {HOME_VARIABLE} to a folder") from None
-    made = _made(path)
+    _make(path)
     if not chosen:  # a folder that the user has chosen may be shared on purpose
-        owner_only_files.tighten(made)
-    return made
+        owner_only_files.tighten(path)
+    return path
 
 
 def runs_root() -> Path:
     """Returns the folder of run directories."""
-    return _made(home() / "runs")
+    return _make(home() / "runs")
 
 
 def locks_root() -> Path:
@@ -112,18 +113,18 @@ def locks_root() -> Path:
 
 
 def downloads_root() -> Path:
-    """Returns the folder of what is downloaded."""
+    """Returns the folder of downloads."""
     return _private("downloads")
 
 
 def prefect_root() -> Path:
-    """Returns the folder that is Prefect's home where no server was set up."""
+    """Returns the folder that is Prefect's home if no server is configured."""
     return _private("prefect")
 
 
 def embedded_artifact_root() -> Path:
     """Returns the folder in which the embedded MLflow store keeps artifacts."""
-    return _made(home() / "artifacts")
+    return _make(home() / "artifacts")
 
 
 def embedded_tracking_uri() -> str:
@@ -132,7 +133,7 @@ def embedded_tracking_uri() -> str:
 
 
 def _absolute(place: str) -> str:
-    """Returns a path as an absolute one; `~` is left to whoever reads it."""
+    """Returns an absolute path; a path that begins with `~` stays as it is for its reader to expand."""
     try:
         return place if place.startswith("~") else str(Path(place).absolute())
     except OSError as error:
@@ -140,13 +141,13 @@ def _absolute(place: str) -> str:
 
 
 def _private(name: str) -> Path:
-    """Returns a folder of the home that holds nothing for other users."""
-    path = _made(home() / name)
+    """Returns a folder of the home that only its owner can read."""
+    path = _make(home() / name)
     owner_only_files.tighten(path)
     return path
 
 
-def _made(path: Path) -> Path:
+def _make(path: Path) -> Path:
     try:
         make_directory(path, owner_only_files.FOLDER_MODE)
         if not os.access(path, os.W_OK | os.X_OK):

@@ -1,4 +1,4 @@
-"""How the programs that belong to this Python are started, for messages that say what to type next."""
+"""Names the programs of this Python installation as a shell starts them, for messages that say what to type next."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 
 
 def program(name: str) -> str:
-    """Returns what a shell must be told to start a program that is installed beside this Python.
+    """Returns the word by which a shell starts a program that is installed beside this Python.
 
     Args:
         name: `rl-training` or `mlflow`.
 
     Returns:
-        The name where `PATH` leads to that very program, else its path, quoted for a shell.
+        The name if `PATH` leads to this very program, else its path, quoted for a shell.
     """
     ours = Path(sys.executable).with_name(name)
     found = shutil.which(name)

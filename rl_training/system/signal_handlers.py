@@ -1,8 +1,8 @@
-"""Handlers of the signals that end a process, kept while environments run that install their own.
+"""Keeps the handlers of the signals that end a process while environments install their own.
 
 Clients of simulators and robots often take SIGINT and SIGTERM for themselves, when they are made or later. A signal
-would then end training without a checkpoint, or do nothing at all. So the handlers within `handle_stop_signals` or
-`keep_handlers` are put back: after an environment is made, and at looks that happen all through a run.
+would then end training without a checkpoint, or do nothing. So the handlers that are installed within
+`handle_stop_signals` or `keep_handlers` are restored after an environment is made, and regularly during a run.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-"""What asks a process to end: `kill`, Ctrl-C, and a terminal that closes."""
-LOOK_SECONDS = 0.5
-"""Between two looks at the handlers, until an environment has replaced one: from then on each call is a look."""
+"""The signals that ask a process to end: by `kill`, by Ctrl-C, and by closing the terminal."""
+CHECK_SECONDS = 0.5
+"""Time between two checks of the handlers; once an environment has replaced one, every call checks them."""
 
 Handler = Callable[[int, FrameType | None], None]
 
 
 class _Kept:
-    """The handlers to put back; those of the innermost block."""
+    """The handlers to restore: those of the innermost block."""
 
     def __init__(self) -> None:
         self.handlers: dict[signal.Signals, Any] = {}
-        self.next_look = 0.0
+        self.next_check = 0.0
         self.env_id = ""
-        """Of the environment that was made last."""
+        """The environment that was made last."""
         self.warned_of: set[str] = set()
-        """Environments that have replaced handlers."""
+        """The environments that have replaced handlers."""
 
 
 _kept = _Kept()
 
 
 def stop_signals() -> list[signal.Signals]:
-    """Returns the signals that end this process: all of `SIGNALS`, but not SIGHUP if it is ignored, as by `nohup`."""
+    """Returns the signals that end this process: `SIGNALS`, without SIGHUP if it is ignored, as under `nohup`."""
     return [number for number in SIGNALS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
 
 
 @contextmanager
 def handle_stop_signals(handler: Handler) -> Iterator[None]:
-    """Installs a handler for the block and keeps it; does nothing outside of the main thread, which alone has handlers.
+    """Installs and keeps a handler of the stop signals for the block; does nothing outside the main thread.
 
-    What the block itself has put in its place stays. SIGHUP stays ignored if it is: `nohup` started the process.
+    A handler that the block itself installs in its place stays. SIGHUP stays ignored if it is, as under `nohup`.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -67,7 +67,7 @@ def handle_stop_signals(handler: Handler) -> Iterator[None]:
 
 @contextmanager
 def keep_handlers() -> Iterator[None]:
-    """Keeps the handlers that stand at the block's beginning, until its end."""
+    """Keeps the current handlers until the end of the block."""
     before, found = _kept.handlers, {number: signal.getsignal(number) for number in SIGNALS}
     _kept.handlers = {number: handler for number, handler in found.items() if handler is not None}
     try:
@@ -78,10 +78,10 @@ def keep_handlers() -> Iterator[None]:
 
 @contextmanager
 def ignore_handlers_of_other_threads() -> Iterator[None]:
-    """Has `signal.signal` change nothing in threads other than the main one, within the block; it would raise there.
+    """Makes `signal.signal` do nothing in threads other than the main thread within the block.
 
-    Where training runs in such a thread, an environment that installs handlers could not be made. They would be
-    replaced at once anyway.
+    It would raise there, so an environment that installs handlers could not be made in such a thread. The handlers
+    would be replaced at once anyway.
     """
     install = signal.signal
 
@@ -98,12 +98,12 @@ def ignore_handlers_of_other_threads() -> Iterator[None]:
 
 
 def restore_handlers(env_id: str | None = None) -> None:
-    """Puts the kept handlers back, and logs once that an environment has replaced them.
+    """Restores the kept handlers, and logs once for each environment that it has replaced them.
 
-    Does nothing outside of the main thread.
+    Does nothing outside the main thread.
 
     Args:
-        env_id: The environment that was called last; by default the one that was made last.
+        env_id: The environment that was just called; by default the environment that was made last.
     """
     if env_id is not None:
         _kept.env_id = env_id
@@ -111,7 +111,7 @@ def restore_handlers(env_id: str | None = None) -> None:
         return
     taken = [number.name for number, handler in _kept.handlers.items() if signal.getsignal(number) != handler]
     for number, handler in _kept.handlers.items():
-        signal.signal(number, handler)  # each of them: one that compiled code has installed does not show
+        signal.signal(number, handler)  # all of them, because Python doesn't see handlers that compiled code installs
     if taken and _kept.env_id not in _kept.warned_of:
         _kept.warned_of.add(_kept.env_id)
         logger.warning(
@@ -122,7 +122,7 @@ def restore_handlers(env_id: str | None = None) -> None:
 
 
 def check_handlers() -> None:
-    """Calls `restore_handlers` if that is due: cheap enough for each step."""
-    if _kept.warned_of or time.monotonic() >= _kept.next_look:
-        _kept.next_look = time.monotonic() + LOOK_SECONDS
+    """Calls `restore_handlers` if a check is due; cheap enough to call at each step."""
+    if _kept.warned_of or time.monotonic() >= _kept.next_check:
+        _kept.next_check = time.monotonic() + CHECK_SECONDS
         restore_handlers()

@@ -26,9 +26,9 @@ from rl_training.system.constructor_cleanup import close_on_error, kill_on_close
 # workers by itself. SIG_IGN would be inherited by programs that the environment starts, which could then not be ended.
 _PROGRAM = """import json, sys
 sys.path[:] = json.loads(sys.argv[2])
-from rl_training.security.import_guard import keep_out
+from rl_training.security.import_guard import exclude_from_imports
 for name in json.loads(sys.argv[3]):
-    keep_out(name)
+    exclude_from_imports(name)
 from rl_training.system.signal_handlers import handle_stop_signals
 with handle_stop_signals(lambda signum, frame: None):
     from rl_training.envs.vector.worker import main

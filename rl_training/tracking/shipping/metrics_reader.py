@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rl_training.security.untrusted_json import MOST_BYTES, NotReadable, parse_json
+from rl_training.security.untrusted_json import MAX_BYTES, NotReadable, parse_json
 from rl_training.tracking.mlflow_names import make_legal_name
 from rl_training.tracking.record_schemas import MetricLine
 from rl_training.tracking.shipping.thinning import Downsampler
@@ -65,7 +65,7 @@ class MetricsReader:
         count = 0
         with self.path.open("rb") as file:
             file.seek(self.offset)
-            while count < most and (raw := file.readline(MOST_BYTES)).endswith(b"\n"):
+            while count < most and (raw := file.readline(MAX_BYTES)).endswith(b"\n"):
                 self.offset += len(raw)
                 self.mark = hash_line(raw)
                 try:
