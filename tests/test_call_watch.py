@@ -20,7 +20,7 @@ from rl_training.envs.validation.validate import ValidationReport, validate_env
 
 @pytest.fixture(autouse=True)
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_watch, "SAID_AFTER_SECONDS", 0.2)
+    monkeypatch.setattr(call_watch, "WARN_AFTER_SECONDS", 0.2)
     monkeypatch.setattr(call_watch, "CALL_SECONDS", 0.5)
     monkeypatch.setattr("rl_training.envs.validation.validate.MAKING_SECONDS", 1.0)
     monkeypatch.setattr(call_watch, "_LOOK_SECONDS", 0.02)

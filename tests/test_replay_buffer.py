@@ -209,7 +209,7 @@ def test_rows_are_whole_and_do_not_lead_over_the_rings_end() -> None:
     assert buffer.copy_rows(4, 2)["actions"].tolist() == [[4, 5]]
     assert not any(np.shares_memory(array, getattr(buffer, name)) for name, array in copy.items())
     for first, count in itertools.product((4, 5), (3, 4)):
-        with pytest.raises(ValueError, match="no whole rows, or lead over the ring's end"):
+        with pytest.raises(ValueError, match="not complete rows, or extend past the end of the ring"):
             buffer.rows(first, count)
 
 

@@ -82,11 +82,11 @@ def test_vectors_that_do_not_fit_are_told_nothing_of_frames() -> None:
 @pytest.mark.parametrize(
     ("observation", "frame_channels", "message"),
     [
-        (gym.spaces.Box(-1, 1, (4,)), 1, r"got 1, and observations are no image but Box\(-1\.0, 1\.0, "),
+        (gym.spaces.Box(-1, 1, (4,)), 1, r"got 1, and observations are not images but Box\(-1\.0, 1\.0, "),
         (
             gym.spaces.Dict(a=gym.spaces.Box(0, 255, (8, 8), np.uint8), b=gym.spaces.Discrete(5)),
             1,
-            r"frame_channels: got 1, and observations are no image but Dict.*; leave frame_channels out$",
+            r"frame_channels: got 1, and observations are not images but Dict.*; leave frame_channels out$",
         ),
         (gym.spaces.Box(0, 255, (4, 8, 8), np.uint8), 3, r"got 3, expected a divisor of 4, the channels of "),
         (gym.spaces.Box(0, 255, (4, 8, 8), np.uint8), 8, r"got 8, expected a divisor of 4, the channels of "),

@@ -500,8 +500,8 @@ def test_a_checkpoint_without_a_buffer_says_so(tmp_path: Path) -> None:
     [
         ({"shape": (4,)}, r"obs is float32 \(4, 2, 3\), and the buffer's is float32 \(4, 2, 4\)"),
         ({"dtype": np.uint8}, r"obs is float32 \(4, 2, 3\), and the buffer's is uint8 \(4, 2, 3\)"),
-        ({"capacity": 6, "envs": 2}, "lead over the ring's end"),
-        ({"capacity": 12, "envs": 3}, "no whole rows"),
+        ({"capacity": 6, "envs": 2}, "extend past the end of the ring"),
+        ({"capacity": 12, "envs": 3}, "not complete rows"),
     ],
 )
 def test_a_buffer_of_another_form_is_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:

@@ -289,7 +289,7 @@ def test_an_episode_without_end_is_a_warning_unless_a_time_limit_ends_it() -> No
     finding = only(report, "no-end")
     assert report.ok
     assert (report.episodes_played, report.steps_played, finding.step) == (0, 100, 50)
-    assert "did not end within 50 steps and there is no time limit; where that is not meant, set max_episode_steps" in (
+    assert "did not end within 50 steps and there is no time limit; if this is not intended, set max_episode_steps" in (
         finding.message
     )
     assert validate_env(settings("case_envs:Endless-v0", max_episode_steps=200), max_steps=50).findings == ()

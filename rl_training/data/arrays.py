@@ -1,4 +1,4 @@
-"""Arrays as torch can hold them."""
+"""Views of arrays in dtypes that torch supports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 def without_records(array: NDArray[Any]) -> NDArray[Any]:
-    """Returns a view that torch can hold: records (mixed observations) as bytes, [..., bytes of a record]."""
+    """Returns a view that torch can hold: records (mixed observations) become bytes, [..., bytes of a record]."""
     if array.dtype.names is None:
         return array
     return array.view(np.uint8).reshape(*array.shape, array.dtype.itemsize)

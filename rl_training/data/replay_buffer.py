@@ -1,4 +1,4 @@
-"""The latest transitions of all environments, to sample from.
+"""A replay buffer: stores the latest transitions of all environments, and samples batches of them.
 
 Shapes: R rows (vector steps), N environments, B batch, O observation dims, A action dims.
 """
@@ -19,49 +19,49 @@ from rl_training.data.arrays import without_records
 class ReplayBatch:
     """Transitions drawn from a buffer. The target of a value is always `rewards + discounts * V(next_obs)`.
 
-    The arrays are the buffer's own and are overwritten by the next sample.
+    The next sample overwrites the arrays, which belong to the buffer.
     """
 
     obs: NDArray[Any]
-    """[B, *O]."""
+    """[B, *O] the observations that were acted on."""
     actions: NDArray[Any]
-    """[B, *A]."""
+    """[B, *A] the actions."""
     rewards: NDArray[np.float32]
-    """[B], the discounted sum of the rewards of up to `n_step` steps."""
+    """[B] the discounted sum of the rewards of up to `n_step` steps."""
     next_obs: NDArray[Any]
-    """[B, *O], after the last of these steps."""
+    """[B, *O] the observations after the last of these steps."""
     discounts: NDArray[np.float32]
-    """[B], gamma to the power of their number; 0 where the last one terminated the episode."""
+    """[B] gamma to the power of the number of these steps; 0 if the last one terminated the episode."""
 
     def __len__(self) -> int:
         return len(self.rewards)
 
 
 class ReplayBuffer:
-    """A preallocated ring of the latest `capacity` transitions, in rows of one step of all N environments.
+    """A preallocated ring of the latest `capacity` transitions; each row holds one step of all N environments.
 
-    Row r holds the vector steps r, r + R, r + 2R, ... of the run, the latest of them. Observations keep their dtype:
-    pixels stay bytes.
+    Row r holds the latest of the vector steps r, r + R, r + 2R, ... of the run. Observations keep their dtype: pixels
+    stay bytes.
 
     Args:
-        capacity: Transitions over all environments; a multiple of `num_envs`.
-        num_envs: N.
-        observation_shape: Of one observation.
-        observation_dtype: Of one observation.
-        action_shape: Of one action, as the policy gives it.
-        action_dtype: Of one action.
-        n_step: Steps that a sampled transition spans at most.
-        gamma: Discount of a step.
+        capacity: Number of transitions over all environments; a multiple of `num_envs`.
+        num_envs: Number of environments (N).
+        observation_shape: Shape of one observation.
+        observation_dtype: Dtype of one observation.
+        action_shape: Shape of one action of the policy.
+        action_dtype: Dtype of one action.
+        n_step: Maximum number of steps that a sampled transition spans.
+        gamma: Discount factor of a step.
 
     Attributes:
         obs: Observations that were acted on, [R, N, *O].
-        next_obs: What followed, the true final observation where the episode ended, [R, N, *O].
-        actions: [R, N, *A].
-        rewards: The environments' own, float32 [R, N].
-        terminated: bool [R, N].
-        truncated: bool [R, N].
-        nbytes: Bytes of these arrays.
-        total: Transitions ever added. The transitions of a run are numbered in this order, from 0.
+        next_obs: Observations that followed, final ones if the episode ended, [R, N, *O].
+        actions: Actions, [R, N, *A].
+        rewards: Unscaled rewards, float32 [R, N].
+        terminated: Whether the step ended the episode in a terminal state, bool [R, N].
+        truncated: Whether the step cut the episode, bool [R, N].
+        nbytes: Total size of these arrays in bytes.
+        total: Number of transitions ever added. The transitions of a run are numbered in this order, from 0.
     """
 
     def __init__(
@@ -91,16 +91,16 @@ class ReplayBuffer:
 
     @property
     def size(self) -> int:
-        """Transitions held."""
+        """Number of transitions in the buffer."""
         return min(self.total, self.capacity)
 
     @property
     def oldest(self) -> int:
-        """Number of the oldest transition that is held."""
+        """Number, within the run, of the oldest transition in the buffer."""
         return self.total - self.size
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """Returns the ring's arrays by name, [R, N, ...]."""
+        """Returns the arrays of the ring by name, [R, N, ...] each."""
         names = ("obs", "next_obs", "actions", "rewards", "terminated", "truncated")
         return {name: getattr(self, name) for name in names}
 
@@ -113,15 +113,15 @@ class ReplayBuffer:
         terminated: NDArray[np.bool_],
         truncated: NDArray[np.bool_],
     ) -> None:
-        """Stores a copy of one step of all environments, over the oldest one where the ring is full.
+        """Stores a copy of one step of all environments, and overwrites the oldest step if the ring is full.
 
         Args:
-            obs: What was acted on, [N, *O].
-            actions: [N, *A].
-            rewards: [N].
-            next_obs: What followed; the episode's final observation where it ended, [N, *O].
-            terminated: The step ended the episode, bool [N].
-            truncated: The step cut the episode, bool [N].
+            obs: Observations that were acted on, [N, *O].
+            actions: Actions, [N, *A].
+            rewards: Rewards, [N].
+            next_obs: Observations that followed, final ones if the episode ended, [N, *O].
+            terminated: Whether the step ended the episode in a terminal state, bool [N].
+            truncated: Whether the step cut the episode, bool [N].
         """
         row = self.total // self.num_envs % len(self.rewards)
         self.obs[row], self.actions[row], self.rewards[row] = obs, actions, rewards
@@ -129,20 +129,19 @@ class ReplayBuffer:
         self.total += self.num_envs
 
     def cut_newest(self, env_indices: Sequence[int]) -> None:
-        """Marks the newest transition of some environments as cut, where their next one begins another episode."""
+        """Marks the newest transition of some environments as truncated, because another episode follows."""
         if self.total:
             self.truncated[(self.total // self.num_envs - 1) % len(self.rewards), list(env_indices)] = True
 
     def sample(self, batch_size: int, rng: np.random.Generator) -> ReplayBatch:
         """Draws transitions uniformly, with replacement.
 
-        A transition spans up to `n_step` steps of its environment. It is cut where the episode ended, either way, and
-        at the newest step held: it then has fewer rewards, and the value after its last step is discounted by their
-        number.
+        A transition spans up to `n_step` steps of its environment. It is shorter at the end of an episode, either way,
+        and at the newest step in the buffer; its discount matches the number of its rewards.
 
         Args:
-            batch_size: B.
-            rng: Decides what is drawn, and is advanced.
+            batch_size: Number of transitions (B).
+            rng: Generator of the draws, which is advanced.
 
         Raises:
             ValueError: The buffer is empty.
@@ -162,36 +161,41 @@ class ReplayBuffer:
         return batch
 
     def rows(self, first: int, count: int) -> slice:
-        """Returns the rows of the ring that have the transitions `first` to `first + count`.
+        """Returns the rows of the ring that hold `count` transitions from `first` on.
 
         Args:
-            first: Number of a transition, a multiple of N.
-            count: Likewise; the rows must not lead over the ring's end.
+            first: Number of the first transition, a multiple of N.
+            count: Number of transitions, a multiple of N.
+
+        Raises:
+            ValueError: These are not complete rows, or they extend past the end of the ring.
         """
         start = first // self.num_envs % len(self.rewards)
         stop = start + count // self.num_envs
         if first % self.num_envs or count % self.num_envs or stop > len(self.rewards):
-            raise ValueError(f"transitions {first} to {first + count} are no whole rows, or lead over the ring's end")
+            raise ValueError(
+                f"transitions {first} to {first + count} are not complete rows, or extend past the end of the ring"
+            )
         return slice(start, stop)
 
     def copy_rows(self, first: int, count: int) -> dict[str, NDArray[Any]]:
-        """Returns copies of these transitions, by name, [count / N, N, ...]; records (mixed observations) as bytes.
+        """Returns copies of these transitions by name, [count / N, N, ...]; records (mixed observations) as bytes.
 
-        Another thread may call it while steps are added that don't overwrite these.
+        Another thread may call this method while steps are added that don't overwrite these transitions.
         """
         rows = self.rows(first, count)
         return {name: without_records(array[rows].copy()) for name, array in self.arrays().items()}
 
     def fill_rows(self, first: int, count: int, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Puts transitions into the places that they had.
+        """Restores transitions to the rows that they had.
 
         Args:
-            first: Number of the first one.
-            count: How many there are.
-            arrays: What `copy_rows` returned for them, of a buffer like this one.
+            first: Number of the first transition.
+            count: Number of transitions.
+            arrays: The arrays that `copy_rows` returned for these transitions, from a buffer like this one.
 
         Raises:
-            ValueError: They are of another form, or have other places.
+            ValueError: The arrays have other names, shapes or dtypes, or these are not complete rows.
         """
         rows = self.rows(first, count)
         if arrays.keys() != self.arrays().keys():
@@ -207,7 +211,7 @@ class ReplayBuffer:
             target[:] = arrays[name]
 
     def _follow(self, first_B: NDArray[np.int64], sums_B: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Adds the rewards of the steps after the first to the sums; returns the last steps and how many there are."""
+        """Adds the rewards of later steps to the sums; returns each transition's last step and number of steps."""
         newest_row = (self.total // self.num_envs - 1) % len(self.rewards)
         last_B, steps_B = first_B, np.ones(len(first_B), np.int64)
         for k in range(1, self.n_step):
@@ -219,7 +223,9 @@ class ReplayBuffer:
         return last_B, steps_B
 
     def _take(self, name: str, index_B: NDArray[np.int64], out: NDArray[Any]) -> None:
-        np.take(self._flat[name], index_B, axis=0, out=out, mode="clip")  # `raise` would copy through a buffer
+        np.take(
+            self._flat[name], index_B, axis=0, out=out, mode="clip"
+        )  # the default mode "raise" would copy through a temporary buffer
 
     def _empty_batch(self, batch_size: int) -> ReplayBatch:
         def like(array: NDArray[Any]) -> NDArray[Any]:

@@ -1,9 +1,9 @@
-"""A replay buffer of images that stores each of their frames once, and puts observations together when it is sampled.
+"""A replay buffer of images that stores each frame once, and reassembles observations when it is sampled.
 
-Observations that are stacks of the latest frames have all but the newest in common with the one before, and the next
-observation of a step is the one that the following step acts on. Which channels an observation really shares is seen by
-comparing bytes, and not taken from how an environment is said to stack: what it has in common with nothing, such as the
-first frames of an episode, is stored, and what is sampled is what was added, whatever that was.
+A stack of the latest frames shares all but the newest frame with the stack before, and the next observation of a step
+is the one that the following step acts on. The buffer finds shared channels by comparing bytes and does not rely on how
+an environment stacks frames: it stores every channel that is new, such as the first frames of an episode, so samples
+always equal the observations that were added.
 
 Shapes: R rows (vector steps), N environments, B batch, A action dims; C, H, W channels, height and width of an image;
 P planes, each a channel of an image.
@@ -22,39 +22,40 @@ from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
 from rl_training.errors import ReplayBufferFull
 
 PLANE_RECORD_BYTES = 8
-"""What is kept of a plane beside its pixels: two numbers of four bytes."""
+"""Bytes per plane besides its pixels: two numbers of four bytes."""
 PLACE_BYTES = 4
-"""Of the number that says where a plane is."""
+"""Bytes of the index of a plane."""
 SETTLING = 100
-"""Transitions that may share nothing before observations are judged to be no stacks."""
+"""Number of transitions without shared planes after which the observations are taken not to be stacks."""
 
 
 def planes_held(capacity: int, num_envs: int, channels: int, frame_channels: int) -> int:
-    """Returns the planes that there is room for (P).
+    """Returns the number of planes to allocate (P).
 
-    They are one frame a transition and an eighth more for the first frames of episodes, which are repeated or zero all
-    but one: episodes of eight steps on average fit, whatever their lengths. Beside these, a whole transition of each
-    environment: the frames before the oldest transition's, and the step that is added before the oldest one goes.
+    Each transition adds one frame. An eighth more allows for the first observation of each episode, which adds one more
+    frame, as its other frames are repeated or zero: episodes of eight steps on average fit. In addition, each
+    environment needs room for a complete transition: the frames before the oldest transition, and the step that is
+    added before the oldest one is dropped.
     """
     return frame_channels * capacity * 9 // 8 + 2 * channels * num_envs
 
 
 class FrameReplayBuffer(ReplayBuffer):
-    """A `ReplayBuffer` whose observations are places of planes, and whose batches are the images.
+    """A `ReplayBuffer` that stores observations as indices of planes, and returns batches of images.
 
     Args:
-        capacity: As of `ReplayBuffer`, as are the others that are not named here.
-        num_envs: N.
-        observation_shape: (C, H, W), of uint8.
-        frame_channels: Channels that are new in each step of an episode.
-        action_shape: Of one action.
-        action_dtype: Of one action.
-        n_step: Steps that a sampled transition spans at most.
-        gamma: Discount of a step.
+        capacity: Number of transitions over all environments; a multiple of `num_envs`.
+        num_envs: Number of environments (N).
+        observation_shape: Shape (C, H, W) of one observation, which is uint8.
+        frame_channels: Number of channels that are new in each step of an episode.
+        action_shape: Shape of one action of the policy.
+        action_dtype: Dtype of one action.
+        n_step: Maximum number of steps that a sampled transition spans.
+        gamma: Discount factor of a step.
 
     Attributes:
-        obs: Places of the planes of what was acted on, int32 [R, N, C].
-        next_obs: Of what followed, likewise.
+        obs: Plane indices of the observations that were acted on, int32 [R, N, C].
+        next_obs: Plane indices of the observations that followed, int32 [R, N, C].
         planes: Pixels, uint8 [P, H, W].
     """
 
@@ -74,9 +75,14 @@ class FrameReplayBuffer(ReplayBuffer):
         self.frame_channels = frame_channels
         count = planes_held(capacity, num_envs, channels, frame_channels)
         self.planes = np.zeros((count, height, width), np.uint8)
-        self._last_user = np.full(count, -1, np.int32)  # the place in the ring of the last transition with this plane
-        self._free, self._num_free = np.arange(count, dtype=np.int32)[::-1].copy(), count  # a stack
-        self._newest: list[dict[bytes, int]] = [{} for _ in range(num_envs)]  # planes of the newest observation
+        self._last_user = np.full(count, -1, np.int32)  # index in the ring of the last transition with this plane
+        self._free, self._num_free = (
+            np.arange(count, dtype=np.int32)[::-1].copy(),
+            count,
+        )  # a stack of free plane indices
+        self._newest: list[dict[bytes, int]] = [
+            {} for _ in range(num_envs)
+        ]  # planes of the newest observation by pixels
         self.nbytes += self.planes.nbytes + self._last_user.nbytes + self._free.nbytes
         self._images = self._empty_images(0)
 
@@ -89,10 +95,10 @@ class FrameReplayBuffer(ReplayBuffer):
         terminated: NDArray[np.bool_],
         truncated: NDArray[np.bool_],
     ) -> None:
-        """As of `ReplayBuffer`.
+        """Stores a step of all environments, like `ReplayBuffer.add`.
 
         Raises:
-            ReplayBufferFull: There is no room for a plane.
+            ReplayBufferFull: No plane is free.
         """
         rows = self.rows(self.total, self.num_envs)
         leaving = self._last_used_in(rows)
@@ -104,7 +110,7 @@ class FrameReplayBuffer(ReplayBuffer):
         self._release(np.setdiff1d(leaving, places))
 
     def sample(self, batch_size: int, rng: np.random.Generator) -> ReplayBatch:
-        """As of `ReplayBuffer`, to the same bytes for the same generator."""
+        """Draws the transitions that `ReplayBuffer.sample` would draw, to the last bit."""
         batch = super().sample(batch_size, rng)
         if batch_size != len(self._images[0]):
             self._images = self._empty_images(batch_size)
@@ -113,11 +119,11 @@ class FrameReplayBuffer(ReplayBuffer):
         return replace(batch, obs=self._images[0], next_obs=self._images[1])
 
     def copy_rows(self, first: int, count: int) -> dict[str, NDArray[Any]]:
-        """As of `ReplayBuffer`, with `planes`, those of these transitions alone, which `obs` and `next_obs` count."""
+        """Returns copies like `ReplayBuffer.copy_rows`, and the `planes` that the copies index."""
         rows = super().copy_rows(first, count)
         places = np.stack((rows["obs"], rows["next_obs"]))
         distinct, index, inverse = np.unique(places, return_index=True, return_inverse=True)
-        order = np.argsort(index)  # by their first use: the same bytes wherever the planes lie
+        order = np.argsort(index)  # ordered by first use, so that the result does not depend on where planes are stored
         rows["planes"] = self.planes[distinct[order]]
         rank = np.empty(len(order), np.int32)
         rank[order] = np.arange(len(order))
@@ -126,7 +132,7 @@ class FrameReplayBuffer(ReplayBuffer):
         return rows
 
     def fill_rows(self, first: int, count: int, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """As of `ReplayBuffer`, from what `copy_rows` returned; rows must come in their order."""
+        """Restores transitions like `ReplayBuffer.fill_rows`; rows must be restored in ascending order."""
         rows, planes = self.rows(first, count), arrays.get("planes", np.zeros(0, bool))
         if (planes.shape[1:], planes.dtype) != (self.planes.shape[1:], self.planes.dtype):
             raise ValueError(f"planes is {planes.dtype} {planes.shape}, and the buffer's is uint8 {self.planes.shape}")
@@ -142,7 +148,7 @@ class FrameReplayBuffer(ReplayBuffer):
             raise ValueError(f"it has {len(new):,} new planes, and there is room for {self._num_free:,}")
         self._num_free -= len(new)
         places[new] = self._free[self._num_free : self._num_free + len(new)]
-        self.planes[places] = planes  # those that were there already are the same bytes, and no copy is made
+        self.planes[places] = planes  # planes that were stored already receive the same bytes again
         for name in ("obs", "next_obs"):
             table = getattr(self, name)[rows]
             table[:] = places[table]
@@ -151,7 +157,7 @@ class FrameReplayBuffer(ReplayBuffer):
             self._newest[env] = {self.planes[place].tobytes(): int(place) for place in newest}
 
     def _store(self, env: int, image: NDArray[Any]) -> list[int]:
-        """Returns the places of an image's planes [C], after storing those that the one before has not."""
+        """Returns the plane indices of an image [C], and stores the planes that the previous image lacks."""
         before, places = self._newest[env], []
         here: dict[bytes, int] = {}
         for plane in image:
@@ -177,16 +183,16 @@ class FrameReplayBuffer(ReplayBuffer):
         return place
 
     def _room(self) -> int:
-        """Returns how many planes there may be now: while there are few transitions, no more than would ever fit them.
+        """Returns the limit for the number of planes, which grows with the number of transitions.
 
-        So that observations which are no stacks end a run at its beginning, and not when the ring is half full.
+        The limit ends a run whose observations are not stacks at its beginning, and not when the ring is half full.
         """
         channels = int(self.obs.shape[2])
         soon = self.frame_channels * self.size * 3 // 2 + 2 * channels * (SETTLING + self.num_envs)
         return min(len(self.planes), soon)
 
     def _shared_with_newest(self, used: NDArray[np.int32], planes: NDArray[Any]) -> NDArray[np.int32]:
-        """Returns the places of planes [P] that the newest observations have, by what follows these [N, C]; else -1."""
+        """Returns the indices [P] of `planes` among the newest observations, or -1; `used` [N, C] is the next row."""
         places = np.full(len(planes), -1, np.int32)
         for env, indices in enumerate(used):
             for index in indices:
@@ -194,21 +200,21 @@ class FrameReplayBuffer(ReplayBuffer):
         return places
 
     def _places(self, rows: slice) -> NDArray[np.int32]:
-        """Returns [rows, N, 2 C]."""
+        """Returns the plane indices of both observations in these rows, [rows, N, 2 C]."""
         return np.concatenate((self.obs[rows], self.next_obs[rows]), axis=2)
 
     def _positions(self, rows: slice) -> NDArray[np.int64]:
-        """Returns the places in the ring of the rows' transitions, [rows, N, 1]."""
+        """Returns the indices of the rows' transitions in the ring, [rows, N, 1]."""
         return np.arange(rows.start * self.num_envs, rows.stop * self.num_envs).reshape(-1, self.num_envs, 1)
 
     def _last_used_in(self, rows: slice) -> NDArray[np.int32]:
-        """Returns the planes that nothing needs once these rows are overwritten, some of them repeatedly."""
+        """Returns the planes that are unused once these rows are overwritten; some may be repeated."""
         places = self._places(rows)
         leaving: NDArray[np.int32] = places[self._last_user[places] == self._positions(rows)]
         return leaving
 
     def _use(self, rows: slice) -> None:
-        """Notes that these rows, the newest, are the last users of their planes."""
+        """Records these rows, which are the newest, as the last users of their planes."""
         places = self._places(rows)
         self._last_user[places] = -1
         np.maximum.at(self._last_user, places, self._positions(rows).astype(np.int32))

@@ -1,4 +1,4 @@
-"""Whether a replay buffer fits into the memory that this process may use, told before anything is trained."""
+"""Checks, before training, that the replay buffer fits into the memory that this process may use."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.errors import ConfigError, one_line
 
 RESERVE = 0.1
-"""The share of the memory that a buffer must leave to everything else."""
+"""Fraction of the memory that a replay buffer must leave free."""
 
 
 @dataclass(frozen=True)
 class _Arithmetic:
-    """What a replay buffer takes: `each` bytes a transition, and `fixed` ones."""
+    """Size of a replay buffer: `each` bytes for every transition, plus `fixed` bytes."""
 
     each: Fraction
     fixed: int
     text: str
-    """The same in figures and words, after the number of transitions."""
+    """The calculation in words, for a message that begins with the number of transitions."""
 
     def needed(self, size: int) -> int:
         return int(size * self.each) + self.fixed
@@ -39,23 +39,23 @@ class _Arithmetic:
 def check_memory(
     config: OffPolicyConfig, encoder: ObservationEncoder, codec: ActionCodec, available: int | None = None
 ) -> None:
-    """Refuses a replay buffer that would not fit.
+    """Checks that the replay buffer fits into memory.
 
     Args:
         config: The settings.
-        encoder: Says what an observation takes.
-        codec: Says what an action takes.
+        encoder: Encoder, which determines the size of an observation.
+        codec: Codec, which determines the size of an action.
         available: Bytes that the process may still use; `available_memory()` by default.
 
     Raises:
-        ConfigError: It does not fit. The message has the arithmetic, and a size that would do. Or `frame_channels` does
-            not suit the observations.
+        ConfigError: The buffer does not fit, and the message has the calculation and a size that fits; or
+            `frame_channels` does not suit the observations.
     """
     frame_channels = config.frame_channels
     if frame_channels is not None:
         _check_frame_channels(frame_channels, encoder)
     available = available_memory() if available is None else available
-    arithmetic = _arithmetic(config, encoder, codec, frame_channels)
+    arithmetic = _calculate(config, encoder, codec, frame_channels)
     needed, usable = arithmetic.needed(config.buffer_size), int(available * (1 - RESERVE))
     if needed <= usable:
         return
@@ -63,19 +63,21 @@ def check_memory(
     instead = f"buffer_size {fitting:,} would fit"
     if frame_channels is None and encoder.kind == "image":
         frame_channels = 3 if encoder.shape[0] == 3 else 1
-        shared = _arithmetic(config, encoder, codec, frame_channels).needed(config.buffer_size)
-        instead += f"; frame_channels: {frame_channels}, which stores each frame once, would need {_gigabytes(shared)}"
+        shared = _calculate(config, encoder, codec, frame_channels).needed(config.buffer_size)
+        instead += (
+            f"; frame_channels: {frame_channels}, which stores each frame once, would need {_format_gigabytes(shared)}"
+        )
     raise ConfigError(
-        f"buffer_size: {config.buffer_size:,} x {arithmetic.text} = {_gigabytes(needed)}, and this process may use "
-        f"{_gigabytes(available)}, of which a tenth is left to everything else; {instead}"
+        f"buffer_size: {config.buffer_size:,} x {arithmetic.text} = {_format_gigabytes(needed)}, and this process may "
+        f"use {_format_gigabytes(available)}, of which a tenth is left to everything else; {instead}"
     )
 
 
 def _check_frame_channels(frame_channels: int, encoder: ObservationEncoder) -> None:
     if encoder.kind != "image":
         raise ConfigError(
-            f"frame_channels: got {frame_channels}, and observations are no image but {one_line(encoder.space)}; only "
-            f"the channels of images are stored once; leave frame_channels out"
+            f"frame_channels: got {frame_channels}, and observations are not images but {one_line(encoder.space)}; "
+            f"only the channels of images are stored once; leave frame_channels out"
         )
     if encoder.shape[0] % frame_channels:
         raise ConfigError(
@@ -84,7 +86,7 @@ def _check_frame_channels(frame_channels: int, encoder: ObservationEncoder) -> N
         )
 
 
-def _arithmetic(
+def _calculate(
     config: OffPolicyConfig, encoder: ObservationEncoder, codec: ActionCodec, frame_channels: int | None
 ) -> _Arithmetic:
     obs_bytes, action_bytes = (prod(part.shape) * part.dtype.itemsize for part in (encoder, codec))
@@ -108,23 +110,23 @@ def _arithmetic(
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Returns the bytes that this process may still use: of the machine, of its control groups, and of `ulimit -v`.
+    """Returns the bytes that this process may still use, given the machine, its control groups, and `ulimit -v`.
 
     Args:
         root: Where `proc` and `sys` are mounted.
     """
-    available = [int(psutil.virtual_memory().available), *_left_in_groups(root)]
+    available = [int(psutil.virtual_memory().available), *_find_free_bytes(root)]
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
         available.append(limit - psutil.Process().memory_info().vms)
     return max(0, min(available))
 
 
-def _left_in_groups(root: Path) -> Iterator[int]:
-    """Yields what is left in the control group of this process and in each that holds it, of version 2 and 1."""
+def _find_free_bytes(root: Path) -> Iterator[int]:
+    """Yields the free bytes of this process's control group and of each parent group, for cgroups version 2 and 1."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:  # no Linux
+    except OSError:  # not Linux
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
@@ -137,25 +139,25 @@ def _left_in_groups(root: Path) -> Iterator[int]:
             continue
         group = mount / path.lstrip("/")
         for folder in (group, *group.parents):
-            if folder.is_relative_to(mount) and (left := _left(folder, *names)) is not None:
+            if folder.is_relative_to(mount) and (left := _read_free_bytes(folder, *names)) is not None:
                 yield left
 
 
-def _left(folder: Path, limit: str, usage: str, cache: str) -> int | None:
-    """Returns the limit less what is used, where there is a limit; file pages that nobody reads count as free."""
+def _read_free_bytes(folder: Path, limit: str, usage: str, cache: str) -> int | None:
+    """Returns the limit minus the usage; None without a limit. Inactive file pages count as free."""
     try:
         bound, used = (folder / limit).read_text().strip(), int((folder / usage).read_text())
         statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    except OSError:  # a container does not see the groups that hold it, and the outermost group has no limit
+    except OSError:  # a container can't see its parent groups, and the outermost group has no limit
         return None
     return None if bound == "max" else int(bound) - used + int(statistics.get(cache, 0))
 
 
 def _round_down(size: int, multiple: int) -> int:
-    """Returns `size` with two digits and then zeros, as a multiple."""
+    """Rounds `size` down to two significant digits and then to a multiple."""
     digits: int = 10 ** max(0, len(str(size)) - 2)
     return size // digits * digits // multiple * multiple
 
 
-def _gigabytes(size: int) -> str:
+def _format_gigabytes(size: int) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e9:.4f} GB"

@@ -1,4 +1,4 @@
-"""The transitions of one rollout, and their advantages.
+"""A rollout buffer: stores the transitions of one rollout, and computes their advantages.
 
 Shapes: T steps, N environments, B batch, O observation dims, A action dims.
 """
@@ -19,41 +19,41 @@ from rl_training.state_checks import Count, require_same_form, validate
 
 @dataclass(frozen=True)
 class Minibatch:
-    """Transitions to learn from, in the order drawn, with step and environment flattened."""
+    """A minibatch of transitions, with step and environment flattened into one axis."""
 
     obs: np.ndarray
-    """[B, *O]."""
+    """[B, *O] the observations that were acted on."""
     actions: np.ndarray
-    """[B, *A]."""
+    """[B, *A] the actions."""
     logprobs: np.ndarray
-    """float32 [B], of the policy that acted."""
+    """float32 [B] log-probabilities of the actions under the policy that acted."""
     values: np.ndarray
-    """float32 [B], of the value function then."""
+    """float32 [B] values of the observations at the time of acting."""
     advantages: np.ndarray
-    """float32 [B]."""
+    """float32 [B] advantages."""
     returns: np.ndarray
-    """float32 [B], the value function's target."""
+    """float32 [B] targets of the value function."""
 
     def __len__(self) -> int:
         return len(self.actions)
 
 
 class RolloutBuffer:
-    """T steps of N environments, preallocated.
+    """Preallocated arrays for T steps of N environments.
 
     Attributes:
         obs: Observations that were acted on, [T, N, *O].
-        actions: What the policy drew, unclipped, [T, N, *A].
-        rewards: float32 [T, N].
-        dones: Terminated or truncated after the step, bool [T, N].
-        terminated: bool [T, N].
+        actions: Actions that the policy drew, unclipped, [T, N, *A].
+        rewards: Rewards, float32 [T, N].
+        dones: Whether the step terminated or truncated the episode, bool [T, N].
+        terminated: Whether the step ended the episode in a terminal state, bool [T, N].
         values: V(obs), float32 [T, N].
-        logprobs: Of the actions, float32 [T, N].
-        final_values: V(final observation) where an episode was truncated and not terminated, else 0, float32 [T, N].
-        advantages: float32 [T, N], after `compute_returns_and_advantages`.
-        returns: advantages + values, float32 [T, N], likewise.
-        position: Steps filled.
-        steps: Steps that make this rollout full.
+        logprobs: Log-probabilities of the actions, float32 [T, N].
+        final_values: V(final observation) if an episode was truncated and not terminated, else 0, float32 [T, N].
+        advantages: Advantages, float32 [T, N]; set by `compute_returns_and_advantages`.
+        returns: Advantages + values, float32 [T, N]; set by `compute_returns_and_advantages`.
+        position: Number of steps stored.
+        steps: Number of steps of the complete rollout.
     """
 
     def __init__(
@@ -82,14 +82,17 @@ class RolloutBuffer:
 
     @property
     def num_transitions(self) -> int:
-        """Transitions stored so far."""
+        """Number of transitions stored so far."""
         return self.position * self.num_envs
 
     def reset(self, steps: int | None = None) -> None:
         """Begins a new rollout.
 
         Args:
-            steps: Its length, at most T; T by default. The last rollout of a run may be shorter.
+            steps: Length of the rollout, at most T; T by default. The last rollout of a run may be shorter.
+
+        Raises:
+            ValueError: The length is not between 1 and T.
         """
         steps = self.rollout_steps if steps is None else steps
         if not 1 <= steps <= self.rollout_steps:
@@ -110,14 +113,17 @@ class RolloutBuffer:
         """Stores a copy of one step of all environments.
 
         Args:
-            obs: What was acted on, [N, *O].
-            actions: [N, *A].
-            rewards: [N].
-            terminated: The step ended the episode, bool [N].
-            truncated: The step cut the episode, bool [N].
+            obs: Observations that were acted on, [N, *O].
+            actions: Actions, [N, *A].
+            rewards: Rewards, [N].
+            terminated: Whether the step ended the episode in a terminal state, bool [N].
+            truncated: Whether the step cut the episode, bool [N].
             values: V(obs), [N].
-            logprobs: [N].
-            final_values: V(the episode's final observation), [N]; read only where truncated and not terminated.
+            logprobs: Log-probabilities of the actions, [N].
+            final_values: V(final observation of the episode), [N]; read only if truncated and not terminated.
+
+        Raises:
+            ValueError: The rollout is complete.
         """
         if self.full:
             raise ValueError(f"the rollout is full with {self.steps} steps; reset the buffer first")
@@ -129,10 +135,10 @@ class RolloutBuffer:
         self.position += 1
 
     def cut_newest(self, env_indices: Sequence[int], final_values: np.ndarray) -> None:
-        """Ends the episodes of some environments after their newest step, since other ones follow in their place.
+        """Marks the newest step of some environments as the end of an episode, because another episode follows.
 
         Args:
-            env_indices: The environments.
+            env_indices: Indices of the environments.
             final_values: V(observation after the newest step), [N].
         """
         t = self.position - 1
@@ -141,15 +147,16 @@ class RolloutBuffer:
         self.final_values[t] = np.where(cut_N, final_values, self.final_values[t])
 
     def compute_returns_and_advantages(self, last_values: np.ndarray, gamma: float, gae_lambda: float) -> None:
-        """Computes advantages by GAE, and returns.
+        """Computes advantages by generalized advantage estimation (GAE), and returns.
 
-        The next state's value counts unless the episode terminated: at a truncation it is that of the final
-        observation, at the rollout's end `last_values`. The recursion is cut wherever an episode ended, either way.
+        The value of the next state counts unless the episode terminated: at a truncation it is the value of the final
+        observation, at the end of the rollout it is `last_values`. The recursion stops at the end of an episode, either
+        way.
 
         Args:
-            last_values: V(observation after the last step), [N]; not read where the last step ended an episode.
-            gamma: Discount.
-            gae_lambda: Lambda.
+            last_values: V(observation after the last step), [N]; not read if the last step ended an episode.
+            gamma: Discount factor.
+            gae_lambda: Lambda of GAE.
 
         Source: Schulman et al. 2016 (GAE), equation 16; Pardo et al. 2018, section 3 (truncation).
         """
@@ -168,11 +175,11 @@ class RolloutBuffer:
         np.add(self.advantages[:t_end], values_TN, out=self.returns[:t_end])
 
     def iter_minibatches(self, batch_size: int, order: np.ndarray) -> Iterator[Minibatch]:
-        """Yields copies of the transitions in a given order, `batch_size` at a time; the last may be smaller.
+        """Yields minibatches of copies of the transitions in a given order; the last one may be smaller.
 
         Args:
-            batch_size: Transitions a minibatch.
-            order: Indices of transitions, step * N + environment: a permutation, or what is left of one.
+            batch_size: Number of transitions per minibatch.
+            order: Indices of transitions, step * N + environment: a permutation, or the rest of one.
         """
         fields = (self.obs, self.actions, self.logprobs, self.values, self.advantages, self.returns)
         flat = [self._flat(field) for field in fields]
@@ -181,20 +188,20 @@ class RolloutBuffer:
             yield Minibatch(*(field.take(index, axis=0) for field in flat))
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns copies of the filled part, as tensors; records (mixed observations) as their bytes."""
+        """Returns copies of the stored steps as tensors; records (mixed observations) as bytes."""
         filled = {name: without_records(array[: self.position]) for name, array in self._arrays().items()}
         tensors = {name: torch.from_numpy(array.copy()) for name, array in filled.items()}
         return {"position": self.position, "steps": self.steps, **tensors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where `state_dict` was taken, in a buffer of the same shape.
+        """Restores the state that `state_dict` returned, in a buffer of the same shape.
 
         Raises:
-            CheckpointError: It is of another shape.
+            CheckpointError: The state has another shape.
         """
         steps, position = (validate(f"buffer/{name}", state[name], Count) for name in ("steps", "position"))
         if not 1 <= steps <= self.rollout_steps or position > steps:
-            raise CheckpointError(f"buffer: {position} of {steps} steps are no part of {self.rollout_steps}")
+            raise CheckpointError(f"buffer: {position} of {steps} steps do not fit a buffer of {self.rollout_steps}")
         self.reset(steps)
         self.position = position
         for name, array in self._arrays().items():

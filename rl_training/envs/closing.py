@@ -1,4 +1,4 @@
-"""Closing environments, whose own failure to close changes nothing about what was done with them."""
+"""Closes environments; a failure to close is logged and never changes the outcome of a run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
-from rl_training.envs.contract.step_contract import raised
+from rl_training.envs.contract.step_contract import describe_error
 from rl_training.errors import USER_CODE_ERRORS
 from rl_training.security.secrets import hide
 
@@ -19,19 +19,19 @@ logger = logging.getLogger(__name__)
 def close_quietly(
     env_id: str, envs: Iterable[gym.Env[Any, Any] | VectorEnv[Any, Any, Any]], secrets: Collection[str] = ()
 ) -> None:
-    """Closes every environment, those after one that fails too; one warning names the first failure.
+    """Closes every environment, even after one fails to close; a single warning names the first failure.
 
     Args:
         env_id: The id in the settings, for the warning.
-        envs: The environments.
-        secrets: What they were given and the warning must not show.
+        envs: The environments to close.
+        secrets: Values that the environments were given and that the warning must not show.
     """
     failures: list[str] = []
     for env in envs:
         try:
             env.close()
         except USER_CODE_ERRORS as error:
-            failures.append(hide(raised("close", error), secrets))
+            failures.append(hide(describe_error("close", error), secrets))
     if failures:
         others = f" (and {len(failures) - 1} more)" if len(failures) > 1 else ""
         logger.warning("environment %s: %s%s", env_id, failures[0], others)

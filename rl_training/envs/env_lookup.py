@@ -1,4 +1,4 @@
-"""Finding an environment by its id: plug-in modules, namespaces, and a one-line answer where there is none."""
+"""Finds an environment by its id: imports plug-in modules, and explains in one line why an id is unknown."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from rl_training.system.paths import make_paths_absolute
 def find_spec(env_id: str) -> EnvSpec:
     """Returns the registered specification of `Env-v0`, `namespace/Env-v0` or `module:Env-v0`.
 
-    A module before the colon is imported first, in every process anew; that is where plug-ins register their ids.
+    A module before the colon is imported first, because plug-ins register their ids on import, in each process.
 
     Raises:
-        EnvironmentRefused: There is no such module, namespace or id, or the module fails on import.
+        EnvironmentRefused: The module, namespace or id does not exist, or the module fails on import.
     """
     make_paths_absolute()
     module, _, name = env_id.rpartition(":")
@@ -29,14 +29,14 @@ def find_spec(env_id: str) -> EnvSpec:
         _import_plugin(env_id, module)
     spec = gym.registry.get(name)
     if spec is None:
-        raise EnvironmentRefused(_unknown(env_id, module, name))
+        raise EnvironmentRefused(_explain_unknown(env_id, module, name))
     return spec
 
 
 def module_of_plugin(env_id: str) -> str | None:
-    """Returns the package of an environment that is registered in this process, but not in every process.
+    """Returns the package of an environment that is registered in this process but would not be in another one.
 
-    None where the id names its module, or where `import gymnasium` alone registers it.
+    Returns None if the id names its module, or if `import gymnasium` alone registers the id.
     """
     spec = gym.registry.get(env_id)
     if spec is None or spec.entry_point is None:
@@ -51,10 +51,10 @@ def _import_plugin(env_id: str, module: str) -> None:
     try:
         importlib.import_module(module)
     except USER_CODE_ERRORS as error:
-        raise EnvironmentRefused(f"environment {env_id!r}: {_import_failure(module, error)}") from error
+        raise EnvironmentRefused(f"environment {env_id!r}: {_explain_import_failure(module, error)}") from error
 
 
-def _import_failure(module: str, error: BaseException) -> str:
+def _explain_import_failure(module: str, error: BaseException) -> str:
     if install := missing_extra(error):
         return install
     if isinstance(error, ModuleNotFoundError):
@@ -65,15 +65,15 @@ def _import_failure(module: str, error: BaseException) -> str:
     return f"module {module!r} failed on import: {error_line(error)}"
 
 
-def _unknown(env_id: str, module: str, name: str) -> str:
+def _explain_unknown(env_id: str, module: str, name: str) -> str:
     try:
         namespace, base, _version = parse_env_id(name)
     except gym.error.Error:
-        return f"environment {env_id!r}: {name!r} is no id; expected Name-v0, namespace/Name-v0 or module:Name-v0"
+        return f"environment {env_id!r}: {name!r} is not an id; expected Name-v0, namespace/Name-v0 or module:Name-v0"
     if namespace is not None and not any(spec.namespace == namespace for spec in gym.registry.values()):
         source = module or MODULE_OF_NAMESPACE.get(namespace, "MODULE")
         hint = f"write the module that registers it before the id: {source}:{name}"
-        if not module and _importable(namespace):
+        if not module and _is_importable(namespace):
             hint = f"its module must be named: {namespace}:{name}"
         return f"environment {env_id!r}: unknown namespace {namespace!r}; {hint}"
     same_base = [key for key, spec in gym.registry.items() if spec.name.lower() == base.lower()]
@@ -87,7 +87,7 @@ def _unknown(env_id: str, module: str, name: str) -> str:
     return f"environment {env_id!r}: unknown id {name!r}{registered}{suggestion}"
 
 
-def _importable(module: str) -> bool:
+def _is_importable(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):

@@ -1,8 +1,8 @@
-"""Bringing an environment back to the middle of an episode by playing the episode again.
+"""Restores an environment to the middle of an episode by playing the episode again.
 
-What is saved is the seed or random state from before the episode's reset, the reset's options, and the actions since.
-Pickling instead is silently wrong for MuJoCo and fails for Box2D; replay is exact for both, and what is not
-deterministic is found out by comparing the end with the saved one.
+A snapshot holds the seed or random state before the episode's reset, the options of the reset, and the actions since.
+Pickling the environment instead is silently wrong for MuJoCo and fails for Box2D; replay is exact for both. Comparing
+the end of the replay with the snapshot reveals environments that are not deterministic.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from rl_training.errors import EnvironmentFault
 class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
     """Records the running episode so that it can be played again in another process.
 
-    Goes around everything that counts as part of the environment: time limit, frame stacks. Wrappers whose state
-    outlives an episode must stay outside, since a replay would feed them twice.
+    This wrapper belongs outside everything that is part of the environment, such as time limits and frame stacks.
+    Wrappers whose state outlives an episode belong outside this one, because a replay would feed them twice.
 
     Args:
-        env: An environment whose rewards are floats, as `ContractGuard` hands them on.
+        env: An environment whose rewards are floats, which `ContractGuard` ensures.
     """
 
     def __init__(self, env: gym.Env[Any, Any]) -> None:
         super().__init__(env)
         self.last_observation: Any = None
-        """What the newest `reset` or `step` returned."""
+        """The observation that the latest `reset` or `step` returned."""
         self.episode_return = 0.0
         """Sum of the running episode's rewards."""
         self.episode_length = 0
-        """Its steps."""
+        """Number of steps in the running episode."""
         self._seed: int | None = None
         self._random_state: dict[str, Any] | None = None
         self._options = "null"
-        self._actions = _empty_actions(env.action_space, 64)
+        self._actions = _make_action_array(env.action_space, 64)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Resets the environment and begins a new record."""
+        """Resets the environment and begins to record a new episode."""
         if seed is not None:
             self._seed = int(seed)
         self._random_state = None if seed is not None else random_state(self.env)
@@ -66,26 +66,25 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
         return result
 
     def snapshot(self) -> dict[str, Any]:
-        """Returns what `restore` needs: numbers, strings and arrays."""
+        """Returns the state that `restore` takes: numbers, strings and arrays."""
         return {
             "seed": self._seed,
             "random_state_before_reset": as_text(self._random_state),
             "options": self._options,
             "actions": self._actions[: self.episode_length].copy(),
             "life_steps": self._life_steps,
-            **self._place(),
+            **self._end_state(),
         }
 
     def restore(self, snapshot: Mapping[str, Any]) -> bool:
         """Plays the episode of a snapshot again and compares its end with the saved one.
 
         Returns:
-            True where observation, return, length and random state are equal. False where they are not, so that the
-            environment is not deterministic: it is then at the start of a fresh episode, drawn from the saved random
-            state.
+            True if observation, return, length and random state equal the saved ones. Otherwise False: the environment
+            is not deterministic, and is now at the start of a fresh episode, drawn from the saved random state.
 
         Raises:
-            EnvironmentFault: The fresh episode failed too.
+            EnvironmentFault: The fresh episode failed as well.
         """
         try:
             exact = self._play_again(snapshot)
@@ -104,20 +103,20 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
         if before is None:
             self.reset(seed=snapshot["seed"], options=options)
         else:
-            # Seeded first, for what an environment makes at its first seeding and keeps; then the state of that moment.
+            # The seed comes first, for state that an environment makes once, when it is first seeded, and keeps.
             self.reset(seed=snapshot["seed"])
             write_random_state(self.env, before)
             self.reset(options=options)
         self._seed = snapshot["seed"]
         over = False
-        for action in _as_actions(self.action_space, np.asarray(snapshot["actions"])):
+        for action in _cast_actions(self.action_space, np.asarray(snapshot["actions"])):
             if over:
                 return False
             _, _, terminated, truncated, _ = self.step(action)
             over = terminated or truncated
-        return _equal(self._place(), snapshot)
+        return _is_same_state(self._end_state(), snapshot)
 
-    def _place(self) -> dict[str, Any]:
+    def _end_state(self) -> dict[str, Any]:
         observation = [np.asarray(leaf.pick(self.last_observation)) for leaf in leaves(self.observation_space)]
         return {
             "observation": observation,
@@ -136,18 +135,18 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
             self.set_wrapper_attr("life_steps", steps)
 
 
-def _empty_actions(space: gym.Space[Any], capacity: int) -> NDArray[Any]:
+def _make_action_array(space: gym.Space[Any], capacity: int) -> NDArray[Any]:
     if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return np.zeros((capacity, *(space.shape or ())), space.dtype)
     return np.zeros(capacity, object)
 
 
-def _as_actions(space: gym.Space[Any], actions: NDArray[Any]) -> NDArray[Any]:
+def _cast_actions(space: gym.Space[Any], actions: NDArray[Any]) -> NDArray[Any]:
     return actions.astype(space.dtype) if actions.dtype != object else actions
 
 
-def _equal(place: Mapping[str, Any], snapshot: Mapping[str, Any]) -> bool:
-    if any(place[key] != snapshot[key] for key in ("episode_return", "episode_length", "random_state")):
+def _is_same_state(state: Mapping[str, Any], snapshot: Mapping[str, Any]) -> bool:
+    if any(state[key] != snapshot[key] for key in ("episode_return", "episode_length", "random_state")):
         return False
-    pairs = zip(place["observation"], snapshot["observation"], strict=True)
+    pairs = zip(state["observation"], snapshot["observation"], strict=True)
     return all(np.array_equal(np.asarray(here), np.asarray(saved)) for here, saved in pairs)

@@ -1,4 +1,4 @@
-"""Environments that need packages of an extra: which extra brings what is missing."""
+"""Names the extra of `rl-training` that provides a package which an environment is missing."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ EXTRA_OF = {
     "cv2": "atari",
     "envpool": "envpool",
 }
-"""The extra of `rl-training` that brings a module, by the module's name."""
+"""The extra of `rl-training` that provides a module, by the name of the module."""
 
 MODULE_OF_NAMESPACE = {"ALE": "ale_py"}
-"""The module that registers the ids of a namespace, where the two have different names."""
+"""The module that registers the ids of a namespace, if its name differs from the namespace."""
 
 
 def missing_extra(error: BaseException) -> str | None:
-    """Returns what to install where an error comes of a missing package of an extra; None where it does not."""
-    for link in _chain(error):
+    """Returns how to install the extra whose package is missing; None if the error has another cause."""
+    for link in _walk_causes(error):
         package = (link.name or "").partition(".")[0] if isinstance(link, ModuleNotFoundError) else ""
         if package in EXTRA_OF:
             return f"{package} is not installed; run: pip install 'rl-training[{EXTRA_OF[package]}]'"
     return None
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _walk_causes(error: BaseException) -> Iterator[BaseException]:
     link: BaseException | None = error
     while link is not None:
         yield link

@@ -1,4 +1,4 @@
-"""MuJoCo's warnings as log records; by itself it appends them to MUJOCO_LOG.TXT in the folder that one is in."""
+"""Logs MuJoCo's warnings, which MuJoCo itself would append to MUJOCO_LOG.TXT in the working folder."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ logger = logging.getLogger(__name__)
 
 
 def log_mujoco_warnings(spec: EnvSpec) -> None:
-    """Imports what an environment is made by, and where MuJoCo is among it, takes over its warnings.
+    """Imports the code that makes an environment and, if this imports MuJoCo, logs MuJoCo's warnings from then on.
 
-    MuJoCo has one handler a process; one that is set already stays.
+    MuJoCo has one warning handler per process; a handler that is already set stays.
     """
     if isinstance(spec.entry_point, str):
         load_env_creator(spec.entry_point)
@@ -23,8 +23,8 @@ def log_mujoco_warnings(spec: EnvSpec) -> None:
         mujoco.set_mju_user_warning(_log)
 
 
-@lru_cache(maxsize=64)  # A warning about a model comes with each environment that is made of it: once is enough.
+@lru_cache(maxsize=64)  # MuJoCo repeats a warning about a model for each environment; logging it once is enough.
 def _log(text: str) -> None:
-    # What is deprecated in a model is for its author to change, who may be Gymnasium.
+    # Only the author of a model, who may be Gymnasium, can replace its deprecated parts.
     level = logging.DEBUG if "is deprecated" in text else logging.WARNING
     logger.log(level, "MuJoCo: %s", text)

@@ -1,8 +1,8 @@
-"""Running normalisation of observations and rewards.
+"""Normalises observations and rewards by running statistics.
 
-Ours, because Gymnasium's are wrong at some episode boundaries (`NormalizeReward` carries its accumulator across
-truncations under the next-step autoreset mode) and because theirs can't be put into a checkpoint. Statistics are kept
-in float64 by the parallel update of Chan, Golub and LeVeque (1979).
+Gymnasium's wrappers are not used because they are wrong at some episode boundaries (`NormalizeReward` carries its
+accumulator across truncations under the next-step autoreset mode) and can't be saved in a checkpoint. Statistics are
+kept in float64 by the parallel update of Chan, Golub and LeVeque (1979).
 
 Shapes: `N` environments, `O` features of the vector part.
 """
@@ -20,14 +20,14 @@ from rl_training.errors import CheckpointError, EnvironmentRefused
 from rl_training.state_checks import Count, require_finite_values, require_same_form, validate
 
 EPSILON = 1e-8
-"""Added to variances before the root."""
+"""Added to variances before taking the square root."""
 
 
 class RunningMeanStd:
     """Mean and population variance of all rows seen so far.
 
     Args:
-        shape: Shape of one row; `()` for numbers.
+        shape: Shape of one row; `()` if a row is one number.
     """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
@@ -37,11 +37,11 @@ class RunningMeanStd:
 
     @property
     def var(self) -> NDArray[np.float64]:
-        """Population variance; 1 before the first row, so that it scales nothing."""
+        """Population variance; 1 before the first row, so that nothing is scaled."""
         return self._squares / self.count if self.count else np.ones_like(self._squares)
 
     def update(self, rows: NDArray[Any]) -> None:
-        """Takes in rows [n, *shape]."""
+        """Adds rows [n, *shape] to the statistics."""
         rows = rows.astype(np.float64)
         count, mean = len(rows), rows.mean(axis=0)
         total = self.count + count
@@ -51,39 +51,39 @@ class RunningMeanStd:
         self.count = total
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns count, mean and sum of squared deviations."""
+        """Returns the count, the mean and the sum of squared deviations."""
         return {"count": self.count, "mean": np.array(self.mean), "squares": np.array(self._squares)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes back what `state_dict` returned.
+        """Restores the statistics that `state_dict` returned.
 
         Raises:
-            CheckpointError: It is of rows of another shape, or no statistics of anything.
+            CheckpointError: The rows had another shape, or the numbers can't be statistics.
         """
         self.count = validate("statistics/count", state["count"], Count)
-        self.mean, self._squares = (self._restored(f"statistics/{name}", state[name]) for name in ("mean", "squares"))
+        self.mean, self._squares = (self._check(f"statistics/{name}", state[name]) for name in ("mean", "squares"))
         if (self._squares < 0).any():
             raise CheckpointError("statistics/squares: a sum of squares is negative")
 
-    def _restored(self, name: str, got: Any) -> NDArray[np.float64]:
+    def _check(self, name: str, got: Any) -> NDArray[np.float64]:
         like = np.zeros(np.shape(self.mean))
-        if type(got) is float and like.shape == ():  # as the first versions wrote it
+        if type(got) is float and like.shape == ():  # checkpoints of the first versions hold a float
             got = np.array(got)
         numbers: NDArray[np.float64] = require_finite_values(name, require_same_form(name, got, like)).copy()
         return numbers
 
 
 class ObservationNormalizer:
-    """Subtracts the running mean of each feature and divides by its running deviation; images pass unchanged.
+    """Subtracts the running mean of each feature and divides by its running standard deviation; images pass unchanged.
 
     Only `update` changes the statistics, so evaluation, which never calls it, uses them as they are.
 
     Args:
-        encoder: Says which part of an encoded observation is the vector.
-        clip: Results are cut to [-clip, clip].
+        encoder: Encoder of the observations, which locates their vector part.
+        clip: Results are clipped to [-clip, clip].
 
     Raises:
-        EnvironmentRefused: The observation is one image, so that there is nothing to normalise.
+        EnvironmentRefused: The observation is a single image, which is never normalised.
     """
 
     def __init__(self, encoder: ObservationEncoder, clip: float) -> None:
@@ -97,13 +97,13 @@ class ObservationNormalizer:
         self.statistics = RunningMeanStd((encoder.vector_size,))
 
     def update(self, observation: NDArray[Any]) -> None:
-        """Takes in encoded observations [N, *O], once for each real transition."""
+        """Adds encoded observations [N, *O] to the statistics; call it once for each real transition."""
         vector = self._encoder.vector(observation)
         assert vector is not None
         self.statistics.update(vector)
 
     def normalize(self, observation: NDArray[Any]) -> NDArray[Any]:
-        """Returns encoded observations [N, *O] normalised, in memory of its own."""
+        """Returns a normalised copy of encoded observations [N, *O]."""
         vector = self._encoder.vector(observation)
         assert vector is not None
         statistics = self.statistics
@@ -120,17 +120,17 @@ class ObservationNormalizer:
         return self.statistics.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes back what `state_dict` returned."""
+        """Restores the state that `state_dict` returned."""
         self.statistics.load_state_dict(state)
 
 
 class RewardNormalizer:
-    """Divides rewards by the running deviation of the discounted return; no mean is subtracted.
+    """Divides rewards by the running standard deviation of the discounted return, without subtracting a mean.
 
     Args:
-        num_envs: N.
-        gamma: Discount of the return.
-        clip: Results are cut to [-clip, clip].
+        num_envs: Number of environments (N).
+        gamma: Discount factor of the return.
+        clip: Results are clipped to [-clip, clip].
     """
 
     def __init__(self, num_envs: int, gamma: float, clip: float) -> None:
@@ -140,21 +140,25 @@ class RewardNormalizer:
         self.statistics = RunningMeanStd(())
 
     def update(self, reward: NDArray[Any], done: NDArray[np.bool_]) -> None:
-        """Takes in one vector step: rewards [N], and which episodes ended, by either flag, on that step.
+        """Adds one vector step to the statistics.
 
-        The last reward of an episode belongs to its return; the accumulator is zeroed after it.
+        The last reward of an episode still counts towards its return; the accumulator is zeroed afterwards.
+
+        Args:
+            reward: [N] rewards.
+            done: [N] whether the episode terminated or was truncated on this step.
         """
         self.returns = self.returns * self._gamma + reward
         self.statistics.update(self.returns)
         self.returns[done] = 0.0
 
     def normalize(self, reward: NDArray[Any]) -> NDArray[np.float32]:
-        """Returns rewards [N] scaled and cut."""
+        """Returns rewards [N], scaled and clipped."""
         scaled = reward / np.sqrt(self.statistics.var + EPSILON)
         return np.clip(scaled, -self._clip, self._clip).astype(np.float32)
 
     def forget(self, env_indices: list[int]) -> None:
-        """Begins the returns of these environments anew, as where a resume had to begin a fresh episode."""
+        """Zeroes the running returns of environments that had to begin a fresh episode on a resume."""
         self.returns[env_indices] = 0.0
 
     def state_dict(self) -> dict[str, Any]:
@@ -162,7 +166,7 @@ class RewardNormalizer:
         return {"statistics": self.statistics.state_dict(), "returns": self.returns.copy()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes back what `state_dict` returned."""
+        """Restores the state that `state_dict` returned."""
         self.statistics.load_state_dict(state["statistics"])
         self.returns = require_finite_values(
             "returns", require_same_form("returns", state["returns"], self.returns)

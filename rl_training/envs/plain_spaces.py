@@ -1,4 +1,4 @@
-"""Spaces whose numbers every machine and file format here can hold: in this machine's byte order, 64 bits at most."""
+"""Plain spaces, whose numbers every supported machine and file format can hold: native byte order, 64 bits at most."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gymnasium import spaces
 
 
 def plain_space(space: gym.Space[Any]) -> gym.Space[Any]:
-    """Returns `space` with plain dtypes, or `space` itself if it has no others.
+    """Returns `space` with plain dtypes, or `space` itself if its dtypes are plain already.
 
     A float longer than 64 bits becomes float64; every other number keeps its type and gets the native byte order.
     """
@@ -36,7 +36,7 @@ def _plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def _with_dtype(space: spaces.Box | spaces.Discrete | spaces.MultiDiscrete, dtype: np.dtype[Any]) -> gym.Space[Any]:
     if isinstance(space, spaces.Box):
-        with np.errstate(over="ignore"):  # a bound beyond float64 is no bound there
+        with np.errstate(over="ignore"):  # a bound beyond float64 becomes infinite
             return spaces.Box(space.low.astype(dtype), space.high.astype(dtype), space.shape, dtype.type)
     if isinstance(space, spaces.Discrete):
         return spaces.Discrete(space.n, start=space.start, dtype=dtype.type)

@@ -1,4 +1,4 @@
-"""The random state of an environment as text, and back: numbers of 128 bits have no place in a tensor."""
+"""Converts the random state of an environment to text and back, because a tensor can't hold 128-bit numbers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 
 WORDS = ("uint32", "uint64")
-"""Types of the arrays that NumPy's bit generators have in their states."""
+"""Dtypes of the arrays in the states of NumPy's bit generators."""
 
 AnyEnv = gym.Env[Any, Any] | VectorEnv[Any, Any, Any]
 
 
 def random_state(env: AnyEnv) -> dict[str, Any] | None:
-    """Returns a copy of the state of the environment's `np_random`; None where it has drawn none yet."""
-    # The property would make a generator, with a seed of chance, where there is none.
+    """Returns a copy of the state of the environment's `np_random`; None if the environment has no generator yet."""
+    # Reading the property `np_random` would make a randomly seeded generator if none exists.
     generator = getattr(env.unwrapped, "_np_random", None)
     if not isinstance(generator, np.random.Generator):
         return None
@@ -26,27 +26,29 @@ def random_state(env: AnyEnv) -> dict[str, Any] | None:
 
 
 def as_text(state: Mapping[str, Any] | None) -> str | None:
-    """Returns what `random_state` returned as JSON."""
+    """Returns a state from `random_state` as JSON; None for None."""
     return None if state is None else json.dumps(state, default=_array_as_list)
 
 
 def write_random_state(env: AnyEnv, text: str) -> None:
-    """Puts the environment's `np_random` into the state that a text of `as_text` tells.
+    """Sets the state of the environment's `np_random` from a text of `as_text`.
+
+    The text may come from an untrusted checkpoint, so only a bit generator of NumPy is ever called, and no array is
+    larger than the text.
 
     Raises:
-        ValueError: The text names no bit generator of NumPy, or has arrays of other types than theirs. It may come from
-            a stranger's checkpoint, so nothing else of that name is called, and no array is larger than the text.
+        ValueError: The text doesn't name a bit generator of NumPy, or its arrays have another dtype than in NumPy's.
     """
     state = json.loads(text, object_hook=_lists_as_arrays)
     generator = getattr(env.unwrapped, "_np_random", None)
     kind = generator.bit_generator.state["bit_generator"] if isinstance(generator, np.random.Generator) else None
     if generator is not None and kind == state["bit_generator"]:
-        # In place: the environment may have handed its generator to its own parts.
+        # Set in place, because parts of the environment may share its generator.
         generator.bit_generator.state = state
         return
     make = getattr(np.random, state["bit_generator"], None)
     if not (isinstance(make, type) and issubclass(make, np.random.BitGenerator)):
-        raise ValueError(f"{state['bit_generator']!r} is no bit generator of NumPy")
+        raise ValueError(f"{state['bit_generator']!r} is not a bit generator of NumPy")
     bits = make()
     bits.state = state
     env.unwrapped.np_random = np.random.Generator(bits)

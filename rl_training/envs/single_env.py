@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.box2d_worlds import with_fresh_world
 from rl_training.envs.closing import close_quietly
-from rl_training.envs.contract.contract_guard import ContractGuard, secrets_of, shown_cause, warnings_hidden
+from rl_training.envs.contract.contract_guard import ContractGuard, hide_secrets_in_warnings, redact_cause, secrets_of
 from rl_training.envs.env_lookup import find_spec
 from rl_training.envs.episode_replay import EpisodeReplay
 from rl_training.envs.missing_extras import missing_extra
@@ -90,7 +90,7 @@ def construct(config: TrainConfig, make: Callable[[EnvSpec, dict[str, Any]], T])
     kwargs = resolve_secrets(config.env_kwargs)  # resolved as late as possible, so that no settings hold a secret
     try:
         log_mujoco_warnings(spec)
-        with warnings_hidden(secrets_of(config)):
+        with hide_secrets_in_warnings(secrets_of(config)):
             return make(spec, kwargs)
     except EnvironmentRefused:
         raise
@@ -107,7 +107,7 @@ def construct(config: TrainConfig, make: Callable[[EnvSpec, dict[str, Any]], T])
 
 def _wrap(config: TrainConfig, env: gym.Env[Any, Any], name: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
     try:
-        with warnings_hidden(secrets_of(config)):
+        with hide_secrets_in_warnings(secrets_of(config)):
             wrapped: gym.Env[Any, Any] = _find_wrapper(name)(env, **kwargs)  # type: ignore[call-arg]
     except EnvironmentRefused:
         raise
@@ -117,7 +117,7 @@ def _wrap(config: TrainConfig, env: gym.Env[Any, Any], name: str, kwargs: dict[s
         secrets = secrets_of(config)
         raise EnvironmentRefused(
             f"wrapper {name!r} does not fit environment {config.env_id!r}: {hide(error_line(error), secrets)}"
-        ) from shown_cause(error, secrets)
+        ) from redact_cause(error, secrets)
     return wrapped
 
 

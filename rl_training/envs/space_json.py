@@ -1,7 +1,7 @@
-"""Spaces as JSON, so that a policy can be served where its environment is not installed; nothing is pickled.
+"""Converts spaces to JSON and back, so that a policy can be served where its environment is not installed.
 
-A description may come from anyone, so no space is made before its size is known, and none is used that would be
-described in other words.
+A description may come from an untrusted source. So nothing is unpickled, no space is made before its size has been
+checked, and the space that results must have exactly the same description.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from rl_training.envs.space_leaves import UnsupportedSpace
 from rl_training.errors import one_line
 
 MOST_BYTES = 8 * 2**20
-"""Of one side of a Box's bounds: an image of 8 million bytes, or 2 million numbers of four."""
+"""Limit for the lower, or the upper, bounds of a Box: an image of 8 MiB, or 2 million float32 numbers."""
 MOST_NUMBERS = 60_000
-"""In a list: of a Box, one side's bounds that are not all the same."""
+"""Limit for a list of numbers, such as the lower bounds of a Box that are not all the same."""
 
 DTYPES = frozenset({"bool", *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))}) | {
     "float16",
@@ -35,7 +35,7 @@ def space_to_json(space: gym.Space[Any]) -> dict[str, Any]:
     """Returns a description of `space` of strings, numbers, lists and dicts that is strict JSON.
 
     Raises:
-        UnsupportedSpace: `space`, or a part of it, is of another kind than `space_from_json` can build, or too large.
+        UnsupportedSpace: `space` or a part of it is too large, or of a kind that `space_from_json` can't build.
     """
     if isinstance(space, spaces.Box):
         _require_small(space.shape, np.dtype(space.dtype).name)
@@ -71,21 +71,23 @@ def space_from_json(description: Mapping[str, Any]) -> gym.Space[Any]:
     """Returns the space that `space_to_json` described.
 
     Raises:
-        UnsupportedSpace: The description is of no known kind, or of no space.
+        UnsupportedSpace: The description is of an unknown kind, or describes no valid space.
     """
     try:
-        json.dumps(description)  # refuses tensors in place of lists, of which each number would be an object
+        json.dumps(description)  # refuses tensors in place of lists, whose every number would become an object
         with np.errstate(all="ignore"):
             space = _make(description)
             described = space_to_json(space)
     except UnsupportedSpace:
         raise
-    except Exception as error:  # what Gymnasium and NumPy raise is any of many types
+    except Exception as error:  # Gymnasium and NumPy raise many types
         raise UnsupportedSpace(
             f"a stored space can't be made ({type(error).__name__}: {one_line(error, ascii)}); the file is damaged"
         ) from error
     if described != description:
-        raise UnsupportedSpace(f"a stored space would be described in other words: {one_line(description, ascii)}")
+        raise UnsupportedSpace(
+            f"a stored space has another description than the space made from it: {one_line(description, ascii)}"
+        )
     return space
 
 
@@ -121,7 +123,7 @@ def _make(description: Mapping[str, Any]) -> gym.Space[Any]:
 def _bound_to_json(bound: NDArray[Any]) -> Any:
     values = np.where(np.isfinite(bound), bound, 0).astype(bound.dtype).ravel().tolist()
     named = [str(b) if not np.isfinite(b) else v for b, v in zip(bound.ravel(), values, strict=True)]
-    # An image has one bound for all its pixels: one number says it.
+    # All pixels of an image have the same bound, which is stored once.
     if named and all(value == named[0] for value in named):
         return named[0]
     _require_few(len(named))

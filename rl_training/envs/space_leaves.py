@@ -1,4 +1,4 @@
-"""The parts of a nested space, each with the path that leads to it and the name that messages use for its features."""
+"""The leaves of a nested space, each with its path and the names of its features in messages."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rl_training.errors import EnvironmentRefused
 
 
 class UnsupportedSpace(EnvironmentRefused):
-    """A space that has no array form here; the message names it and says what would do."""
+    """A space that can't be converted to arrays; the message names the space and the supported ones."""
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """One part of a nested space that is not itself nested."""
+    """A part of a nested space that is not itself nested."""
 
     path: tuple[str | int, ...]
-    """Keys of `Dict` and positions in `Tuple` spaces, outermost first; empty where the space is not nested."""
+    """Keys of `Dict` and positions in `Tuple` spaces, outermost first; empty if the space is not nested."""
     space: gym.Space[Any]
-    """The part."""
+    """The space of the part."""
 
     def pick(self, observation: Any) -> Any:
         """Returns this part of an observation, or of a batch of observations."""
@@ -46,7 +46,7 @@ class Leaf:
 
 
 def leaves(space: gym.Space[Any], path: tuple[str | int, ...] = ()) -> list[Leaf]:
-    """Returns the parts of `space`, `Dict` in the order of its keys and `Tuple` by position."""
+    """Returns the leaves of `space`: those of a `Dict` in the order of its keys, those of a `Tuple` by position."""
     if isinstance(space, spaces.Dict):
         return [leaf for key, part in space.spaces.items() for leaf in leaves(part, (*path, key))]
     if isinstance(space, spaces.Tuple):

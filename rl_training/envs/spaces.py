@@ -1,6 +1,6 @@
-"""From an environment's spaces to the arrays that networks and buffers use, and back.
+"""Converts observations to the arrays that networks and buffers use, and actions back to the environment's form.
 
-Shapes: `N` environments, `O` features of a vector, `C, H, W` channels, height and width of an image, `A` numbers of an
+Shapes: `N` environments, `O` features of a vector, `C, H, W` channels, height and width of an image, `A` numbers in an
 action.
 """
 
@@ -32,7 +32,7 @@ class _VectorPart:
     size: int
 
     def write(self, values: NDArray[Any], out: NDArray[np.float32]) -> None:
-        """Writes a batch of this part into its columns of `out` [N, O]."""
+        """Writes a batch of this part to its columns of `out` [N, O]."""
         columns = out[:, self.offset : self.offset + self.size]
         space = self.leaf.space
         if isinstance(space, spaces.Discrete):
@@ -43,7 +43,7 @@ class _VectorPart:
             columns[:] = _as_float32(values).reshape(len(values), -1)
 
     def feature(self, index: int) -> str:
-        """Returns the name of the column `index` of this part."""
+        """Returns the name of the feature in column `index` of this part."""
         space = self.leaf.space
         if isinstance(space, spaces.Box | spaces.MultiBinary):
             return self.leaf.feature(tuple(int(i) for i in np.unravel_index(index, space.shape)))
@@ -67,17 +67,17 @@ class _ImagePart:
 class ObservationEncoder:
     """Turns observations of a space into one array of one dtype, so that buffers are plain preallocated arrays.
 
-    `Box` and `MultiBinary` become float32 numbers, `Discrete` and `MultiDiscrete` one-hot; the parts of `Dict` and
-    `Tuple` spaces are concatenated in their order. A uint8 `Box` of pixels (bounds 0 to 255, two or three dimensions)
-    is an image and stays uint8, channels first. `kind` says which form results: `vector` float32 [O], `image` uint8
-    [C, H, W], or `mixed`, a structured dtype with the field `vector` float32 [O] and a field `image_0`, `image_1`, ...
-    for each image.
+    `Box` and `MultiBinary` become float32 numbers; `Discrete` and `MultiDiscrete` are one-hot encoded. The parts of
+    `Dict` and `Tuple` spaces are concatenated in order. A uint8 `Box` of pixels (bounds 0 to 255, two or three
+    dimensions) is an image: it stays uint8, channels first. `kind` names the resulting form: `vector` float32 [O],
+    `image` uint8 [C, H, W], or `mixed`, a structured dtype with a field `vector` float32 [O] and one field `image_0`,
+    `image_1`, ... for each image.
 
     Args:
         space: The observation space of one environment.
 
     Raises:
-        UnsupportedSpace: A part of `space` has no such form.
+        UnsupportedSpace: A part of `space` can't be encoded.
     """
 
     def __init__(self, space: gym.Space[Any]) -> None:
@@ -86,7 +86,7 @@ class ObservationEncoder:
         self._images: list[_ImagePart] = []
         for leaf in leaves(space):
             if _is_image(leaf.space):
-                self._images.append(_image_part(leaf, f"image_{len(self._images)}"))
+                self._images.append(_make_image_part(leaf, f"image_{len(self._images)}"))
             else:
                 self._vectors.append(_VectorPart(leaf, self.vector_size, _vector_size(leaf)))
         if not self._images and self.vector_size == 0:
@@ -105,37 +105,37 @@ class ObservationEncoder:
 
     @property
     def vector_size(self) -> int:
-        """Numbers in the vector part (O)."""
+        """Number of features in the vector part (O)."""
         return sum(part.size for part in self._vectors)
 
     def vector(self, encoded: NDArray[Any]) -> NDArray[np.float32] | None:
-        """Returns the vector part [N, O] of encoded observations as a view; None where all is one image."""
+        """Returns a view of the vector part [N, O] of encoded observations; None for a single image."""
         if self.kind == "image":
             return None
         return encoded["vector"] if self.kind == "mixed" else encoded
 
     def feature_name(self, index: int) -> str:
-        """Returns the name of column `index` of the vector part, as the environment's own space counts it."""
+        """Returns the name of column `index` of the vector part, in terms of the environment's space."""
         for part in self._vectors:
             if index < part.offset + part.size:
                 return part.feature(index - part.offset)
         raise IndexError(f"the vector part has {self.vector_size} numbers, not {index + 1}")
 
     def encode(self, batch: Any) -> NDArray[Any]:
-        """Encodes what a vector environment returns: an array, or a dict or tuple of arrays.
+        """Encodes the observations of a vector environment: an array, or a dict or tuple of arrays.
 
         Returns:
-            [N, *shape]; may share memory with `batch`.
+            The encoded observations [N, *shape], which may share memory with `batch`.
         """
         if self._plain:
             return _as_float32(np.asarray(batch)).reshape(len(batch), -1)
         return self._assemble([np.asarray(leaf.pick(batch)) for leaf in self._leaves])
 
     def encode_list(self, observations: Sequence[Any]) -> NDArray[Any]:
-        """Encodes observations of single environments, each as its environment returned it.
+        """Encodes a list of observations of single environments.
 
         Returns:
-            [n, *shape], in memory of its own.
+            A new array [n, *shape].
         """
         if self._plain:
             return self.encode(np.array(observations))
@@ -158,19 +158,19 @@ class ObservationEncoder:
 
 
 class ActionCodec:
-    """Turns a batch of the policy's actions into the environment's own units, shape and dtype.
+    """Converts a batch of the policy's actions to the units, shape and dtype of the environment.
 
-    The policy counts a discrete choice from 0 and sees every other action as a flat row. `kind`, `shape` and `dtype`
-    describe one action on the policy's side: `discrete` int64 [], `multi_discrete` int64 [A], `multi_binary` int8 [A],
+    The policy counts discrete choices from 0 and sees every other action as a flat row. `kind`, `shape` and `dtype`
+    describe one action of the policy: `discrete` int64 [], `multi_discrete` int64 [A], `multi_binary` int8 [A],
     `box` float32 [A].
 
     Args:
         space: The action space of one environment.
-        scaled: Whether the policy's `Box` actions lie in [-1, 1], of which -1 is the lower bound of each dimension and
-            1 the upper. Without it, they are in the environment's units.
+        scaled: Whether the policy's `Box` actions lie in [-1, 1], where -1 is the lower and 1 the upper bound of each
+            dimension. Otherwise they are in the environment's units.
 
     Raises:
-        UnsupportedSpace: There is no such form of `space`; `scaled`, it is no `Box` with bounds.
+        UnsupportedSpace: `space` can't be converted, or `scaled` is set and `space` is not a `Box` with bounds.
     """
 
     def __init__(self, space: gym.Space[Any], *, scaled: bool = False) -> None:
@@ -178,7 +178,7 @@ class ActionCodec:
         self.kind: ActionKind
         self.dtype: np.dtype[Any]
         self.nvec: tuple[int, ...] = ()
-        """Choices of each discrete number: (n,) for `Discrete`, one a dimension for `MultiDiscrete`."""
+        """Number of choices: (n,) for `Discrete`, one entry per dimension for `MultiDiscrete`, else empty."""
         if isinstance(space, spaces.Discrete):
             self.kind, self.dtype, self.nvec = "discrete", np.dtype(np.int64), (int(space.n),)
         elif isinstance(space, spaces.MultiDiscrete):
@@ -204,15 +204,15 @@ class ActionCodec:
 
     @property
     def size(self) -> int:
-        """Numbers in one action (1 for `Discrete`)."""
+        """Count of numbers in one action (1 for `Discrete`)."""
         return prod(self.shape)
 
     def to_env(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Returns the batch that the environments take, in memory of its own.
+        """Returns the actions for the environments, in a new array.
 
         Args:
-            actions: [N, *shape] of the policy. `Box` actions are scaled, where asked for, and cut to the space's
-                bounds.
+            actions: The policy's actions, [N, *shape]. `Box` actions are scaled if the codec is `scaled`, and clipped
+                to the bounds of the space.
         """
         space = self.space
         actions = actions.reshape((len(actions), *self._env_shape))
@@ -228,7 +228,7 @@ class ActionCodec:
             share = 0.5 * (actions.astype(np.float64) + 1.0)
             actions = (1.0 - share) * low + share * high  # as low + share * (high - low) could overflow
         if self._env_dtype.kind == "f":
-            # Cast first: a float32 bound may lie above the float64 one that it was rounded from.
+            # Cast before clipping: a float32 bound may lie above the float64 bound that it was rounded from.
             actions = actions.astype(self._env_dtype).clip(space.low, space.high)
         else:
             actions = np.rint(actions.astype(np.float64).clip(space.low, space.high))
@@ -238,12 +238,12 @@ class ActionCodec:
 def _as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
     if values.dtype == np.float32:
         return values
-    with np.errstate(over="ignore"):  # Becomes an infinity, which is found and named.
+    with np.errstate(over="ignore"):  # An overflow becomes an infinity, which the caller detects and reports.
         return values.astype(np.float32)
 
 
 def _one_hot(choices: NDArray[Any], counts: NDArray[Any], out: NDArray[np.float32]) -> None:
-    """Writes choices [N, K], each from 0 to its count [K], as concatenated one-hot rows into `out`, which is zero."""
+    """Writes choices [N, K], each below its count [K], as concatenated one-hot rows to `out`, which holds zeros."""
     if ((choices < 0) | (choices >= counts)).any():
         raise ValueError(
             f"a discrete observation is outside its space: {choices.tolist()} of {counts.tolist()} choices"
@@ -283,12 +283,12 @@ def _is_image(space: gym.Space[Any]) -> bool:
     )
 
 
-def _image_part(leaf: Leaf, field: str) -> _ImagePart:
+def _make_image_part(leaf: Leaf, field: str) -> _ImagePart:
     shape = leaf.space.shape
     assert shape is not None
     if len(shape) == 2:
         return _ImagePart(leaf, field, True, (1, *shape))
-    # Channels are the fewer: (4, 84, 84) is a stack of frames, (84, 84, 3) a colour picture.
+    # The smaller side is the channels: (4, 84, 84) is a stack of frames, (84, 84, 3) a colour picture.
     if shape[0] < shape[2]:
         return _ImagePart(leaf, field, True, (shape[0], shape[1], shape[2]))
     return _ImagePart(leaf, field, False, (shape[2], shape[0], shape[1]))

@@ -1,4 +1,4 @@
-"""The environments that a trainer steps: encoding, normalisation, fault checks and masked resets in one place.
+"""The environments of a trainer, with encoding, normalisation, fault checks and masked resets behind one `step`.
 
 Shapes: `N` environments, `*O` one encoded observation, `*A` one action of the policy.
 """
@@ -28,7 +28,7 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 class Episode(NamedTuple):
-    """A finished episode, counted in the environment's own rewards."""
+    """A finished episode, in unscaled rewards."""
 
     env_index: int
     return_: float
@@ -36,24 +36,24 @@ class Episode(NamedTuple):
 
 
 class VectorStep(NamedTuple):
-    """One step of all environments: N real transitions."""
+    """One step of all environments: N transitions, none of which is a reset."""
 
     next_observation: NDArray[Any]
-    """[N, *O] raw; the true final observation where the episode ended."""
+    """[N, *O] the unnormalised observations; the final observation of an episode that ended."""
     next_normalized: NDArray[Any]
-    """[N, *O] the same through the normaliser."""
+    """[N, *O] the same observations, normalised if `normalization.observation` is set."""
     reward: NDArray[np.float64]
-    """[N] the environment's own."""
+    """[N] the environment's rewards."""
     scaled_reward: NDArray[np.float32]
-    """[N] through the reward normaliser; the environment's own without one."""
+    """[N] the same rewards, scaled if `normalization.reward` is set."""
     terminated: NDArray[np.bool_]
-    """[N] the episode ended in a terminal state: its value is 0."""
+    """[N] whether the episode ended in a terminal state, whose value is 0."""
     truncated: NDArray[np.bool_]
-    """[N] the episode was cut: the final observation has a value, unless it is terminal as well."""
+    """[N] whether the episode was cut; the final observation has a value unless `terminated` is set as well."""
     done: NDArray[np.bool_]
-    """[N] either flag."""
+    """[N] whether either flag is set."""
     episodes: list[Episode]
-    """Those that ended on this step."""
+    """The episodes that ended on this step."""
 
 
 class TrainingEnvs:
@@ -61,11 +61,11 @@ class TrainingEnvs:
 
     Args:
         config: The settings.
-        gamma: Discount of the return whose deviation scales rewards; needed with `normalization.reward`.
-        scale_actions: Whether the policy's actions lie in [-1, 1] and are scaled to the space's bounds.
+        gamma: Discount factor of the return whose deviation scales rewards; required by `normalization.reward`.
+        scale_actions: Whether the policy's actions lie in [-1, 1] and are scaled to the bounds of the space.
 
     Raises:
-        EnvironmentRefused: The environment can't be made, or its spaces have no array form.
+        EnvironmentRefused: The environment can't be made, or its spaces can't be converted to arrays.
     """
 
     @close_on_error
@@ -88,15 +88,15 @@ class TrainingEnvs:
                 raise ValueError("normalization.reward needs gamma, the discount of the return that scales rewards")
             self.reward_normalizer = RewardNormalizer(config.num_envs, gamma, settings.clip)
         self.observation: NDArray[Any] = np.zeros((self.num_envs, *self.encoder.shape), self.encoder.dtype)
-        """[N, *O] raw current observations, in memory of their own, valid until the next step."""
+        """[N, *O] the current observations, unnormalised; valid until the next step."""
         self._normalized = self.observation
-        # Of the running episodes [N]: their rewards so far, and the step since the run began that each began at.
+        # For each running episode [N]: the sum of its rewards, and the step of the run at which it began.
         self._returns = np.zeros(self.num_envs, np.float64)
         self._began = np.zeros(self.num_envs, np.int64)
         self._watch = self._opened.enter_context(CallWatch(config.env_id, ends=False))
 
     def start(self) -> None:
-        """Seeds all environments, each differently, and begins their first episodes.
+        """Seeds each environment differently and begins the first episodes.
 
         Raises:
             EnvironmentFault: An environment raised, exited, or broke its contract.
@@ -106,19 +106,19 @@ class TrainingEnvs:
         self._begin_from(self.encoder.encode(observation))
 
     def normalized(self) -> NDArray[Any]:
-        """Returns the current observations [N, *O] through the normaliser; the raw ones without one."""
+        """Returns the current observations [N, *O], normalised if `normalization.observation` is set."""
         return self._normalized
 
     def step(self, actions: NDArray[Any]) -> VectorStep:
-        """Steps all environments once, and begins the next episode of those that ended.
+        """Steps all environments once, and begins the next episode in those whose episode ended.
 
-        Each observation that was acted on is counted once in the statistics, when its transition is made.
+        Each observation that the policy acted on enters the statistics once, at this step.
 
         Args:
-            actions: [N, *A] of the policy.
+            actions: [N, *A] the policy's actions.
 
         Raises:
-            EnvironmentFault: An environment raised, exited, or broke its contract; names it, its index and step.
+            EnvironmentFault: An environment raised, exited, or broke its contract; the message has its index and step.
         """
         raw, reward, terminated, truncated, _ = self._watch.call(
             "a step in training", self._envs.step, self.codec.to_env(actions)
@@ -146,7 +146,7 @@ class TrainingEnvs:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the normalisers' statistics and what brings each environment back to where it is."""
+        """Returns the normalisers' statistics, and a snapshot of each environment."""
         return {
             "observation_normalizer": self.observation_normalizer.state_dict() if self.observation_normalizer else None,
             "reward_normalizer": self.reward_normalizer.state_dict() if self.reward_normalizer else None,
@@ -154,14 +154,14 @@ class TrainingEnvs:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> list[int]:
-        """Takes back what `state_dict` returned, by playing each running episode again.
+        """Restores the state that `state_dict` returned, by playing each running episode again.
 
         Returns:
-            Indices of the environments that did not come back to the same state, and so began a fresh episode.
+            Indices of the environments whose replay led to another state, and which began a fresh episode instead.
 
         Raises:
-            CheckpointError: The state is of another number of environments or of other normalisers.
-            EnvironmentFault: An environment that could not be brought back failed in its fresh episode too.
+            CheckpointError: The state has another number of environments or other normalisers.
+            EnvironmentFault: An environment failed in the fresh episode as well.
         """
         snapshots = state["snapshots"]
         observation, fresh = self._envs.restore(snapshots)
@@ -182,7 +182,7 @@ class TrainingEnvs:
         return fresh
 
     def close(self) -> None:
-        """Closes the environments; worker processes are gone afterwards."""
+        """Closes the environments and ends their worker processes."""
         self._opened.close()
 
     def _begin_from(self, observation: NDArray[Any]) -> None:
@@ -192,7 +192,7 @@ class TrainingEnvs:
             self._normalized = self.observation_normalizer.normalize(observation)
 
     def _count_episodes(self, done: NDArray[np.bool_]) -> list[Episode]:
-        """Returns the episodes that ended, and begins to count the next ones."""
+        """Returns the episodes that ended, and resets the counts for the next ones."""
         rows = np.flatnonzero(done)
         lengths = self._envs.life_steps - self._began[rows]
         episodes = list(map(Episode, rows.tolist(), self._returns[rows].tolist(), lengths.tolist()))
@@ -205,7 +205,7 @@ class TrainingEnvs:
             row, column = (int(i) for i in np.argwhere(~np.isfinite(vector))[0])
             breach = not_finite(self.encoder.feature_name(column), float(vector[row, column]))
             raise self._fault(row, breach.message)
-        # At a glance by the sum of squares, which no reward exceeds; where it is larger, or NaN, each is looked at.
+        # Fast check: no reward exceeds the root of the sum of squares; each is checked only if the sum is large or NaN.
         if reward is not None and not reward.dot(reward) <= _FLOAT32_MAX**2:
             for row in np.flatnonzero(~float32_is_finite(reward))[:1]:
                 raise self._fault(int(row), reward_not_finite(float(reward[row])))

@@ -1,7 +1,7 @@
-"""A watch over calls into an environment: one that does not return is named, and ended where that can be done.
+"""Watches calls into an environment: a call that does not return is named in a warning and, if possible, ended.
 
-The calls stay in the caller's process and thread, as in training, so that debuggers, displays and ids that only this
-process knows work. Python's waits and loops can be ended there, by a signal; what blocks in compiled code can't be.
+The calls stay in the caller's process and thread, as in training, so that debuggers, displays and ids registered only
+in this process work. A signal can end Python's waits and loops there, but not a call that blocks in compiled code.
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-SAID_AFTER_SECONDS = 10.0
-"""How long a call may take before it is named in a warning."""
+WARN_AFTER_SECONDS = 10.0
+"""Time that a call may take before a warning names it."""
 CALL_SECONDS = 60.0
-"""How long a reset, a step or closing may take."""
+"""Time limit for a reset, a step or a close."""
 MAKING_SECONDS = 600.0
-"""How long making an environment may take: it may download, or start a simulator."""
+"""Time limit for making an environment, which may download files or start a simulator."""
 _LOOK_SECONDS = 0.25
 
 
 class CallBlocked(Exception):
-    """A call into an environment did not return in its time, and was ended."""
+    """A call into an environment did not return within its time limit, and was ended."""
 
 
 class _Ended(BaseException):
-    """Raised inside a call that is to end; no `Exception`, which an environment may catch."""
+    """Raised inside a call to end it; not an `Exception`, because an environment may catch those."""
 
 
 class _Call:
-    __slots__ = ("began", "said", "seconds", "what")
+    __slots__ = ("began", "seconds", "stage", "what")
 
     def __init__(self, what: str, seconds: float) -> None:
         self.what, self.seconds = what, seconds
-        self.began, self.said = time.monotonic(), 0
+        self.began = time.monotonic()
+        self.stage = 0  # 1: a warning has named the call; 2: a signal was sent; 3: the signal had no effect
 
 
 class CallWatch:
@@ -51,7 +52,7 @@ class CallWatch:
 
     Args:
         env_id: The environment's id, for messages.
-        ends: Whether calls are ended, and not only named.
+        ends: Whether calls are ended at their time limit, after the warning.
     """
 
     def __init__(self, env_id: str, *, ends: bool = True) -> None:
@@ -69,31 +70,31 @@ class CallWatch:
         self.stop()
 
     def start(self) -> None:
-        """Begins to watch."""
-        # Only the main thread has signals; a program that uses this one keeps it.
+        """Starts the watching thread."""
+        # Only the main thread receives signals; a program that uses SIGALRM itself keeps its handler.
         in_main = threading.current_thread() is threading.main_thread()
         if self._ends and in_main and signal.getsignal(signal.SIGALRM) == signal.SIG_DFL:
             signal.signal(signal.SIGALRM, self._end_call)
         self._thread.start()
 
     def stop(self) -> None:
-        """Watches no longer; leaves signals as they were."""
+        """Stops the watching thread and restores the signal handler."""
         self._stop.set()
         self._thread.join()
         if self._can_end():
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     def call(self, what: str, function: Callable[..., T], *args: Any, seconds: float | None = None) -> T:
-        """Returns what `function(*args)` returns.
+        """Returns the result of `function(*args)`, watched.
 
         Args:
-            what: The call, as messages name it.
-            function: What is called.
-            *args: What it is called with.
-            seconds: Its time; `CALL_SECONDS` by default.
+            what: Name of the call in messages.
+            function: The function to call.
+            *args: Its arguments.
+            seconds: Time limit in seconds; `CALL_SECONDS` by default.
 
         Raises:
-            CallBlocked: It did not return in its time; the message goes on from the name of the call.
+            CallBlocked: The call did not return within its time limit; the message continues the name of the call.
         """
         seconds = CALL_SECONDS if seconds is None else seconds
         try:
@@ -113,20 +114,20 @@ class CallWatch:
             if call is None:
                 continue
             age = time.monotonic() - call.began
-            if call.said == 0 and age >= SAID_AFTER_SECONDS:
-                call.said = 1
-                self._say(f"{call.what} has not returned for {SAID_AFTER_SECONDS:g} s; {self._what_follows(call)}")
-            if call.said == 1 and age >= call.seconds and self._can_end():
-                call.said = 2
+            if call.stage == 0 and age >= WARN_AFTER_SECONDS:
+                call.stage = 1
+                self._warn(f"{call.what} has not returned for {WARN_AFTER_SECONDS:g} s; {self._explain_outcome(call)}")
+            if call.stage == 1 and age >= call.seconds and self._can_end():
+                call.stage = 2
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
-            if call.said == 2 and age >= call.seconds + SAID_AFTER_SECONDS:
-                call.said = 3
-                self._say(
-                    f"{call.what} could not be ended after {call.seconds:g} s: it does not come back from compiled "
-                    f"code; end this process: kill -9 {os.getpid()}"
+            if call.stage == 2 and age >= call.seconds + WARN_AFTER_SECONDS:
+                call.stage = 3
+                self._warn(
+                    f"{call.what} could not be ended after {call.seconds:g} s because it blocks in compiled code; "
+                    f"end this process: kill -9 {os.getpid()}"
                 )
 
-    def _what_follows(self, call: _Call) -> str:
+    def _explain_outcome(self, call: _Call) -> str:
         if not self._ends:
             return "the run waits for it"
         return f"it is ended after {call.seconds:g} s" if self._can_end() else "it can't be ended from here"
@@ -136,8 +137,8 @@ class CallWatch:
 
     def _end_call(self, signum: int, frame: FrameType | None) -> None:
         # The call may have returned since the signal was sent.
-        if self._current is not None and self._current.said >= 2:
+        if self._current is not None and self._current.stage >= 2:
             raise _Ended
 
-    def _say(self, what: str) -> None:
+    def _warn(self, what: str) -> None:
         logger.warning(f"environment {self._env_id}: {what}")

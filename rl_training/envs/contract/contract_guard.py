@@ -1,4 +1,4 @@
-"""The border around one environment: what passes it fits the declared spaces, and what goes wrong is named."""
+"""Guards one environment: values are made to fit the declared spaces, and every fault names the environment."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import numpy as np
 from gymnasium import spaces
 
 from rl_training.config.settings import TrainConfig
-from rl_training.envs.contract.observation_contract import as_declared
+from rl_training.envs.contract.observation_contract import cast_to_space
 from rl_training.envs.contract.step_contract import (
     ContractBroken,
+    describe_error,
     flag_as_bool,
     raise_if_broken,
-    raised,
     reset_result_breaches,
     reward_as_float,
     space_change_breaches,
@@ -32,24 +32,24 @@ from rl_training.system.signal_handlers import check_handlers
 
 
 def fault_text(env_id: str, env_index: int, life_step: int, what: str) -> str:
-    """Returns the words of every fault in mid-run: which environment, at which of its steps, what."""
+    """Returns the message of a fault during a run: the environment, its step, and the fault."""
     return f"environment {env_id} (index {env_index}) at its step {life_step}: {what}"
 
 
 class RaisedByEnvironment(Exception):
-    """What an environment raised, as a traceback in text, where the exception itself can't be shown."""
+    """Carries the text of a traceback in an environment, if the exception itself can't be shown."""
 
 
 def secrets_of(config: TrainConfig) -> frozenset[str]:
-    """Returns the secrets that a run's environments are given, which their errors may repeat."""
+    """Returns the secrets that the environments of a run are given, and which their errors may repeat."""
     return secret_values({"env_kwargs": config.env_kwargs, "wrappers": [wrapper.kwargs for wrapper in config.wrappers]})
 
 
-def shown_cause(error: BaseException, secrets: Collection[str]) -> BaseException | None:
-    """Returns an error as a fault's cause, fit to be shown with its traceback.
+def redact_cause(error: BaseException, secrets: Collection[str]) -> BaseException | None:
+    """Returns an error as the cause of a fault, without secrets.
 
-    A broken promise was found here, and has no frame of the environment's. Where the traceback's text has one of the
-    secrets, text without it stands for the error.
+    If the text of the traceback holds a secret, an exception with the redacted text replaces the error. Returns None
+    for a breach of contract, which is detected here, so that its traceback has no frame of the environment.
     """
     if isinstance(error, ContractBroken):
         return None
@@ -59,10 +59,10 @@ def shown_cause(error: BaseException, secrets: Collection[str]) -> BaseException
 
 
 @contextmanager
-def warnings_hidden(secrets: Collection[str]) -> Iterator[None]:
-    """Hides secrets in what is warned of within the block, by Gymnasium as well, before anybody shows it.
+def hide_secrets_in_warnings(secrets: Collection[str]) -> Iterator[None]:
+    """Hides secrets in warnings within the block, including Gymnasium's, before they are shown.
 
-    Python's warnings are one per process, so threads that make environments at the same time share what is hidden.
+    The state of Python's warnings is global, so threads that make environments at the same time share it.
     """
     if not secrets:
         yield
@@ -78,21 +78,21 @@ def warnings_hidden(secrets: Collection[str]) -> Iterator[None]:
 
 
 class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
-    """Casts observations to the declared dtype once, copies them, and turns every fault into an `EnvironmentFault`.
+    """Copies observations in the declared dtype, and turns every fault into an `EnvironmentFault`.
 
-    Its own spaces are the environment's in plain dtypes (`plain_space`), and observations come in these; actions reach
-    the environment in the dtype that it declares. Rewards pass as floats. An exception of the environment, `sys.exit`
-    in it, and a broken promise carry the environment's id, its index and its step (counted for this environment since
-    the run began), and no secret.
+    The guard's spaces are the environment's with plain dtypes (`plain_space`), and observations have these dtypes;
+    actions reach the environment in the dtype that it declares. Rewards are floats. A fault is an exception of the
+    environment, a call of `sys.exit`, or a breach of contract; its message has the environment's id, index and step
+    (counted since the run began), and no secret.
 
     Args:
-        env: The environment in its own wrappers.
+        env: The environment in the wrappers of the settings.
         env_id: The id in the settings, for messages.
-        env_index: Which of the run's environments this is.
-        secrets: What the environment was given and its errors must not show.
+        env_index: Index of the environment within the run.
+        secrets: Values that the environment was given and that its errors must not show.
 
     Raises:
-        EnvironmentRefused: One of its spaces is no space.
+        EnvironmentRefused: A space of the environment is not a Gymnasium space.
     """
 
     def __init__(self, env: gym.Env[Any, Any], env_id: str, env_index: int, secrets: Collection[str] = ()) -> None:
@@ -107,7 +107,7 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
         self._space = self.observation_space = plain_space(env.observation_space)
         self.action_space = plain_space(env.action_space)
         self._action_dtype = None if self.action_space is env.action_space else env.action_space.dtype
-        # Of the usual observation, which is judged at a glance; those of other spaces are no such arrays.
+        # Shape and dtype of the usual observation, one array, for a fast check in each step.
         self._shape = self._space.shape if isinstance(self._space, spaces.Box) else None
         self._dtype = self._space.dtype
         self.life_steps = 0
@@ -116,25 +116,25 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
         """Resets the environment.
 
         Raises:
-            EnvironmentFault: It raised, exited, or broke its contract.
+            EnvironmentFault: The environment raised, exited, or broke its contract.
         """
         try:
-            with warnings_hidden(self._secrets):
+            with hide_secrets_in_warnings(self._secrets):
                 result = self.env.reset(seed=seed, options=options)
             check_handlers()
             raise_if_broken(reset_result_breaches(result))
             observations, actions = self._declared
             raise_if_broken(space_change_breaches("observation_space", observations, self.env.observation_space))
             raise_if_broken(space_change_breaches("action_space", actions, self.env.action_space))
-            return self._as_declared(result[0]), result[1]
+            return self._copy_observation(result[0]), result[1]
         except USER_CODE_ERRORS as error:
-            raise self._fault("reset", error) from shown_cause(error, self._secrets)
+            raise self._fault("reset", error) from redact_cause(error, self._secrets)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Steps the environment.
 
         Raises:
-            EnvironmentFault: It raised, exited, or broke its contract.
+            EnvironmentFault: The environment raised, exited, or broke its contract.
         """
         self.life_steps += 1
         try:
@@ -144,7 +144,7 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
             if type(result) is not tuple or len(result) != 5 or type(result[4]) is not dict:
                 raise_if_broken(step_result_breaches(result))
             observation, reward, terminated, truncated, info = result
-            observation = self._as_declared(observation)
+            observation = self._copy_observation(observation)
             if type(reward) is not float:
                 reward = reward_as_float(reward)
             if terminated is not False:
@@ -153,18 +153,18 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
                 truncated = flag_as_bool("truncated", truncated)
             return observation, reward, terminated, truncated, info
         except USER_CODE_ERRORS as error:
-            raise self._fault("step", error) from shown_cause(error, self._secrets)
+            raise self._fault("step", error) from redact_cause(error, self._secrets)
 
     def _step_hiding(self, action: Any) -> Any:
-        with warnings_hidden(self._secrets):
+        with hide_secrets_in_warnings(self._secrets):
             return self.env.step(action)
 
-    def _as_declared(self, observation: Any) -> Any:
-        """Returns a copy, since an environment may hand out the same array each time and change it in place."""
+    def _copy_observation(self, observation: Any) -> Any:
+        """Returns a copy in the declared form, because an environment may change in place an array that it returned."""
         if type(observation) is np.ndarray and observation.shape == self._shape and observation.dtype == self._dtype:
             return observation.copy()
-        return as_declared(self._space, observation)
+        return cast_to_space(self._space, observation)
 
     def _fault(self, during: str, error: BaseException) -> EnvironmentFault:
-        what = f"{during}: {error}" if isinstance(error, ContractBroken) else raised(during, error)
+        what = f"{during}: {error}" if isinstance(error, ContractBroken) else describe_error(during, error)
         return EnvironmentFault(fault_text(self._env_id, self._env_index, self.life_steps, hide(what, self._secrets)))

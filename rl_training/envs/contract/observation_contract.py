@@ -1,4 +1,4 @@
-"""What an environment promises of its observations by its space, and the words for each way of breaking it."""
+"""Checks observations against their space, and words each way in which they may differ."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from rl_training.envs.contract.step_contract import (
 from rl_training.envs.space_leaves import Leaf, leaves, same_keys
 
 
-def as_declared(space: gym.Space[Any], observation: Any) -> Any:
+def cast_to_space(space: gym.Space[Any], observation: Any) -> Any:
     """Returns a copy of an observation in the declared shapes and dtypes.
 
     Raises:
-        ContractBroken: The observation does not fit the space and can't be cast to it without loss of meaning.
+        ContractBroken: The observation does not fit the space and can't be cast without changing its meaning.
     """
     if not isinstance(space, spaces.Dict | spaces.Tuple):
-        return _leaf_as_declared(Leaf((), space), observation)
+        return _cast_leaf(Leaf((), space), observation)
     raise_if_broken(_structure_breaches(space, observation, ()))
-    return _nested(space, observation, ())
+    return _cast_nested(space, observation, ())
 
 
 def observation_breaches(space: gym.Space[Any], observation: Any) -> list[Breach]:
-    """Returns every way in which an observation differs from its space; of many like numbers the first are named."""
+    """Returns every way in which an observation differs from its space, naming the first of many similar numbers."""
     breaches = list(_structure_breaches(space, observation, ()))
     if breaches:
         return breaches
@@ -42,23 +42,23 @@ def observation_breaches(space: gym.Space[Any], observation: Any) -> list[Breach
 
 
 def observation_is_array(part: Any) -> bool:
-    """Returns whether a part of an observation is numbers in an array, or in what makes one."""
+    """Returns whether a part of an observation is an array of numbers, or can be converted to one."""
     try:
         return np.asarray(part).dtype.kind in "biuf"
     except ValueError:  # lists of unequal length
         return False
 
 
-def _nested(space: gym.Space[Any], observation: Any, path: tuple[str | int, ...]) -> Any:
+def _cast_nested(space: gym.Space[Any], observation: Any, path: tuple[str | int, ...]) -> Any:
     if isinstance(space, spaces.Dict):
-        return {key: _nested(part, observation[key], (*path, key)) for key, part in space.spaces.items()}
+        return {key: _cast_nested(part, observation[key], (*path, key)) for key, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
-        return tuple(_nested(part, observation[i], (*path, i)) for i, part in enumerate(space.spaces))
-    return _leaf_as_declared(Leaf(path, space), observation)
+        return tuple(_cast_nested(part, observation[i], (*path, i)) for i, part in enumerate(space.spaces))
+    return _cast_leaf(Leaf(path, space), observation)
 
 
 def _structure_breaches(space: gym.Space[Any], observation: Any, path: tuple[str | int, ...]) -> Iterator[Breach]:
-    name = _called(path)
+    name = _describe_path(path)
     if isinstance(space, spaces.Dict):
         if not same_keys(space, observation):
             keys = sorted(map(str, observation)) if isinstance(observation, Mapping) else None
@@ -78,7 +78,7 @@ def _structure_breaches(space: gym.Space[Any], observation: Any, path: tuple[str
             yield from _structure_breaches(part, observation[i], (*path, i))
 
 
-def _leaf_as_declared(leaf: Leaf, observation: Any) -> Any:
+def _cast_leaf(leaf: Leaf, observation: Any) -> Any:
     if not isinstance(leaf.space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return observation
     breaches = [b for b in _leaf_breaches(leaf, observation) if b.code in ("shape", "dtype", "outside")]
@@ -87,7 +87,7 @@ def _leaf_as_declared(leaf: Leaf, observation: Any) -> Any:
 
 
 def _leaf_breaches(leaf: Leaf, observation: Any) -> Iterator[Breach]:
-    space, name = leaf.space, _called(leaf.path)
+    space, name = leaf.space, _describe_path(leaf.path)
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return
     dtype = np.dtype(space.dtype)
@@ -117,10 +117,10 @@ def _dtype_breach(name: str, observation: Any, array: NDArray[Any], dtype: np.dt
 def _value_breaches(leaf: Leaf, array: NDArray[Any]) -> Iterator[Breach]:
     space = leaf.space
     finite = np.isfinite(array)
-    for index in _places(~finite):
+    for index in _locate(~finite):
         yield not_finite(leaf.feature(index), float(array[index]))
     low, high = _bounds(space)
-    for index in _places(finite & ((array < low) | (array > high))):
+    for index in _locate(finite & ((array < low) | (array > high))):
         least, most = (np.broadcast_to(bound, array.shape)[index] for bound in (low, high))
         feature, value = leaf.feature(index), str(array[index])
         severity: Severity = "warning" if isinstance(space, spaces.Box) else "fatal"
@@ -138,12 +138,12 @@ def _bounds(space: gym.Space[Any]) -> tuple[Any, Any]:
     return 0, 1
 
 
-def _places(mask: NDArray[np.bool_]) -> list[tuple[int, ...]]:
-    """Returns where a mask is true: one place more than are named, so that the others are known of."""
+def _locate(mask: NDArray[np.bool_]) -> list[tuple[int, ...]]:
+    """Returns where a mask is true, up to one index more than are named, so that the caller knows of others."""
     if not mask.any():
         return []
-    return [tuple(int(i) for i in place) for place in np.argwhere(mask)[: FEATURES_NAMED + 1]]
+    return [tuple(int(i) for i in index) for index in np.argwhere(mask)[: FEATURES_NAMED + 1]]
 
 
-def _called(path: tuple[str | int, ...]) -> str:
+def _describe_path(path: tuple[str | int, ...]) -> str:
     return " ".join(("observation", Leaf(path, gym.spaces.Discrete(1)).name)).strip()

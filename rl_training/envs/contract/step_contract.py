@@ -1,7 +1,7 @@
-"""What an environment promises, and the words for each way of breaking it.
+"""Checks the results of `reset` and `step`, and words each breach of contract.
 
-Validation and the run itself use the same checks, so that what shows only late is reported in the same words. Those of
-observations are in `observation_contract`.
+Validation and training use the same checks, so a breach that appears only late in a run is reported in the same words.
+`observation_contract` checks observations.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ Severity = Literal["fatal", "warning"]
 
 _BOOLS = (bool, np.bool_)
 FEATURES_NAMED = 8
-"""Features that are named for one kind of breach; of the others it is said that there are some."""
+"""Number of features that are named for one kind of breach; the others are counted together."""
 
 
 @dataclass(frozen=True)
 class Breach:
-    """One broken promise."""
+    """One breach of the contract between an environment and a trainer."""
 
     severity: Severity
-    """`fatal`: can't be trained on. `warning`: training works around it, or may be misled by it."""
+    """`fatal`: training is impossible. `warning`: training works around the breach, or may be misled by it."""
     code: str
     """A short stable name: `shape`, `dtype`, `not-finite`, ..."""
     message: str
-    """What was got and what was expected."""
+    """The value received and the value expected."""
     feature: str | None = None
-    """Which number of an observation or action, where it is one."""
+    """The number in an observation or action, if the breach concerns one."""
     value: str | None = None
-    """The value at fault."""
+    """The offending value."""
     subject: str = ""
-    """What it is of, where that is no feature: which space, which flag, which part of an observation."""
+    """The space, flag or part of an observation that the breach concerns, if not a feature."""
 
 
 class ContractBroken(Exception):
-    """Raised inside the package where a breach can't be worked around."""
+    """A breach that training can't work around; raised and caught inside the package."""
 
     def __init__(self, breach: Breach) -> None:
         super().__init__(breach.message)
@@ -51,12 +51,12 @@ class ContractBroken(Exception):
 
 
 def not_finite(feature: str, value: float, what: str = "observation feature") -> Breach:
-    """Returns the breach of a NaN or an infinity."""
+    """Returns the breach for a NaN or an infinity."""
     return Breach("fatal", "not-finite", f"{what} {feature} is {value}; it must be finite", feature, str(value))
 
 
 def reward_breaches(reward: Any) -> list[Breach]:
-    """Returns what is wrong with a reward: not one number, not finite, or a number in an array."""
+    """Returns the breaches of a reward that is not one number, not finite, or a number inside an array."""
     if not _is_number(reward):
         one = isinstance(reward, np.ndarray) and reward.size == 1 and _is_number(reward.item())
         if not one:
@@ -70,14 +70,14 @@ def reward_breaches(reward: Any) -> list[Breach]:
 
 
 def float32_is_finite(values: Any) -> NDArray[np.bool_]:
-    """Returns where numbers, of any shape, are finite in float32, in which they are learnt from."""
+    """Returns where numbers, of any shape, are finite in float32, the dtype used for learning."""
     with np.errstate(over="ignore"):
         finite: NDArray[np.bool_] = np.isfinite(np.asarray(values).astype(np.float32))
     return finite
 
 
 def reward_not_finite(reward: float) -> str:
-    """Returns the words for a reward that is not finite, or would not be in float32."""
+    """Returns the message for a reward that is not finite, or would not be in float32."""
     return f"reward is {reward}; it must be finite" + (" in float32 (up to 3.4e+38)" if np.isfinite(reward) else "")
 
 
@@ -85,7 +85,7 @@ def reward_as_float(reward: Any) -> float:
     """Returns a reward as a float; an array of one number is taken as that number.
 
     Raises:
-        ContractBroken: It is not one number.
+        ContractBroken: The reward is not one number.
     """
     if isinstance(reward, float):
         return float(reward)
@@ -97,7 +97,7 @@ def reward_as_float(reward: Any) -> float:
 
 
 def flag_breaches(name: str, flag: Any) -> list[Breach]:
-    """Returns what is wrong with `terminated` or `truncated`."""
+    """Returns the breach of a `terminated` or `truncated` that is not a bool."""
     if isinstance(flag, _BOOLS) or (isinstance(flag, np.ndarray) and flag.dtype == bool and flag.size == 1):
         return []
     message = f"{name} is {describe(flag)}; it must be True or False"
@@ -108,7 +108,7 @@ def flag_as_bool(name: str, flag: Any) -> bool:
     """Returns `terminated` or `truncated` as a bool.
 
     Raises:
-        ContractBroken: It is not one.
+        ContractBroken: The flag is not a bool.
     """
     if not isinstance(flag, _BOOLS):
         raise_if_broken(flag_breaches(name, flag))
@@ -116,7 +116,7 @@ def flag_as_bool(name: str, flag: Any) -> bool:
 
 
 def reset_result_breaches(result: Any) -> list[Breach]:
-    """Returns what is wrong with what `reset` returned, before its parts are looked at."""
+    """Returns the breach of a result of `reset` that is not a pair with an info dict."""
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
         return []
     got = f"a tuple of {len(result)}" if isinstance(result, tuple) else describe(result)
@@ -126,7 +126,7 @@ def reset_result_breaches(result: Any) -> list[Breach]:
 
 
 def step_result_breaches(result: Any) -> list[Breach]:
-    """Returns what is wrong with what `step` returned, before its parts are looked at."""
+    """Returns the breach of a result of `step` that is not five values with an info dict."""
     wanted = "it must return (observation, reward, terminated, truncated, info dict)"
     if not isinstance(result, tuple) or len(result) != 5:
         got = f"{len(result)} values" if isinstance(result, tuple) else describe(result)
@@ -138,7 +138,7 @@ def step_result_breaches(result: Any) -> list[Breach]:
 
 
 def space_type_breaches(name: str, space: Any) -> list[Breach]:
-    """Returns what is wrong with `observation_space` or `action_space` as an object."""
+    """Returns the breach of an `observation_space` or `action_space` that is not a Gymnasium space."""
     if isinstance(space, gym.Space):
         return []
     got = f"the class {space.__name__} itself" if isinstance(space, type) else describe(space)
@@ -148,32 +148,32 @@ def space_type_breaches(name: str, space: Any) -> list[Breach]:
 
 
 def space_change_breaches(name: str, declared: gym.Space[Any], now: Any) -> list[Breach]:
-    """Returns the breach of a space that is another than when the environment was made."""
+    """Returns the breach of a space that has changed since the environment was made."""
     if now is declared or now == declared:
         return []
     message = f"{name} changed from {declared} to {now}; spaces must stay as they were"
     return [Breach("fatal", "space-changed", message, subject=name)]
 
 
-def raised(during: str, error: BaseException) -> str:
-    """Returns the words for an exception of the environment, `sys.exit` among them: its own text, on one line."""
+def describe_error(during: str, error: BaseException) -> str:
+    """Returns the message for an exception of the environment, or its `sys.exit`, on one line."""
     if isinstance(error, SystemExit):
         return f"{during} called sys.exit({one_line(error.code, repr)})"
     return f"{during} raised {error_line(error)}"
 
 
 def failure(during: str, error: BaseException, detail: str = "") -> Breach:
-    """Returns the breach of a call that raised, exited, or did not return."""
+    """Returns the breach for a call that raised, exited, or did not return."""
     if isinstance(error, CallBlocked):
         return Breach("fatal", "blocked", f"{during} {error}{detail}")
-    return Breach("fatal", "raised", raised(during, error) + detail)
+    return Breach("fatal", "raised", describe_error(during, error) + detail)
 
 
 def raise_if_broken(breaches: Iterable[Breach]) -> None:
     """Raises the first fatal breach.
 
     Raises:
-        ContractBroken: There is one.
+        ContractBroken: A breach is fatal.
     """
     for breach in breaches:
         if breach.severity == "fatal":
@@ -185,7 +185,7 @@ def _is_number(value: Any) -> bool:
 
 
 def describe(value: Any) -> str:
-    """Returns what a value is, in words: its type, and an array's shape and dtype."""
+    """Describes a value by its type, and an array by its shape and dtype as well."""
     if value is None:
         return "None"
     if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""Validation: everything about an environment that would fail or mislead later is found before training begins."""
+"""Validates an environment before training, to find everything that would fail or mislead later."""
 
 from rl_training.envs.validation.validate import require_valid, validate_env
 

@@ -1,4 +1,4 @@
-"""Looking at a native vector environment, as training steps it, before training on it."""
+"""Validates a native vector environment in the way that training steps it."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from rl_training.envs.validation.report import Findings
 from rl_training.errors import EnvironmentFault, EnvironmentRefused
 
 STEPS = 100
-"""Steps that are played with random actions, of all environments together."""
+"""Vector steps that are played with random actions."""
 
 
 def check_native(config: TrainConfig, single: gym.Env[Any, Any], found: Findings, watch: CallWatch) -> None:
-    """Makes the native vector environment of the settings, plays it, and reports what is wrong.
+    """Makes the native vector environment of the settings, plays it, and reports its faults.
 
     Args:
         config: The settings.
-        single: The environment that evaluation plays, whose spaces must be the same.
-        found: Takes what is found.
+        single: The single environment that evaluation plays, whose spaces must be the same.
+        found: Collects the findings.
         watch: Watches the calls.
     """
     during = "making the native vector environment"

@@ -1,6 +1,6 @@
-"""Playing an environment with random actions and looking at everything that it returns.
+"""Plays an environment with random actions and checks everything that it returns.
 
-A twin is stepped beside it with the same seed and actions: where the two differ, the environment is not deterministic.
+A twin is stepped with the same seed and actions; if the two differ, the environment is not deterministic.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from rl_training.errors import USER_CODE_ERRORS
 
 
 class Player:
-    """Plays one environment and its twin in step.
+    """Plays an environment and its twin in lockstep.
 
     Args:
-        env: The environment in its own wrappers.
-        twin: Another instance of it.
-        seed: Of the first reset and of the actions.
-        found: Where findings go.
+        env: The environment in the wrappers of the settings.
+        twin: Another instance of the environment.
+        seed: Seed of the first reset and of the actions.
+        found: Collects the findings.
         watch: Watches the calls.
     """
 
@@ -51,22 +51,22 @@ class Player:
         self._watch = watch
         self._observation_space, self._action_space = env.observation_space, deepcopy(env.action_space)
         self._action_space.seed(seed)
-        self._corners = _corner_actions(self._action_space)
+        self._corners = _list_corner_actions(self._action_space)
         self._last: list[tuple[Any, Any]] = []
         self.steps = 0
-        """Steps played since the environment was made."""
+        """Number of steps played since the environment was made."""
         self.stopwatch = Stopwatch()
-        """Times the environment's `step`, but for the first."""
+        """Times the environment's `step`, except for the first one."""
 
     def play_episode(self, number: int, max_steps: int) -> bool | None:
         """Plays the episode `number` (from 0), of at most `max_steps` steps.
 
         Returns:
-            Whether it came to its end; None where it can't go on because the environment failed.
+            Whether the episode ended; None if the environment failed and play can't continue.
         """
         seed = self._seed if number == 0 else None
         result = self._call("reset", lambda: self._env.reset(seed=seed))
-        if result is None or not self._well_formed(reset_result_breaches(result), "reset"):
+        if result is None or not self._is_well_formed(reset_result_breaches(result), "reset"):
             return None
         self._look_at_observation(result[0], "reset")
         self._compare("reset", result[:1], lambda twin: twin.reset(seed=seed))
@@ -85,38 +85,38 @@ class Player:
         if self.steps == 2:  # The first step may import or compile.
             self.stopwatch = Stopwatch()
         result = self._call("step", lambda: self.stopwatch.step(self._env, given), f" on the action {action}")
-        if result is None or not self._well_formed(step_result_breaches(result), "step"):
+        if result is None or not self._is_well_formed(step_result_breaches(result), "step"):
             return None
         observation, reward, terminated, truncated, _ = result
         self._look_at_observation(observation, "step")
         flags = [*flag_breaches("terminated", terminated), *flag_breaches("truncated", truncated)]
         self._add([*reward_breaches(reward), *flags], "step")
-        if not _same(given, action):
+        if not _is_same(given, action):
             self._add(
                 [Breach("warning", "action-changed", f"changed the action {action} in place; it gets a copy")], "step"
             )
         self._compare("step", result[:4], lambda twin: twin.step(deepcopy(action)))
         return None if flags else bool(terminated) or bool(truncated)
 
-    def _call(self, during: str, call: Callable[[], Any], detail: str = "") -> Any:
+    def _call(self, during: str, function: Callable[[], Any], detail: str = "") -> Any:
         try:
-            return self._watch.call(self._where(during), call)
+            return self._watch.call(self._describe_call(during), function)
         except USER_CODE_ERRORS as error:
             self._add([failure(during, error, detail)])
             return None
 
-    def _well_formed(self, breaches: list[Breach], during: str) -> bool:
+    def _is_well_formed(self, breaches: list[Breach], during: str) -> bool:
         self._add(breaches)
         return not breaches
 
     def _look_at_observation(self, observation: Any, during: str) -> None:
         self._add(observation_breaches(self._observation_space, observation), during)
         for kept, as_it_was in self._last:
-            if not _same(kept, as_it_was):
+            if not _is_same(kept, as_it_was):
                 message = "returned the same array as before and changed it in place; it is copied"
                 self._add([Breach("warning", "array-reused", message)], during)
                 break
-        arrays = [part for part in _parts(self._observation_space, observation) if isinstance(part, np.ndarray)]
+        arrays = [part for part in _pick_leaves(self._observation_space, observation) if isinstance(part, np.ndarray)]
         self._last = [(array, array.copy()) for array in arrays]
 
     def _look_at_spaces(self) -> None:
@@ -128,8 +128,8 @@ class Player:
             return
         try:
             twin = self._twin
-            other = self._watch.call(f"{self._where(during)} of a second instance", lambda: call(twin))
-            difference = _difference(self._observation_space, result, other[: len(result)])
+            other = self._watch.call(f"{self._describe_call(during)} of a second instance", lambda: call(twin))
+            difference = _find_difference(self._observation_space, result, other[: len(result)])
         except CallBlocked as error:
             self._twin = None
             self._add([failure(f"{during} of a second instance", error)])
@@ -144,7 +144,7 @@ class Player:
             )
             self._add([Breach("warning", "not-deterministic", message, difference.feature, difference.value)])
 
-    def _where(self, during: str) -> str:
+    def _describe_call(self, during: str) -> str:
         if during == "step":
             return f"step {self.steps}"
         return f"the reset after step {self.steps}" if self.steps else "the first reset"
@@ -153,41 +153,45 @@ class Player:
         self._found.add(breaches, step=self.steps, during=during)
 
 
-def _corner_actions(space: gym.Space[Any]) -> list[Any]:
-    """Returns the bounds of a `Box`, which clipped actions reach and an environment may refuse."""
+def _list_corner_actions(space: gym.Space[Any]) -> list[Any]:
+    """Returns the bounds of a `Box`, which clipped actions reach and which an environment may refuse."""
     if not isinstance(space, spaces.Box):
         return []
     return [bound.copy() for bound in (space.low, space.high) if np.isfinite(bound).all()]
 
 
-def _parts(space: gym.Space[Any], observation: Any) -> list[Any]:
+def _pick_leaves(space: gym.Space[Any], observation: Any) -> list[Any]:
     try:
         return [leaf.pick(observation) for leaf in leaves(space)]
     except (KeyError, IndexError, TypeError):
         return []
 
 
-def _difference(space: gym.Space[Any], result: tuple[Any, ...], other: tuple[Any, ...]) -> Breach | None:
-    """Returns where two results of `reset` (observation) or `step` (with reward and flags) differ."""
-    for leaf, here, there in zip(leaves(space), _parts(space, result[0]), _parts(space, other[0]), strict=False):
+def _find_difference(space: gym.Space[Any], result: tuple[Any, ...], other: tuple[Any, ...]) -> Breach | None:
+    """Returns the first difference of two results of `reset` (observation) or `step` (with reward and flags)."""
+    for leaf, here, there in zip(
+        leaves(space), _pick_leaves(space, result[0]), _pick_leaves(space, other[0]), strict=False
+    ):
         if observation_is_array(here) and observation_is_array(there):
-            breach = _array_difference(leaf, np.asarray(here), np.asarray(there))
+            breach = _find_array_difference(leaf, np.asarray(here), np.asarray(there))
             if breach is not None:
                 return breach
     for name, here, there in zip(("reward", "terminated", "truncated"), result[1:], other[1:], strict=False):
-        if not _same(here, there):
+        if not _is_same(here, there):
             return Breach("warning", "", f"{name} {here} and {there}", value=str(there))
     return None
 
 
-def _same(here: Any, there: Any) -> bool:
-    """Returns whether two values, nested or not, are equal in every part; NaN is equal to NaN."""
+def _is_same(here: Any, there: Any) -> bool:
+    """Returns whether two values, possibly nested, are equal in every part; NaN equals NaN."""
     if isinstance(here, Mapping):
         return (
-            isinstance(there, Mapping) and here.keys() == there.keys() and all(_same(here[k], there[k]) for k in here)
+            isinstance(there, Mapping)
+            and here.keys() == there.keys()
+            and all(_is_same(here[k], there[k]) for k in here)
         )
     if isinstance(here, tuple):
-        return isinstance(there, tuple) and len(here) == len(there) and all(map(_same, here, there))
+        return isinstance(there, tuple) and len(here) == len(there) and all(map(_is_same, here, there))
     return np.array_equal(here, there, equal_nan=_is_float(here) and _is_float(there))
 
 
@@ -195,7 +199,7 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, float) or getattr(getattr(value, "dtype", None), "kind", "") == "f"
 
 
-def _array_difference(leaf: Leaf, here: Any, there: Any) -> Breach | None:
+def _find_array_difference(leaf: Leaf, here: Any, there: Any) -> Breach | None:
     if here.shape != there.shape:
         return Breach("warning", "", f"observation shapes {here.shape} and {there.shape}")
     unequal = (here != there) & ~((here != here) & (there != there))

@@ -1,4 +1,4 @@
-"""What validation found, and how it is said."""
+"""The findings of validation, and their report."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from rl_training.security.secrets import hide
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that validation found."""
+    """One kind of problem that validation found."""
 
     severity: Severity
     """`fatal`: training would fail or be wrong. `warning`: training works around it, or may be misled by it."""
     code: str
-    """A short stable name of the kind."""
+    """A short stable name of the kind of problem."""
     message: str
-    """What was got, what was expected, what to do."""
+    """The value received, the value expected, and what to do."""
     step: int | None = None
-    """The step of the instance's life at which it was first seen; 0 is its first reset. None for what needs none."""
+    """The step at which the problem first appeared, counted since the environment was made; 0 is the first reset. None
+    if the problem needs no step to appear."""
     feature: str | None = None
-    """Which number of an observation or action."""
+    """The number in an observation or action, if the problem concerns one."""
     value: str | None = None
-    """The value at fault."""
+    """The offending value."""
     count: int = 1
-    """How often it was seen."""
+    """Number of times that the problem appeared."""
 
     def line(self) -> str:
         """Returns the finding on one line."""
         where = "" if self.step is None else f" at step {self.step}"
-        often = f" ({counted(self.count, 'time')})" if self.count > 1 else ""
+        often = f" ({format_count(self.count, 'time')})" if self.count > 1 else ""
         return f"{self.severity}: {self.code}{where}: {self.message}{often}"
 
 
@@ -43,21 +44,21 @@ class ValidationReport:
     env_id: str
     """The environment's id in the settings."""
     findings: tuple[Finding, ...]
-    """Everything that was found, fatal first, each in the order seen."""
+    """All findings, fatal ones first, otherwise in the order of their appearance."""
     steps_per_second: float | None
-    """Speed of the environment alone, its wrappers included; None where too little could be timed."""
+    """Speed of the environment with its wrappers; None if too few steps could be timed."""
     episodes_played: int
-    """Whole episodes."""
+    """Number of complete episodes."""
     steps_played: int
-    """Steps."""
+    """Number of steps."""
     observation_space: str
-    """As the environment shows it; empty where it could not be made."""
+    """The observation space as text; empty if the environment could not be made."""
     action_space: str
-    """As the environment shows it; empty where it could not be made."""
+    """The action space as text; empty if the environment could not be made."""
 
     @property
     def fatal(self) -> tuple[Finding, ...]:
-        """Findings that training can't live with."""
+        """The findings that make training impossible."""
         return tuple(finding for finding in self.findings if finding.severity == "fatal")
 
     @property
@@ -71,27 +72,28 @@ class ValidationReport:
         return not self.fatal
 
     def lines(self) -> list[str]:
-        """Returns the outcome and then each finding, a line each."""
-        return [self._summary(), *(finding.line() for finding in self.findings)]
+        """Returns a line with the outcome, then a line for each finding."""
+        return [self._summarize(), *(finding.line() for finding in self.findings)]
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the report for JSON."""
         return {"ok": self.ok, **asdict(self)}
 
-    def _summary(self) -> str:
+    def _summarize(self) -> str:
         speed = "" if self.steps_per_second is None else f", {self.steps_per_second:,.0f} steps/s"
         verdict = "can be trained on" if self.ok else "is refused"
+        warnings = format_count(len(self.warnings), "warning")
         return (
-            f"environment {self.env_id} {verdict}: {len(self.fatal)} fatal, {counted(len(self.warnings), 'warning')}; "
-            f"{counted(self.episodes_played, 'episode')}, {counted(self.steps_played, 'step')}{speed}"
+            f"environment {self.env_id} {verdict}: {len(self.fatal)} fatal, {warnings}; "
+            f"{format_count(self.episodes_played, 'episode')}, {format_count(self.steps_played, 'step')}{speed}"
         )
 
 
 class Findings:
-    """Gathers findings; a kind seen again, of the same feature or other subject, is counted.
+    """Collects findings; a repeated finding about the same feature or subject is only counted.
 
     Args:
-        secrets: What the environment was given and no finding may show.
+        secrets: Values that the environment was given and that no finding may show.
     """
 
     def __init__(self, secrets: Collection[str] = ()) -> None:
@@ -99,7 +101,13 @@ class Findings:
         self._found: dict[tuple[str, ...], Finding] = {}
 
     def add(self, breaches: Iterable[Breach], *, step: int | None = None, during: str = "") -> None:
-        """Takes in breaches seen at a step, during `reset` or `step`."""
+        """Adds breaches.
+
+        Args:
+            breaches: The breaches.
+            step: The step at which they appeared; None if they need no step to appear.
+            during: The call in which they appeared, `reset` or `step`, for the message.
+        """
         for breach in breaches:
             prefix = f"{during}: " if during else ""
             feature, value = breach.feature, breach.value
@@ -121,14 +129,14 @@ class Findings:
 
     @property
     def any_fatal(self) -> bool:
-        """Whether something fatal was found so far."""
+        """Whether a fatal finding was added so far."""
         return any(finding.severity == "fatal" for finding in self._found.values())
 
-    def ordered(self) -> tuple[Finding, ...]:
-        """Returns all findings, fatal first."""
+    def sort(self) -> tuple[Finding, ...]:
+        """Returns all findings, fatal ones first."""
         return tuple(sorted(self._found.values(), key=lambda finding: finding.severity != "fatal"))
 
 
-def counted(number: int, noun: str) -> str:
-    """Returns a number of things in words: `1 step`, `2,000 steps`."""
+def format_count(number: int, noun: str) -> str:
+    """Formats a number of things: `1 step`, `2,000 steps`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,4 +1,4 @@
-"""How many steps a second an environment makes by itself."""
+"""Measures how many steps per second an environment makes by itself."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import gymnasium as gym
 from rl_training.envs.contract.call_watch import CallWatch
 
 TIMED_SECONDS = 0.2
-"""Stepping that is timed, at the least; a shorter time says more of the machine's other work than of the steps."""
+"""Least time spent in steps for a result; a shorter time would mostly measure the machine's other work."""
 _MOST_SECONDS = 1.0
-"""Bound on timing, resets included."""
+"""Limit for the measurement, including resets."""
 
 
 class Stopwatch:
-    """Adds up the time that an environment spends in its `step`."""
+    """Measures the total time that an environment spends in its `step`."""
 
     def __init__(self) -> None:
         self.steps = 0
         self.seconds = 0.0
 
     def step(self, env: gym.Env[Any, Any], action: Any) -> Any:
-        """Returns what the environment's step returns."""
+        """Steps the environment, measures the time, and returns the result of the step."""
         self.steps += 1
         start = time.perf_counter()
         result = env.step(action)
@@ -33,18 +33,18 @@ class Stopwatch:
 
     @property
     def steps_per_second(self) -> float | None:
-        """None where too little was timed."""
+        """Steps per second; None if less than `TIMED_SECONDS` were measured."""
         return self.steps / self.seconds if self.seconds >= TIMED_SECONDS else None
 
 
 def time_steps(env: gym.Env[Any, Any], watch: CallWatch, seed: int, stopwatch: Stopwatch) -> None:
-    """Plays more episodes with random actions, and nothing between the steps but the drawing of an action.
+    """Plays further episodes with random actions, without any checks between the steps.
 
     Args:
-        env: The environment, between two episodes or in one.
+        env: The environment, which may be in the middle of an episode.
         watch: Watches the calls.
-        seed: Of the actions.
-        stopwatch: What the steps are timed with.
+        seed: Seed of the actions.
+        stopwatch: Measures the time of the steps.
 
     Raises:
         CallBlocked: A call did not return.

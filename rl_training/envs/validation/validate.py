@@ -1,7 +1,7 @@
-"""Looking at an environment before training on it: everything that would fail or mislead later is said now.
+"""Checks an environment before training, and reports everything that would fail or mislead later.
 
-Gymnasium's own checker passes NaN observations, rewards of None, dtypes that are not kept and episodes that never end;
-this one plays whole episodes and reports all that it finds.
+Gymnasium's own checker accepts NaN observations, rewards of None, dtypes that differ from the space, and episodes that
+never end. This checker plays complete episodes and reports all of its findings.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.envs.validation.native import check_native
 from rl_training.envs.validation.random_play import Player
-from rl_training.envs.validation.report import Finding, Findings, ValidationReport, counted
+from rl_training.envs.validation.report import Finding, Findings, ValidationReport, format_count
 from rl_training.envs.validation.step_speed import Stopwatch, time_steps
 from rl_training.errors import USER_CODE_ERRORS, EnvironmentRefused
 from rl_training.seeding import env_seeds
@@ -45,7 +45,8 @@ from rl_training.system.paths import keep_working_folder
 __all__ = ["CheckSpaces", "Finding", "ValidationReport", "require_valid", "validate_env"]
 
 CheckSpaces = Callable[[gym.Space[Any], gym.Space[Any]], Sequence[str]]
-"""`check_spaces(observation_space, action_space)`: what an algorithm can't train on, a sentence each."""
+"""`check_spaces(observation_space, action_space)` returns why an algorithm can't train on the spaces, one sentence per
+reason."""
 
 
 def validate_env(
@@ -55,24 +56,24 @@ def validate_env(
     episodes: int | None = None,
     max_steps: int | None = None,
 ) -> ValidationReport:
-    """Plays the environment of the settings with random actions and reports everything it finds.
+    """Plays the environment of the settings with random actions and reports all findings.
 
     Args:
-        config: The settings; the environment is looked at with its time limit and wrappers.
-        check_spaces: What the algorithm can't train on (`AlgorithmSpec.check_spaces`).
-        episodes: Episodes to play; `validation.episodes` by default.
-        max_steps: Bound on the steps of each; `validation.max_steps` by default. An episode that is longer is a
-            warning where no time limit would end it.
+        config: The settings; the environment is checked with its time limit and wrappers.
+        check_spaces: Returns why the algorithm can't train on the spaces (`AlgorithmSpec.check_spaces`).
+        episodes: Number of episodes to play; `validation.episodes` by default.
+        max_steps: Limit for the steps of each episode; `validation.max_steps` by default. A longer episode is a
+            warning if no time limit would end it.
 
     Returns:
-        The report; it raises nothing for what is wrong with the environment (see `require_valid`).
+        The report. Faults of the environment are reported and not raised; see `require_valid`.
     """
     found = Findings(secrets_of(config))
     episodes = config.validation.episodes if episodes is None else episodes
     max_steps = config.validation.max_steps if max_steps is None else max_steps
     played, steps, speed, texts, playable = 0, 0, None, ("", ""), False
     with keep_working_folder(), CallWatch(config.env_id) as watch:
-        with _made(config, found, watch) as first:
+        with _open_env(config, found, watch) as first:
             if first is not None:
                 found.add(_module_breaches(config.env_id))
                 texts = (str(first.observation_space), str(first.action_space))
@@ -82,21 +83,21 @@ def validate_env(
                 if playable and config.vectorization in NATIVE:
                     check_native(config, first, found, watch)
         if playable:
-            # Two that have lived no step yet, so that a difference between them is none of their ages.
-            with _made(config, found, watch) as env, _made(config, found, watch) as twin:
+            # Two fresh instances: equal numbers of steps, so that a difference between them is not due to their ages.
+            with _open_env(config, found, watch) as env, _open_env(config, found, watch) as twin:
                 if env is not None and twin is not None:
                     _check_twin_spaces(env, twin, found)
                     player = Player(env, twin, env_seeds(config.seed, 1)[0], found, watch)
                     played = _play(player, env, episodes, max_steps, found)
-                    steps, speed = player.steps, _speed(player, env, config, found, watch)
-    return ValidationReport(config.env_id, found.ordered(), speed, played, steps, *texts)
+                    steps, speed = player.steps, _measure_speed(player, env, config, found, watch)
+    return ValidationReport(config.env_id, found.sort(), speed, played, steps, *texts)
 
 
 def require_valid(report: ValidationReport) -> None:
-    """Goes on where a report has nothing fatal.
+    """Checks that a report has no fatal finding.
 
     Raises:
-        EnvironmentRefused: It has; the message has every fatal finding, a line each.
+        EnvironmentRefused: The report has fatal findings; the message lists each on its own line.
     """
     if not report.ok:
         lines = [f"environment {report.env_id} can't be trained on:", *(finding.line() for finding in report.fatal)]
@@ -104,8 +105,8 @@ def require_valid(report: ValidationReport) -> None:
 
 
 @contextmanager
-def _made(config: TrainConfig, found: Findings, watch: CallWatch) -> Iterator[gym.Env[Any, Any] | None]:
-    """Makes an environment and closes it; None, with a finding, where it can't be made."""
+def _open_env(config: TrainConfig, found: Findings, watch: CallWatch) -> Iterator[gym.Env[Any, Any] | None]:
+    """Makes an environment for the block and closes it; yields None, and adds a finding, if it can't be made."""
     try:
         env = watch.call("making it", make_bare_env, config, seconds=MAKING_SECONDS)
     except EnvironmentRefused as error:
@@ -126,25 +127,25 @@ def _made(config: TrainConfig, found: Findings, watch: CallWatch) -> Iterator[gy
 
 
 def _play(player: Player, env: gym.Env[Any, Any], episodes: int, max_steps: int, found: Findings) -> int:
-    whole = 0
+    complete = 0
     for number in range(episodes):
         ended = player.play_episode(number, max_steps)
         if ended is None:
             break
-        whole += ended
+        complete += ended
         if not ended and not _has_time_limit(env):
             message = (
-                f"episode {number + 1} did not end within {counted(max_steps, 'step')} and there is no time limit; "
-                f"where that is not meant, set max_episode_steps: without an end no episode return is ever recorded"
+                f"episode {number + 1} did not end within {format_count(max_steps, 'step')} and there is no time "
+                f"limit; if this is not intended, set max_episode_steps: without an end, no return is ever recorded"
             )
             found.add([Breach("warning", "no-end", message)], step=player.steps)
-    return whole
+    return complete
 
 
-def _speed(
+def _measure_speed(
     player: Player, env: gym.Env[Any, Any], config: TrainConfig, found: Findings, watch: CallWatch
 ) -> float | None:
-    """Returns the environment's own steps a second, for which more is played where that was quick."""
+    """Returns the environment's steps per second; plays further episodes if too few steps were timed."""
     speed = player.stopwatch.steps_per_second
     if speed is not None or found.any_fatal:
         return speed
@@ -153,7 +154,7 @@ def _speed(
         time_steps(env, watch, config.seed, stopwatch)
     except USER_CODE_ERRORS as error:
         breach = failure("a later episode, played for its speed,", error)
-        # A run may get beyond it, by going on from a checkpoint with fresh instances.
+        # A run may get past such a fault, by resuming from a checkpoint with fresh instances.
         severity: Severity = "fatal" if breach.code == "blocked" else "warning"
         found.add([replace(breach, severity=severity)], step=player.steps + stopwatch.steps)
     return stopwatch.steps_per_second
@@ -162,9 +163,9 @@ def _speed(
 def _check_spaces(
     env: gym.Env[Any, Any], config: TrainConfig, check_spaces: CheckSpaces | None, found: Findings
 ) -> bool:
-    """Reports what is wrong with the spaces; returns whether the environment shall be played.
+    """Reports faults of the spaces, and returns whether to play the environment.
 
-    One that the algorithm refuses isn't, since no finding in playing could make it do.
+    An environment that the algorithm refuses is not played, because it can't be trained on anyway.
     """
     observation_space, action_space = (getattr(env, name, None) for name in ("observation_space", "action_space"))
     broken = [
@@ -203,7 +204,7 @@ def _check_array_forms(
 
 
 def _check_signatures(env: gym.Env[Any, Any], found: Findings, watch: CallWatch) -> bool:
-    """Calls the innermost environment once, since wrappers hide what it returns; returns whether it can be played."""
+    """Calls the innermost environment, whose results wrappers hide; returns whether the environment can be played."""
     parameters = inspect.signature(env.reset).parameters.values()
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
     missing = [name for name in ("seed", "options") if name not in {parameter.name for parameter in parameters}]
@@ -223,7 +224,7 @@ def _check_signatures(env: gym.Env[Any, Any], found: Findings, watch: CallWatch)
         found.add(step_result_breaches(watch.call(during, lambda: env.step(action_space.sample()))), step=1)
     except USER_CODE_ERRORS as error:
         found.add([failure(during, error)], step=0 if during == "the first reset" else 1)
-    return not {"reset-result", "step-result", "raised", "blocked"} & {finding.code for finding in found.ordered()}
+    return not {"reset-result", "step-result", "raised", "blocked"} & {finding.code for finding in found.sort()}
 
 
 def _check_twin_spaces(env: gym.Env[Any, Any], twin: gym.Env[Any, Any], found: Findings) -> None:
@@ -236,8 +237,8 @@ def _module_breaches(env_id: str) -> list[Breach]:
     if module is None:
         return []
     message = (
-        f"the id names no module, so that another process (a worker, a resume, a flow) does not know it: write "
-        f"{module}:{env_id}, or put what registers it into a module and write MODULE:{env_id}"
+        f"the id names no module, so another process (a worker, a resume, a flow) does not know it: write "
+        f"{module}:{env_id}, or put the code that registers it into a module and write MODULE:{env_id}"
     )
     return [Breach("warning", "no-module", message)]
 

@@ -22,8 +22,13 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from rl_training.envs.closing import close_quietly
-from rl_training.envs.contract.contract_guard import shown_cause
-from rl_training.envs.contract.step_contract import describe, raised, reset_result_breaches, step_result_breaches
+from rl_training.envs.contract.contract_guard import redact_cause
+from rl_training.envs.contract.step_contract import (
+    describe,
+    describe_error,
+    reset_result_breaches,
+    step_result_breaches,
+)
 from rl_training.envs.plain_spaces import plain_space
 from rl_training.envs.random_state import as_text, random_state, write_random_state
 from rl_training.envs.vector.masked_vector_env import require_count
@@ -133,7 +138,7 @@ class NativeVectorEnv:
         try:
             result = self._envs.reset(seed=first, options=options)
         except USER_CODE_ERRORS as error:
-            raise self._fault(raised("reset", error)) from shown_cause(error, self._secrets)
+            raise self._fault(describe_error("reset", error)) from redact_cause(error, self._secrets)
         for breach in reset_result_breaches(result):
             raise self._fault(f"reset: {breach.message}")
         return self._array("observation", result[0], self._shape, self.single_observation_space.dtype), {}
@@ -150,7 +155,7 @@ class NativeVectorEnv:
         try:
             result = self._envs.step(actions.astype(self._envs.single_action_space.dtype, copy=False))
         except USER_CODE_ERRORS as error:
-            raise self._fault(raised("step", error)) from shown_cause(error, self._secrets)
+            raise self._fault(describe_error("step", error)) from redact_cause(error, self._secrets)
         for breach in step_result_breaches(result):
             raise self._fault(f"step: {breach.message}")
         observation = self._array("observation", result[0], self._shape, self.single_observation_space.dtype)
