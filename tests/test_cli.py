@@ -331,7 +331,7 @@ def test_traceback_is_of_the_users_own_code_or_none():
 
 
 def test_stopped_by_sigterm_is_75_and_resumable(config, own_home):
-    config.write_text(SMALL.replace("total_timesteps: 256", "total_timesteps: 3_000"))
+    config.write_text(SMALL.replace("total_timesteps: 256", "total_timesteps: 6_000"))
     process = subprocess.Popen(
         [sys.executable, "-m", "rl_training", "train", "--config", str(config), "--no-track", "--json"],
         cwd=ROOT,
@@ -351,11 +351,11 @@ def test_stopped_by_sigterm_is_75_and_resumable(config, own_home):
     assert process.returncode == 75, err
     stopped = only_json(line + out)
     assert stopped["stop_reason"] == "signal"
-    assert 128 <= stopped["num_timesteps"] < 3_000
+    assert 128 <= stopped["num_timesteps"] < 6_000
     assert stopped["evaluation"] is None
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
     code, out, err = command("resume", stopped["run_dir"], "--no-track", "--json")
     assert code == 0, err
     resumed = only_json(out)
-    assert (resumed["num_timesteps"], resumed["run_uid"]) == (3_000, stopped["run_uid"])
+    assert (resumed["num_timesteps"], resumed["run_uid"]) == (6_000, stopped["run_uid"])

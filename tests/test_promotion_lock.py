@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from mlflow_store import BAD, GOOD, WEAK, run_with_policy
+from waiting import LIMIT
 
 from rl_training.api.promotion import promote_candidate, roll_back
 from rl_training.errors import TrackingError
@@ -57,7 +58,7 @@ def test_only_one_holds_the_lease_and_the_registry_stays_clean(client):
 
     def hold(name):
         nonlocal held, most
-        with Lease(client, MODEL, seconds=20.0).held(wait=60.0):
+        with Lease(client, MODEL, seconds=20.0).held(wait=LIMIT):
             held += 1
             most = max(most, held)
             time.sleep(0.05)
@@ -78,7 +79,7 @@ def test_a_lease_that_is_not_renewed_is_taken_over_and_its_holder_notices(client
     gone = Lease(client, MODEL, seconds=0.5)
     assert gone._make(1)  # and its process is gone: nobody renews it
     gone.check()
-    with Lease(client, MODEL, seconds=0.5).held(wait=20.0) as lease:
+    with Lease(client, MODEL, seconds=0.5).held(wait=LIMIT) as lease:
         lease.check()
         with pytest.raises(TrackingError, match="another one took over"):
             gone.check()
@@ -96,7 +97,7 @@ def test_a_lease_in_use_is_waited_for_no_longer_than_asked(client):
 def test_who_comes_late_with_an_old_number_gets_nothing(client):
     late = Lease(client, MODEL)
     for _ in range(2):
-        with Lease(client, MODEL).held(wait=5.0):
+        with Lease(client, MODEL).held(wait=LIMIT):
             pass
     assert not late._make(1)  # number 1 is free again, and 2 is there
     assert [model.name for model in client.search_registered_models()] == [f"promotion-lock.{MODEL}.2"]

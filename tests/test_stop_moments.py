@@ -6,11 +6,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from waiting import LIMIT
+from waiting import LIMIT, wait_for
 
 from rl_training.cli.app import run
 from rl_training.runs.stopping import EXIT_STOPPED, EXIT_TERMINATED
@@ -155,7 +154,7 @@ def test_an_environment_that_hangs_does_not_keep_a_stopped_process(small_config)
         if line.startswith("step 128"):
             break
     hang.touch()
-    time.sleep(0.5)
+    wait_for(hang.with_suffix(".waits").exists)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=LIMIT)
     assert process.returncode == EXIT_STOPPED

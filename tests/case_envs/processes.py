@@ -92,7 +92,7 @@ class HangsInStep(Plain):
 
 
 class HangsWhile(Plain):
-    """A step does not return while there is a file at `path`."""
+    """A step does not return while there is a file at `path`, and makes the file `path`.waits meanwhile."""
 
     def __init__(self, path: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -100,6 +100,7 @@ class HangsWhile(Plain):
 
     def step(self, action: Any) -> Any:
         while self.path.exists():
+            self.path.with_suffix(".waits").touch()
             time.sleep(0.05)
         return super().step(action)
 
