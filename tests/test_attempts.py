@@ -82,7 +82,7 @@ def test_a_run_is_found_by_its_tag(home):
     assert find_run_by_tag("prefect.flow_run_id", "abc").info.run_id == run_id
 
 
-def test_what_was_thought_dead_sends_nothing_once_the_run_went_on_elsewhere(client):
+def test_a_process_that_was_thought_dead_sends_nothing_after_the_run_resumed_elsewhere(client):
     settings = {"total_timesteps": 1_000}
     run_dir = tracked_run(**settings)
     log(run_dir, range(0, 300, 10))

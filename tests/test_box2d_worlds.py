@@ -34,7 +34,7 @@ def test_a_seed_gives_the_same_episode_however_many_came_before() -> None:
         assert play(used, np.random.default_rng(seed)) == play(new, np.random.default_rng(seed)), seed
 
 
-def test_the_third_episode_comes_back_in_its_middle_and_goes_on() -> None:
+def test_the_third_episode_is_restored_in_its_middle_and_continues() -> None:
     env, actions = walker(), np.random.default_rng(5)
     env.reset(seed=3)
     for _ in range(2):

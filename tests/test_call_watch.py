@@ -114,7 +114,7 @@ def test_in_training_it_is_named_and_waited_for(vectorization: str, caplog: pyte
     assert threading.active_count() == threads
 
 
-def test_what_can_not_be_ended_is_told_with_the_way_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_call_that_cannot_be_ended_is_reported_with_the_way_out(caplog: pytest.LogCaptureFixture) -> None:
     # A call with signals held back stands for one in compiled code that does not come back to Python.
     def blocks() -> str:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})

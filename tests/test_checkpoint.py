@@ -206,7 +206,7 @@ def test_a_write_that_fails_is_one_line_and_leaves_what_was_there(tmp_path: Path
     assert names(tmp_path) == ["step_000000000100"]
 
 
-def test_a_directory_that_can_not_be_written_is_one_line() -> None:
+def test_a_directory_that_cannot_be_written_is_one_line() -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "checkpoints"
         write(root, 100)
@@ -262,7 +262,7 @@ for moment in range(1, 100):
 """
 
 
-def test_killed_at_any_moment_of_a_save_whatever_has_a_final_name_is_whole(tmp_path: Path) -> None:
+def test_a_kill_at_any_moment_of_a_save_leaves_only_complete_files_under_final_names(tmp_path: Path) -> None:
     """SIGKILL at the first, second, ... file operation of a save that replaces a checkpoint of its step."""
     script = KILLED.format(root=str(ROOT), tests=str(ROOT / "tests"))
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], timeout=LIMIT, check=True)
@@ -305,7 +305,7 @@ def test_no_checkpoints_is_none() -> None:
     assert newest_good(Path("/nowhere/at/all")) == (None, [])
 
 
-def test_prune_keeps_the_newest_and_what_it_is_told(tmp_path: Path) -> None:
+def test_prune_keeps_the_newest_and_the_named_checkpoints(tmp_path: Path) -> None:
     for step in (100, 200, 300, 400, 500):
         write(tmp_path, step)
     removed = prune(tmp_path, 2, {tmp_path / "step_000000000200"})

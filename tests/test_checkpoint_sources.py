@@ -32,7 +32,7 @@ def run(client):
     return checkpoints, ship_all(run_dir).address.run_id
 
 
-def test_a_run_id_gives_its_newest_checkpoint_whole(client, home, run):
+def test_a_run_id_gives_its_complete_newest_checkpoint(client, home, run):
     checkpoints, run_id = run
     for source in (run_id, f"runs:/{run_id}", f"runs:/{run_id}/checkpoints"):
         found = download_checkpoint(source)

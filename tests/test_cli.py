@@ -112,7 +112,7 @@ def test_user_error_is_exit_code_2_and_a_few_lines(words, says, own_home, capfd)
 
 @pytest.mark.parametrize("words", [("train", "--no-track"), ("train",), ("flow", "train")])
 @pytest.mark.parametrize("place", ["a_file", "a_file/below", "/proc/here"])
-def test_home_that_can_not_be_written_is_one_line(words, place, config, tmp_path, monkeypatch, capfd):
+def test_home_that_cannot_be_written_is_one_line(words, place, config, tmp_path, monkeypatch, capfd):
     (tmp_path / "a_file").touch()
     home = tmp_path / place
     monkeypatch.setenv("RL_TRAINING_HOME", str(home))
@@ -123,7 +123,7 @@ def test_home_that_can_not_be_written_is_one_line(words, place, config, tmp_path
 
 
 @pytest.mark.slow
-def test_absent_mlflow_is_said_before_training_and_leaves_no_run(config, own_home, monkeypatch, capfd):
+def test_mlflow_that_is_away_is_reported_before_training_and_leaves_no_run(config, own_home, monkeypatch, capfd):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         uri = f"http://127.0.0.1:{free.getsockname()[1]}"

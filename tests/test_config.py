@@ -49,7 +49,7 @@ def test_every_spelling_of_a_number_is_a_float(spelt, value):
     ("spelt", "value"),
     [("3e3", 3000), ("3.0e+3", 3000), ("2.0e2", 200), ("2_000", 2000), ("200.0", 200), ("1e6", 1000000), ("0x10", 16)],
 )
-def test_whole_floats_are_whole_numbers(spelt, value):
+def test_floats_without_a_fraction_are_whole_numbers(spelt, value):
     config = config_from_text(f"algo: ppo\nenv_id: A-v0\ntotal_timesteps: {spelt}\n", source="x")
     assert config.total_timesteps == value
     assert type(config.total_timesteps) is int
@@ -84,7 +84,7 @@ def test_numbers_that_are_not_finite_are_refused(spelt):
     [(word, True) for word in ("true", "True", "yes", "on", "ON")]
     + [(word, False) for word in ("false", "FALSE", "no", "off", "Off")],
 )
-def test_every_spelling_of_a_truth_value_where_one_is_wanted(spelt, value):
+def test_every_spelling_of_a_truth_value_is_read(spelt, value):
     assert read(f"normalization: {{observation: {spelt}}}\n").normalization.observation is value
 
 

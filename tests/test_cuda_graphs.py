@@ -46,7 +46,9 @@ def test_it_reads_inputs_from_memory_of_its_own_and_returns_the_same_memory() ->
     assert second.tolist() == [8.0, 8.0]
 
 
-def test_what_cannot_be_recorded_is_said_once_and_computed_call_by_call(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_function_that_cannot_be_recorded_is_reported_once_and_computed_call_by_call(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     captured = CapturedFunction(lambda x: (x * x.sum().item(),), recorded_ops, CPU)
     with caplog.at_level(logging.WARNING):
         results = [captured(torch.full((2,), value))[0].tolist() for value in (1.0, 2.0)]

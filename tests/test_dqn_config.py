@@ -67,7 +67,7 @@ def test_fractions_of_a_count_and_text_are_refused_by_name() -> None:
         ("gamma: 0\n", "my.yaml:4: gamma: got 0, expected greater than 0"),
     ],
 )
-def test_what_can_not_work_is_refused_with_the_numbers(text: str, fault: str) -> None:
+def test_what_cannot_work_is_refused_with_the_numbers(text: str, fault: str) -> None:
     assert faults(text) == [fault]
 
 

@@ -206,7 +206,7 @@ def test_a_nan_observation_ends_the_run_at_that_step() -> None:
         train_dqn(dqn("NanObs", total_timesteps=1_000, learning_starts=50))
 
 
-def test_a_buffer_that_can_not_fit_is_refused_with_the_arithmetic(home: Path) -> None:
+def test_a_buffer_that_cannot_fit_is_refused_with_the_arithmetic(home: Path) -> None:
     with pytest.raises(ConfigError) as refused:
         train_dqn(dqn("BigImage", buffer_size=1_000_000_000))
     for word in ("1,000,000,000 x (2 x 28,224 + 8 + 4 + 2) bytes", "= 56462.0 GB", "buffer_size"):
@@ -253,7 +253,7 @@ def test_actions_without_a_head_are_refused_with_the_algorithms_that_would_do(
         assert word in str(refused.value)
 
 
-def test_a_whole_run_is_judged_on_held_out_episodes() -> None:
+def test_a_complete_run_is_evaluated_on_held_out_episodes() -> None:
     summary = run_training(
         dqn(evaluation={"every": 3_000, "episodes": 2, "final_episodes": 5, "video": False}), track=False
     )

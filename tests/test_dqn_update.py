@@ -196,7 +196,7 @@ def test_double_q_values_the_online_networks_choice() -> None:
     assert targets(double, batch).tolist() == [10.0]
 
 
-def test_the_target_network_moves_only_when_it_is_told_to() -> None:
+def test_the_target_network_is_updated_only_when_it_is_due() -> None:
     dqn = make_dqn()
     assert torch.equal(dqn.state.target.vector, dqn.parameters.vector)
     start = dqn.parameters.vector.clone()
@@ -323,7 +323,7 @@ def live_on(dqn: DQN, first: int) -> None:
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_a_new_object_goes_on_with_the_same_bits(option: str) -> None:
+def test_a_new_object_continues_with_the_same_bits(option: str) -> None:
     settings = {**OPTIONS[option], "seed": 4, "learning_rate_schedule": "linear", "exploration": {"end": 0.5}}
     whole, part, again = (make_dqn(**settings) for _ in range(3))
     for dqn in (whole, part):

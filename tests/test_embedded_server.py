@@ -108,7 +108,7 @@ def rows(home: Path, query: str) -> list[tuple[Any, ...]]:
         return database.execute(query).fetchall()
 
 
-def test_two_first_starts_at_once_share_one_whole_database(started_home: Path) -> None:
+def test_two_first_starts_at_once_share_one_complete_database(started_home: Path) -> None:
     assert flow_states(started_home) == ["COMPLETED", "COMPLETED"]
     assert not list((started_home / "prefect").glob("prefect.new*"))
 
@@ -268,7 +268,7 @@ def test_a_first_start_cut_short_leaves_nothing_behind_and_the_next_one_works(tm
     assert flow_states(tmp_path) == ["COMPLETED"]
 
 
-def test_a_server_that_can_not_start_is_a_one_line_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_cannot_start_is_a_one_line_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rl_training.errors import UserError
     from rl_training.services.embedded_server import EmbeddedServer
 

@@ -77,7 +77,7 @@ def test_a_run_is_ended_once_as_its_directory_says_and_when_it_last_wrote(client
 
 
 @pytest.mark.parametrize("why", ["own", "alive", "sent", "elsewhere", "other run", "removed"])
-def test_a_run_that_may_go_on_is_let_be(client, why):
+def test_a_run_that_may_continue_is_left_alone(client, why):
     run_dir, run_id = run_without_process()
     lock = FileLock(run_dir / run_layout.SHIPPER_LOCK)
     if why == "alive":

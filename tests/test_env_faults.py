@@ -128,7 +128,7 @@ def test_a_discrete_observation_outside_its_space_is_a_fault() -> None:
     assert message.endswith("at its step 5: step: observation feature 0 is 5; the space declares 0 to 4")
 
 
-def test_a_worker_that_dies_is_told_with_its_last_words() -> None:
+def test_a_worker_that_dies_is_reported_with_its_last_words() -> None:
     message, steps = run_until_fault("case_envs:DiesLate-v0", "async", env_kwargs={"at": 4})
     assert steps == 3
     assert message == (

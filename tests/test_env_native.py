@@ -142,7 +142,7 @@ def test_a_nan_is_named_with_its_row() -> None:
         ("case_envs:Rows-v0", {"max_episode_steps": 5}, "could not be made: TypeError: .*'max_episode_steps'"),
     ],
 )
-def test_what_can_not_be_stepped_together_is_refused(env_id: str, fields: dict[str, Any], words: str) -> None:
+def test_what_cannot_be_stepped_together_is_refused(env_id: str, fields: dict[str, Any], words: str) -> None:
     config = settings(env_id, **fields)
     with pytest.raises(EnvironmentRefused, match=words):
         TrainingEnvs(config, gamma=0.9)

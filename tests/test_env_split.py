@@ -107,7 +107,7 @@ def test_shares_change_nothing_and_a_snapshot_fits_any_of_them(env_id: str) -> N
             envs.close()
 
 
-def test_a_run_that_goes_on_with_another_number_of_cpus_is_the_run_that_never_stopped(
+def test_a_run_that_resumes_with_another_number_of_cpus_equals_the_uninterrupted_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))

@@ -65,7 +65,7 @@ def test_nothing_is_left_after_close_not_even_the_simulator_of_an_env() -> None:
     assert gone(workers + simulators, 0.0)
 
 
-def test_workers_outlive_signals_to_end_and_go_on() -> None:
+def test_workers_ignore_signals_and_keep_working() -> None:
     envs = make_vector_env(settings("case_envs:Plain-v0"))
     try:
         envs.reset(seed=0)

@@ -261,7 +261,7 @@ def test_ids_of_plugins_work_with_their_registered_limit(env_id: str, vectorizat
         ("case_envs:NeedsToken-v0", "could not be made: ValueError: api_token is required"),
     ],
 )
-def test_what_can_not_be_made_is_refused_in_one_line(env_id: str, words: str) -> None:
+def test_what_cannot_be_made_is_refused_in_one_line(env_id: str, words: str) -> None:
     with pytest.raises(EnvironmentRefused, match=words) as refused:
         make_env(settings(env_id), 0)
     assert "\n" not in str(refused.value)
@@ -279,7 +279,7 @@ def test_an_id_without_its_module_is_unknown_in_a_fresh_process_and_the_module_i
     assert "unknown namespace 'trialplug'; its module must be named: trialplug:trialplug/Walk-v0" in last
 
 
-def test_a_worker_that_can_not_make_its_env_refuses_as_well() -> None:
+def test_a_worker_that_cannot_make_its_env_refuses_as_well() -> None:
     with pytest.raises(EnvironmentRefused, match="could not be made: ValueError: api_token is required"):
         make_vector_env(settings("case_envs:NeedsToken-v0", vectorization="async"))
 
@@ -317,7 +317,7 @@ def test_wrappers_stand_in_the_order_of_the_settings() -> None:
         ({"name": "subprocess:Popen"}, "wrapper 'subprocess:Popen' is not a class of wrappers"),
     ],
 )
-def test_wrappers_that_can_not_be_used_are_refused(wrapper: dict[str, Any], words: str) -> None:
+def test_wrappers_that_cannot_be_used_are_refused(wrapper: dict[str, Any], words: str) -> None:
     with pytest.raises(EnvironmentRefused, match=words):
         make_env(settings("case_envs:Plain-v0", wrappers=[wrapper]), 0)
 

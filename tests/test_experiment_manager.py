@@ -62,7 +62,7 @@ def sha(result: TrainResult) -> str:
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_a_run_stopped_anywhere_and_resumed_is_the_run_that_was_never_stopped(vectorization: str) -> None:
+def test_a_run_stopped_anywhere_and_resumed_equals_the_uninterrupted_run(vectorization: str) -> None:
     whole = Points()
     expected = sha(MANAGER.setup(cartpole(), [whole]).train())
     polls = [1, 40, 77, 83, 95, 130, 201, 260] if vectorization == "sync" else [83, 130]
@@ -125,7 +125,7 @@ def test_a_directory_without_a_run_is_refused(tmp_path: Path) -> None:
         MANAGER.resume(tmp_path / "nothing-here")
 
 
-def test_a_run_that_can_not_be_set_up_leaves_no_directory(home: Path) -> None:
+def test_a_run_that_cannot_be_set_up_leaves_no_directory(home: Path) -> None:
     with pytest.raises(Exception, match="NoSuchEnv"):
         MANAGER.setup(cartpole(env_id="NoSuchEnv-v0"))
     assert not list((home / "runs").iterdir())
@@ -139,7 +139,7 @@ def downloaded(checkpoint: Path, folder: Path, *, newest: bool, run_dir: Path) -
     return copy
 
 
-def test_the_newest_checkpoint_from_mlflow_goes_on_in_its_own_run(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_from_mlflow_continues_its_own_run(tmp_path: Path) -> None:
     expected = sha(MANAGER.setup(cartpole()).train())
     stopped = MANAGER.setup(cartpole(), stop=StopAfterPolls(83)).train()
     assert stopped.checkpoint is not None
@@ -158,7 +158,7 @@ def test_the_newest_checkpoint_from_mlflow_goes_on_in_its_own_run(tmp_path: Path
     assert (same.run_dir, same.run_uid, sha(same)) == (stopped.run_dir, stopped.run_uid, expected)
 
 
-def test_a_run_that_goes_on_elsewhere_has_its_checkpoint_there_from_the_start(tmp_path: Path) -> None:
+def test_a_run_that_resumes_elsewhere_has_its_checkpoint_there_from_the_start(tmp_path: Path) -> None:
     config = cartpole(evaluation={"every": 64, "episodes": 1})
     expected = sha(MANAGER.setup(config).train())
     stopped = MANAGER.setup(config, stop=StopAfterPolls(83)).train()

@@ -83,7 +83,7 @@ def test_a_wrapper_names_its_missing_extra(without: Any) -> None:
     assert str(refused.value) == expected
 
 
-def test_an_atari_id_without_its_module_is_told_which() -> None:
+def test_the_module_of_an_atari_id_is_suggested() -> None:
     with pytest.raises(EnvironmentRefused, match=r"unknown namespace 'ALE'.* before the id: ale_py:ALE/Pong-v5$"):
         find_spec("ALE/Pong-v5")
 

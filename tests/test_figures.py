@@ -135,7 +135,7 @@ def test_a_deployment_is_named_in_place_of_the_command_of_its_worker(home):
     assert "Begun by `train-flow/nightly`, in" in tags["mlflow.note.content"]
 
 
-def test_a_picture_that_can_not_be_drawn_keeps_nothing_from_being_sent(client, caplog):
+def test_a_picture_that_cannot_be_drawn_keeps_nothing_from_being_sent(client, caplog):
     run_dir = tracked_run()
     json_files.write_bytes(run_dir / "artifacts" / run_layout.HELD_OUT, b'{"returns": []}')
     with caplog.at_level(logging.WARNING):

@@ -28,7 +28,7 @@ def trained() -> tuple[Any, dict[str, Any]]:
     return state, state.result()
 
 
-def test_train_flow_chains_its_tasks_and_sums_the_run_up(trained: tuple[Any, dict[str, Any]], flow_home: Path) -> None:
+def test_train_flow_runs_its_tasks_and_summarizes_the_run(trained: tuple[Any, dict[str, Any]], flow_home: Path) -> None:
     state, summary = trained
     assert state.is_completed()
     assert [name for name, _, _ in task_states(state.state_details.flow_run_id, expected=5)] == [
@@ -112,7 +112,7 @@ def test_resume_flow_trains_on_from_the_logged_checkpoint_and_meets_the_champion
 
 
 @pytest.mark.slow
-def test_resume_flow_fine_tunes_where_it_is_asked_to(trained: tuple[Any, dict[str, Any]], flow_client: Any) -> None:
+def test_resume_flow_fine_tunes_if_asked_to(trained: tuple[Any, dict[str, Any]], flow_client: Any) -> None:
     _, first = trained
     changed = {"env_id": "case_envs:SeedEcho-v0", "total_timesteps": 500, "promotion": {"enabled": False}}
     refused = resume_flow(first["run_id"], changed, return_state=True)
@@ -193,7 +193,7 @@ def test_no_attempt_follows_one_that_made_no_progress(flow_client: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_flow_run_that_is_run_again_goes_on_in_its_run(flow_client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flow_run_that_is_run_again_continues_its_run(flow_client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from rl_training.api import judging
 
     evaluate, calls = judging.evaluate_checkpoint, []

@@ -123,7 +123,7 @@ def test_each_change_of_the_champion_is_one_event(story: Any) -> None:
     assert (story.again["alias"], story.again["moved"]) == ("champion", False)
 
 
-def test_what_makes_no_sense_fails_at_once_and_is_not_tried_again(story: Any, flow_client: Any) -> None:
+def test_nonsense_parameters_fail_at_once_and_are_not_retried(story: Any, flow_client: Any) -> None:
     versions = len(flow_client.search_model_versions("name = 'carts'"))
     with pytest.raises(ParameterTypeError, match="episodes"):
         evaluate_flow(CHAMPION, episodes=0)

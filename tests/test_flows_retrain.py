@@ -65,7 +65,7 @@ def test_the_first_retraining_starts_from_scratch_with_a_seed_of_its_own(
     assert names == ["guard", "validate", "train", "evaluate", "promote", "report"]
 
 
-def test_the_next_one_starts_from_the_champions_weights_and_meets_it(
+def test_the_next_one_starts_from_the_champions_weights_and_plays_against_it(
     first: tuple[Any, dict[str, Any]], flow_client: Any
 ) -> None:
     _, before = first
@@ -107,7 +107,7 @@ def test_a_young_champion_and_a_job_that_trains_are_reasons_to_skip(
     assert set((flow_home / "runs").glob("*")) == runs
 
 
-def test_a_retry_has_the_same_seed_goes_on_in_its_run_and_is_not_skipped_for_its_own_champion(
+def test_a_retry_keeps_its_seed_and_run_and_is_not_skipped_for_its_own_champion(
     flow_client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from rl_training.flows import pipeline

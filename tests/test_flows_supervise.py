@@ -117,7 +117,7 @@ def test_progress_is_written_at_its_cadence_and_at_the_end(monkeypatch: pytest.M
     assert updated == [100.0]  # those between came within the five seconds of the first
 
 
-def test_a_server_that_refuses_reports_is_said_once_and_stops_nothing(
+def test_a_server_that_refuses_reports_is_reported_once_and_stops_nothing(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*arguments: Any, **options: Any) -> None:

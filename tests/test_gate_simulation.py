@@ -26,7 +26,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "promotion.md"
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_returns_have_the_mean_and_the_deviation_that_they_are_said_to_have(name):
+def test_returns_have_the_given_mean_and_deviation(name):
     returns = SHAPES[name](np.random.default_rng(0), (400, 500))
     assert returns.shape == (400, 500)
     # Over 200,000 draws the mean's deviation is 0.0022; the deviation of the heaviest tail is 2 % off.

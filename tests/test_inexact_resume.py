@@ -56,7 +56,7 @@ def in_manifest(result: TrainResult) -> Any:
 
 
 @pytest.mark.slow
-def test_fresh_episodes_are_on_record_wherever_one_may_look(client, tmp_path: Path) -> None:
+def test_fresh_episodes_are_recorded_everywhere(client, tmp_path: Path) -> None:
     config = tmp_path / "noisy.json"
     config.write_text(json.dumps(NOISY))
 
@@ -81,7 +81,7 @@ def test_fresh_episodes_are_on_record_wherever_one_may_look(client, tmp_path: Pa
 
 
 @pytest.mark.usefixtures("home")
-def test_each_inexact_resume_of_a_run_is_on_record_once_and_stays_with_its_forks(
+def test_each_inexact_resume_of_a_run_is_recorded_once_and_stays_with_its_forks(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     stopped = MANAGER.setup(settings(), [StopsAt(32)]).train()
@@ -103,7 +103,7 @@ def test_each_inexact_resume_of_a_run_is_on_record_once_and_stays_with_its_forks
 
 
 @pytest.mark.usefixtures("home")
-def test_other_threads_are_on_record_and_an_exact_resume_is_not() -> None:
+def test_a_changed_number_of_threads_is_recorded_and_an_exact_resume_is_not() -> None:
     plain = settings(env_id="case_envs:Plain-v0")
     stopped = MANAGER.setup(plain, [StopsAt(32)]).train()
     stopped = MANAGER.resume(stopped.run_dir, [StopsAt(64)]).train()
@@ -114,7 +114,7 @@ def test_other_threads_are_on_record_and_an_exact_resume_is_not() -> None:
 
 
 @pytest.mark.usefixtures("home")
-def test_another_machine_or_version_is_on_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_machine_or_version_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     stopped = MANAGER.setup(settings(env_id="case_envs:Plain-v0"), [StopsAt(32)]).train()
     monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "OTHER")
     monkeypatch.setattr("rl_training.runtime.inexact_resumes.versions", lambda: {"numpy": "9.9.9"})

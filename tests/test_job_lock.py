@@ -37,7 +37,7 @@ def refused(job: str) -> str:
     return str(caught.value)
 
 
-def test_a_second_run_of_the_job_fails_at_once_and_is_told_who_has_it() -> None:
+def test_a_second_run_of_the_job_fails_at_once_and_names_the_holder() -> None:
     with job_lock("nightly"):
         message = refused("nightly")
     assert message.startswith(f"job 'nightly' is training already (process {os.getpid()} on ")

@@ -96,7 +96,7 @@ def test_a_resume_of_a_live_run_is_refused_and_changes_nothing_in_it(
     assert contents(live.run_dir) == before
 
 
-def test_so_is_one_from_a_downloaded_checkpoint_in_python(live: LiveRun) -> None:
+def test_a_resume_from_a_downloaded_checkpoint_in_python_is_refused_too(live: LiveRun) -> None:
     before = contents(live.run_dir)
     checkpoint = download_checkpoint(f"runs:/{live.run_id}/checkpoints/step_000000000080")
     with pytest.raises(AlreadyTraining, match=f"the run in {live.run_dir} is training already"):
@@ -104,7 +104,7 @@ def test_so_is_one_from_a_downloaded_checkpoint_in_python(live: LiveRun) -> None
     assert contents(live.run_dir) == before
 
 
-def test_so_is_the_flow(live: LiveRun) -> None:
+def test_the_resume_flow_is_refused_too(live: LiveRun) -> None:
     before = contents(live.run_dir)
     state = resume_flow(live.run_id, return_state=True)
     assert state.is_failed()
@@ -112,7 +112,7 @@ def test_so_is_the_flow(live: LiveRun) -> None:
     assert contents(live.run_dir) == before
 
 
-def test_afterwards_the_live_run_ends_as_if_nothing_had_asked_for_it(live: LiveRun) -> None:
+def test_the_live_run_ends_undisturbed_afterwards(live: LiveRun) -> None:
     live.process.communicate("\n", timeout=LIMIT)
     assert live.process.returncode == 0
     assert json.loads((live.run_dir / "status.json").read_text())["status"] == "FINISHED"

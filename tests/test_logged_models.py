@@ -222,7 +222,7 @@ def test_an_evaluation_that_came_later_ranks_no_checkpoint(client, home, monkeyp
     assert models(client, address) == [("step_000000000100", [])]
 
 
-def test_a_run_that_goes_on_elsewhere_has_its_checkpoints_ranked(client, run_dir, monkeypatch):
+def test_a_run_that_resumes_elsewhere_has_its_checkpoints_ranked(client, run_dir, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("rl_training.tracking.shipping.shipment.list_queued_models", lambda run_dir: [])  # it died before
         address = ship_all(run_dir).address
@@ -233,7 +233,7 @@ def test_a_run_that_goes_on_elsewhere_has_its_checkpoints_ranked(client, run_dir
     assert models(client, address) == RANKED[:1]
 
 
-def test_what_is_no_policy_is_said_and_stops_nothing(client, home, caplog):
+def test_a_checkpoint_without_a_policy_is_reported_and_stops_nothing(client, home, caplog):
     run_dir = tracked_run(network=NETWORK)
     checkpoint = write_policy(run_dir, 100, GOOD)
     (checkpoint.path / "policy.pt").write_bytes(b"weights")

@@ -48,7 +48,7 @@ def test_training_outlives_its_display(redirection: str, small_config: Path) -> 
     assert record(small_config) == [256]
 
 
-def test_a_result_in_json_that_nobody_can_read_is_an_error_and_the_run_is_on_record(small_config: Path) -> None:
+def test_a_result_in_json_that_nobody_can_read_is_an_error_and_the_run_is_recorded(small_config: Path) -> None:
     done = shell(f"{' '.join(TRAIN)} {small_config} --json | true")
     assert done.returncode == 1, done
     (run_dir,) = (small_config.parent / "home/runs").glob("*")
@@ -57,7 +57,7 @@ def test_a_result_in_json_that_nobody_can_read_is_an_error_and_the_run_is_on_rec
     assert record(small_config) == [256]
 
 
-def test_lines_for_people_may_be_left_unread_and_not_be_lost_on_a_disk_if_no_record_has_them(
+def test_unread_lines_for_people_are_no_error_but_lines_lost_on_a_full_disk_are(
     small_config: Path,
 ) -> None:
     algorithms = f"{' '.join(TRAIN[:3])} algorithms"

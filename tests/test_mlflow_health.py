@@ -30,7 +30,7 @@ def lose_process(run_dir):
     json_files.write_json(run_dir / run_layout.TRACKING, description)
 
 
-def test_a_store_that_works_is_said_to_and_its_round_trip_leaves_one_run(client, run):
+def test_a_working_store_is_reported_and_its_round_trip_leaves_one_run(client, run):
     for _ in range(2):
         assert found("artifacts") == ["ok      artifacts: a file was sent and came back"]
     (experiment,) = client.search_experiments(filter_string="name = 'rl_training_doctor'")
@@ -64,7 +64,7 @@ def test_a_run_that_nothing_will_end_is_named_and_ended_when_asked(client, run, 
     assert found("runs") == ["ok      runs: 0 RUNNING in MLflow, none of them known to be dead"]
 
 
-def test_a_run_of_another_machine_is_let_be_while_its_flow_run_goes_on(client, run):
+def test_a_run_of_another_machine_is_left_alone_while_its_flow_run_continues(client, run):
     _, run_id = run
     client.set_tag(run_id, "host", "another-machine")
     assert found("runs", fix=True)[0].startswith("ok")

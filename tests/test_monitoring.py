@@ -204,7 +204,7 @@ def test_a_run_or_directory_is_played_and_has_no_monitoring_run(client: Any) -> 
     require_registered("models:/any@champion")
 
 
-def test_what_makes_no_sense_is_refused_and_logs_nothing(client: Any) -> None:
+def test_nonsense_arguments_are_refused_and_log_nothing(client: Any) -> None:
     champion(GOOD)
     refused: list[tuple[dict[str, Any], str]] = [
         ({"episodes": 3}, "promotion.episodes: got 3"),
@@ -221,6 +221,6 @@ def test_what_makes_no_sense_is_refused_and_logs_nothing(client: Any) -> None:
     assert client.get_experiment_by_name("monitoring") is None
 
 
-def test_what_the_registry_does_not_know_is_said(client: Any) -> None:
+def test_a_model_or_version_unknown_to_the_registry_is_reported(client: Any) -> None:
     with pytest.raises(UserError, match=r"MLflow at .* has no version of a registered model 'nobody'"):
         monitor("models:/nobody@champion")

@@ -181,7 +181,7 @@ def test_a_mean_that_has_decayed_is_zero_and_other_numbers_stay_denormal() -> No
     assert float(torch.tensor(1e-38) * 0.5) > 0.0
 
 
-def test_adam_goes_on_exactly_from_its_saved_state() -> None:
+def test_adam_continues_exactly_from_its_saved_state() -> None:
     gradients = torch.randn(6, 9, generator=torch.Generator().manual_seed(2))
     whole, parts = torch.zeros(9), torch.zeros(9)
     first, second, uncut = FlatAdam(parts), FlatAdam(parts), FlatAdam(whole)

@@ -137,7 +137,7 @@ def test_rewards_are_scaled_without_a_mean_and_cut() -> None:
     assert scaled == pytest.approx([0.5, -1.5, 2.0, 0.0], rel=1e-6)
 
 
-def test_states_go_on_where_they_were() -> None:
+def test_states_continue_where_they_were() -> None:
     rng = np.random.default_rng(3)
     first, second = observation_normalizer(), observation_normalizer()
     rewards, again = RewardNormalizer(3, 0.9, 10.0), RewardNormalizer(3, 0.9, 10.0)

@@ -76,7 +76,7 @@ def phase_and_updates(result: TrainResult) -> tuple[str, int]:
         pytest.param("dqn on frames", "async", [67], marks=pytest.mark.slow),
     ],
 )
-def test_a_run_stopped_anywhere_and_resumed_is_the_run_that_was_never_stopped(
+def test_a_run_stopped_anywhere_and_resumed_equals_the_uninterrupted_run(
     name: str, vectorization: str, stops: list[int]
 ) -> None:
     """The stops are counted in polls of the flag, of which there are two a step and one an update."""
@@ -112,7 +112,7 @@ def run_of(trainer: Trainer) -> OffPolicyTrainer:
     return trainer
 
 
-def test_epsilon_and_learning_rate_go_on_where_they_were() -> None:
+def test_epsilon_and_learning_rate_continue_where_they_were() -> None:
     """At 200 of 300 steps: the decay of epsilon was over at 150, and a third of the learning rate is left."""
     config = dqn(
         total_timesteps=300,
@@ -139,7 +139,7 @@ def test_epsilon_and_learning_rate_go_on_where_they_were() -> None:
     assert list(events.values("train/updates").values())[-1] == 65  # (300 - 40) / 4, none twice and no fresh warm-up
 
 
-def test_the_entropy_weight_its_optimiser_and_the_buffer_go_on() -> None:
+def test_the_entropy_weight_its_optimiser_and_the_buffer_are_restored() -> None:
     config = sac(total_timesteps=120, learning_starts=40, batch_size=16, buffer_size=90, logging={"every": 1})
     whole, events = Events(), StopsAt(80)
     MANAGER.setup(config, [whole]).train()

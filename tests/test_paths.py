@@ -91,7 +91,7 @@ def test_the_number_of_a_user_without_a_name_stands_in_the_record(
         ("relative", "error: HOME is the relative path 'relative'; set it to an absolute one"),
     ],
 )
-def test_a_user_without_a_home_is_told_in_one_line_what_to_set(
+def test_a_user_without_a_home_learns_in_one_line_what_to_set(
     nobody: tuple[str, ...], home: str | None, expected: str
 ) -> None:
     variables = {"HOME": home, "RL_TRAINING_HOME": None, "XDG_DATA_HOME": None, **NAMELESS}
@@ -101,7 +101,7 @@ def test_a_user_without_a_home_is_told_in_one_line_what_to_set(
     assert said.count("\n") == 1
 
 
-def test_a_home_that_can_not_be_found_is_an_error_that_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_cannot_be_found_is_an_error_that_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RL_TRAINING_HOME", "~no_such_user/home")
     with pytest.raises(UserError, match=r"can't be found: .*; set RL_TRAINING_HOME to a folder"):
         paths.home()
@@ -110,7 +110,7 @@ def test_a_home_that_can_not_be_found_is_an_error_that_says_what_to_set(monkeypa
 @pytest.mark.parametrize(
     "words", [("train", "--config", "ppo/cartpole"), ("flow", "train", "--config", "ppo/cartpole")]
 )
-def test_a_working_folder_that_was_removed_is_told_in_one_line(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_working_folder_that_was_removed_is_reported_in_one_line(words: tuple[str, ...], tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     script = f'cd {gone} && rmdir {gone} && exec {sys.executable} -m rl_training "$@"'

@@ -47,7 +47,7 @@ def policy(run_dir: Path) -> Any:
 
 
 @pytest.mark.usefixtures("home")
-def test_a_run_whose_description_was_emptied_goes_on_as_its_checkpoints_say(
+def test_a_run_whose_description_was_emptied_resumes_from_its_checkpoints(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     config = config_from_mapping(SETTINGS)
@@ -96,7 +96,7 @@ def test_points_are_sent_once_where_the_record_ends_before_what_was_sent_of_it(c
     assert sent(client, run_id) == {step: step / 7 for step in range(0, 1400, 100)}
 
 
-def test_points_are_sent_once_where_lines_behind_what_is_on_record_as_sent_are_made_again(client: Any) -> None:
+def test_points_are_sent_once_if_lines_beyond_the_recorded_position_are_written_again(client: Any) -> None:
     """The record of what was sent is older than the power cut; what is on record is in the file."""
     run_dir = tracked_run()
     log(run_dir, range(0, 400, 100), 1.0)

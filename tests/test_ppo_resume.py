@@ -82,7 +82,7 @@ def test_an_update_interrupted_before_every_minibatch_ends_with_the_same_bits() 
     assert (bits(ppo), metrics) == uninterrupted()
 
 
-def test_between_updates_actions_and_permutations_go_on() -> None:
+def test_actions_and_permutations_continue_between_updates() -> None:
     ppo = make_ppo(VECTOR, ACTIONS["box"], **SETTINGS)
     buffer = random_rollout(ppo, ACTIONS["box"])
     ppo.update(buffer, 0.0, go_on)
@@ -107,7 +107,7 @@ def test_a_saved_state_does_not_change_with_the_agent() -> None:
     }
 
 
-def test_an_update_does_not_go_on_with_another_rollout() -> None:
+def test_an_update_does_not_continue_with_another_rollout() -> None:
     ppo = make_ppo(VECTOR, ACTIONS["box"], **SETTINGS)
     buffer = random_rollout(ppo, ACTIONS["box"])
     with pytest.raises(Interrupted):

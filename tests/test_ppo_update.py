@@ -298,7 +298,7 @@ def test_what_is_not_finite_is_named_and_the_weights_stay(spoil: Any, named: str
     assert torch.equal(ppo.parameters.vector, before)
 
 
-def test_a_gradient_that_overflows_only_as_a_whole_is_said_to() -> None:
+def test_a_gradient_whose_norm_alone_overflows_is_reported() -> None:
     ppo = make_ppo(VECTOR, ACTIONS["box"])
     with pytest.raises(NumericError, match="gradient of all parameters together is not finite"):
         ppo._require_finite(module.Measurements(gradient_norm=math.inf))

@@ -107,7 +107,7 @@ def test_a_file_of_ones_own(tmp_path: Path) -> None:
     )
 
 
-def test_a_deployment_without_a_limit_is_said_to_be_one(tmp_path: Path) -> None:
+def test_a_deployment_without_a_limit_is_reported(tmp_path: Path) -> None:
     (mine,) = read_prefect_yaml(written(tmp_path, {**GOOD, "concurrency_limit": None}), NOW)
     assert mine.limit is None
     assert "it has no concurrency_limit" in mine.lines()[-1]

@@ -40,7 +40,7 @@ def test_of_two_at_once_the_better_is_champion(client, order):
     assert good.verdict.kind == "PROMOTE"
 
 
-def test_what_is_on_record_of_20_pairs_at_once():
+def test_the_recorded_result_of_20_simultaneous_pairs():
     """Of `benchmarks/promotion/promotion_pairs.py`, whose small version is among the services tests."""
     record = json.loads((Path(__file__).parents[1] / "benchmarks/results/promotion-pairs.json").read_text())
     for kind in ("server", "sqlite"):
@@ -94,7 +94,7 @@ def test_a_lease_in_use_is_waited_for_no_longer_than_asked(client):
         pass
 
 
-def test_who_comes_late_with_an_old_number_gets_nothing(client):
+def test_a_late_process_with_an_old_number_gets_no_lease(client):
     late = Lease(client, MODEL)
     for _ in range(2):
         with Lease(client, MODEL).held(wait=LIMIT):

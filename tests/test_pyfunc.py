@@ -50,7 +50,7 @@ def test_a_model_that_acts_otherwise_is_refused(cart_pole):
         check_model(path, other)
 
 
-def test_a_model_that_mlflow_can_not_run_is_refused(cart_pole):
+def test_a_model_that_mlflow_cannot_run_is_refused(cart_pole):
     path, checkpoint = cart_pole
     policy = load_policy(checkpoint)
     (path / "data" / "checkpoint" / "policy.pt").write_bytes(b"")

@@ -203,7 +203,7 @@ def test_a_replay_that_ends_too_early_is_not_exact() -> None:
     assert short.restore(long.snapshot()) is False
 
 
-def test_life_steps_go_on_and_do_not_count_the_replay() -> None:
+def test_life_steps_continue_and_do_not_count_the_replay() -> None:
     env = make_env(settings("case_envs:RaisesLate-v0", env_kwargs={"at": 40}), 0)
     for _ in range(2):
         env.reset(seed=1)
@@ -220,7 +220,7 @@ def actions_for(envs: TrainingEnvs, rng: np.random.Generator) -> Any:
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_training_envs_go_on_bit_for_bit_from_their_state(vectorization: str) -> None:
+def test_training_envs_continue_bit_for_bit_from_their_state(vectorization: str) -> None:
     config = settings(
         "CartPole-v1",
         num_envs=3,
@@ -284,7 +284,7 @@ def test_a_dict_observation_comes_back() -> None:
 
 
 @pytest.mark.parametrize("vectorization", ["sync", "async"])
-def test_envs_that_can_not_come_back_are_named_and_their_return_begins_anew(vectorization: str) -> None:
+def test_envs_that_cannot_be_restored_are_named_and_their_return_starts_from_zero(vectorization: str) -> None:
     config = settings("case_envs:NotDeterministic-v0", vectorization=vectorization, normalization={"reward": True})
     envs = TrainingEnvs(config, gamma=0.9)
     envs.start()
@@ -304,7 +304,7 @@ def test_envs_that_can_not_come_back_are_named_and_their_return_begins_anew(vect
         again.close()
 
 
-def test_a_nan_after_a_resume_names_the_life_step_of_the_whole_run() -> None:
+def test_a_nan_after_a_resume_names_the_step_counted_from_the_start_of_the_run() -> None:
     envs = TrainingEnvs(settings("case_envs:Plain-v0"), gamma=None)
     envs.start()
     for _ in range(123):

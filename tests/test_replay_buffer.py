@@ -181,7 +181,7 @@ def test_sampling_is_uniform_with_replacement() -> None:
     assert ((counts[4:] - 2000) ** 2 / 2000).sum() < 27.9
 
 
-def test_what_is_drawn_is_the_generators_alone_and_goes_on_after_its_state_is_restored() -> None:
+def test_samples_depend_on_the_generator_alone_and_continue_from_its_restored_state() -> None:
     buffer = make_buffer(50)
     fill(buffer, np.zeros((80, 1)))
     rng = generator(7, "replay")
@@ -193,7 +193,7 @@ def test_what_is_drawn_is_the_generators_alone_and_goes_on_after_its_state_is_re
     assert rng.bit_generator.state == restored.bit_generator.state
 
 
-def test_an_empty_buffer_or_one_that_whole_steps_do_not_fill_is_refused() -> None:
+def test_a_capacity_of_zero_or_of_incomplete_steps_is_refused() -> None:
     with pytest.raises(ValueError, match="high <= 0"):
         make_buffer(4).sample(1, np.random.default_rng(0))
     for capacity in (0, 2, 7):
@@ -201,7 +201,7 @@ def test_an_empty_buffer_or_one_that_whole_steps_do_not_fill_is_refused() -> Non
             make_buffer(capacity, envs=3)
 
 
-def test_rows_are_whole_and_do_not_lead_over_the_rings_end() -> None:
+def test_rows_are_complete_and_do_not_cross_the_end_of_the_ring() -> None:
     buffer = make_buffer(6, envs=2)
     fill(buffer, np.arange(10.0).reshape(5, 2))  # rows: steps 3, 4, 2
     copy = buffer.copy_rows(6, 4)

@@ -69,7 +69,7 @@ def test_any_sequence_of_saves_and_resumes_samples_what_a_plain_buffer_does_that
     shutil.rmtree(run_dir)
 
 
-def test_a_save_writes_the_new_frames_and_the_stacks_that_they_go_on_from(tmp_path: Path) -> None:
+def test_a_save_writes_the_new_frames_and_the_stacks_before_them(tmp_path: Path) -> None:
     env = Episodes(np.random.default_rng(0), [50], 4, 1, zeros=False)
     env.frame = env.unlike_others  # type: ignore[method-assign]
     history = transitions([env], 1_040, [1])
@@ -144,7 +144,7 @@ else:
 
 
 @pytest.mark.slow
-def test_saving_and_loading_take_less_than_a_third_of_the_buffer_besides(tmp_path: Path) -> None:
+def test_saving_and_loading_need_less_than_a_third_of_the_buffer_in_extra_memory(tmp_path: Path) -> None:
     """Peak memory of a process of its own with a buffer of 160 MB, of which the ninth for episodes is not touched."""
     for task in ("save", "load"):
         assert 0.85 < peak_share(FRAMES, tmp_path, task) < 1.3, task

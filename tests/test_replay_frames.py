@@ -114,7 +114,7 @@ def test_what_is_sampled_is_what_the_plain_buffer_returns(data: st.DataObject) -
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_a_buffer_that_was_filled_from_copies_goes_on_as_the_one_that_was_copied(data: st.DataObject) -> None:
+def test_a_buffer_that_was_filled_from_copies_continues_like_the_original(data: st.DataObject) -> None:
     draw = data.draw
     num_envs, rows = draw(st.integers(1, 3)), draw(st.integers(1, 6))
     rng = np.random.default_rng(draw(st.integers(0, 99)))

@@ -64,7 +64,7 @@ def test_frames_that_are_stored_once_have_their_own_arithmetic() -> None:
         ((84, 84), 1, "8.0 GB"),
     ],
 )
-def test_images_that_do_not_fit_whole_are_told_what_sharing_would_need(
+def test_the_refusal_of_images_names_the_memory_that_shared_frames_need(
     shape: tuple[int, ...], frame_channels: int, shared: str
 ) -> None:
     images = ObservationEncoder(gym.spaces.Box(0, 255, shape, np.uint8))

@@ -188,7 +188,7 @@ def test_a_shard_goes_with_the_last_checkpoint_that_needs_it(tmp_path: Path) -> 
     shard.close()
 
 
-def test_a_resumed_run_goes_on_with_the_shards_and_removes_what_was_written_after_them(tmp_path: Path) -> None:
+def test_a_resumed_run_continues_with_the_shards_and_removes_later_ones(tmp_path: Path) -> None:
     store, buffer, checkpoint = run(tmp_path, steps=3)
     play(buffer, 2)
     store.seal(buffer)()  # and then the process is killed
@@ -361,7 +361,7 @@ for moment in range(1, 100):
 """
 
 
-def test_killed_at_any_moment_of_a_save_a_whole_checkpoint_is_left(tmp_path: Path) -> None:
+def test_a_kill_at_any_moment_of_a_save_leaves_a_complete_checkpoint(tmp_path: Path) -> None:
     audited(KILLED, tmp_path)
     moments = sorted(tmp_path.iterdir(), key=lambda path: int(path.name))
     assert 20 < len(moments) < 100
@@ -452,7 +452,7 @@ else:
 
 
 @pytest.mark.slow
-def test_saving_and_loading_take_less_than_a_third_of_the_buffer_besides(tmp_path: Path) -> None:
+def test_saving_and_loading_need_less_than_a_third_of_the_buffer_in_extra_memory(tmp_path: Path) -> None:
     """Peak memory of a process of its own with a buffer of 203 MB."""
     for task in ("save", "load"):
         assert 0.95 < peak_share(PLAIN, tmp_path, task) < 1.3, task

@@ -128,7 +128,7 @@ def test_checkpoints_that_share_shards_upload_each_of_them_once(client, sent):
     assert [name for name in sent if name.startswith("replay/")] == []
 
 
-def test_a_resume_on_another_machine_is_the_run_that_was_never_stopped(client, sent):
+def test_a_resume_on_another_machine_equals_the_uninterrupted_run(client, sent):
     whole = Events()
     expected = MANAGER.setup(CONFIG, [whole]).train()
     run_dir, events = train(160)  # 160 transitions in a ring of 120: shards of the first 40 are no longer needed

@@ -65,7 +65,7 @@ def test_what_was_rolled_back_comes_back_by_new_evidence_only(client):
 
 
 @pytest.mark.slow
-def test_each_rollback_goes_one_further_and_skips_what_was_deleted(client):
+def test_each_rollback_goes_one_version_further_and_skips_deleted_versions(client):
     champions(client, BAD, WEAK, BAD, WEAK)
     assert str(find_previous_champion(client, MODEL, "4").version) == "3"
     client.delete_model_version(MODEL, "3")

@@ -200,7 +200,7 @@ def test_of_several_that_want_one_directory_one_gets_it(tmp_path: Path) -> None:
     assert [open_training_run(tmp_path / "one").run_uid] == got
 
 
-def test_a_place_that_can_not_be_written_is_one_line(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=rf"run_dir {tmp_path}/file/run can't be written: Not a directory"):
         create_training_run(config(run_dir=tmp_path / "file" / "run"))

@@ -463,7 +463,7 @@ def live_on(sac: SAC, first: int) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("settings", [{}, {"entropy_coef": 0.1}], ids=["learned", "fixed"])
-def test_a_new_object_goes_on_with_the_same_bits(settings: dict[str, Any]) -> None:
+def test_a_new_object_continues_with_the_same_bits(settings: dict[str, Any]) -> None:
     settings = {**settings, "seed": 4, "learning_rate": 0.01, "learning_rate_schedule": "linear"}
     whole, part, again = (make_sac(**settings) for _ in range(3))
     for sac in (whole, part):
@@ -476,7 +476,7 @@ def test_a_new_object_goes_on_with_the_same_bits(settings: dict[str, Any]) -> No
     assert again.state.critic_optimizer.steps == 10
 
 
-def test_log_alpha_and_its_optimiser_go_on() -> None:
+def test_log_alpha_and_its_optimiser_are_restored() -> None:
     sac, again = make_sac(learning_rate=0.01), make_sac(learning_rate=0.01)
     live_on(sac, 0)
     assert sac.temperature.alpha < 0.97

@@ -96,7 +96,7 @@ def names(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir())
 
 
-def test_training_goes_on_while_a_checkpoint_is_written(at_fsync: Any, home: Path) -> None:
+def test_training_continues_while_a_checkpoint_is_written(at_fsync: Any, home: Path) -> None:
     """The disk is held from the checkpoint at 40 on, until training is at 80."""
     go, there = threading.Event(), []
     go.set()
@@ -143,7 +143,7 @@ def test_how_fast_the_disk_is_changes_no_checkpoint_and_no_metric(at_fsync: Any,
     assert events.seen.count(("checkpoint", 20)) == (listener is Events)
 
 
-def test_only_who_overrides_an_event_listens_for_it() -> None:
+def test_only_callbacks_that_override_an_event_listen_for_it() -> None:
     assert CallbackList([Callback(), Events()]).listens("on_checkpoint_end")
     assert not CallbackList([Callback(), At(), Points()]).listens("on_checkpoint_end")
 
@@ -225,7 +225,7 @@ def test_the_last_checkpoint_is_tried_again_until_the_disk_has_room(caplog: pyte
     assert "step_000000000000; trying again in 1 s" in caplog.text
 
 
-def test_a_last_checkpoint_that_can_not_be_written_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_last_checkpoint_that_cannot_be_written_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer_module, "LAST_PAUSES", (0.01,))
     actions = At()
     config = dqn(**{**SMALL, "checkpoint": {"every": 150}, "evaluation": {"every": 999, "episodes": 1}})

@@ -76,7 +76,7 @@ def test_what_is_no_schedule_is_refused_with_what_to_write(schedule, message):
         ({"slug": None}, "has no slug"),
     ],
 )
-def test_what_may_be_another_than_one_thinks_is_said(changes, warning):
+def test_a_schedule_with_surprising_times_is_reported(changes, warning):
     (said,) = compute_run_times({**NIGHTLY, **changes}, FRIDAY).warnings
     assert warning in said
 

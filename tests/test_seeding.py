@@ -79,7 +79,7 @@ def test_many_episode_seeds_are_all_different():
     assert len(seeds) == len(set(seeds)) == 20_000
 
 
-def test_a_generator_goes_on_where_its_state_was_taken():
+def test_a_generator_continues_where_its_state_was_taken():
     rng = generator(5, "permutation")
     rng.permutation(10)
     rng.random(3, dtype=np.float32)  # leaves half of a 64-bit draw in the generator

@@ -59,7 +59,7 @@ def test_mlflow_holds_the_thinned_file_and_sending_again_changes_nothing(client)
     assert (again.report().sent, again.report().unsent) == (2_010, 0)
 
 
-def test_sending_goes_on_where_it_ended(client):
+def test_sending_continues_where_it_ended(client):
     run_dir = tracked_run(total_timesteps=2_000)
     write_points(run_dir, range(0, 500))
     first = ship_all(run_dir)
@@ -93,7 +93,7 @@ def test_a_batch_that_failed_is_sent_again_as_it_was(client):
     assert stored_points(client, run_id) == points_of_file(run_dir, 5_000)
 
 
-def test_a_run_that_goes_on_in_another_directory_sends_no_point_twice(client):
+def test_a_run_that_resumes_in_another_directory_sends_no_point_twice(client):
     first = tracked_run(total_timesteps=1_000)
     write_points(first, range(0, 300, 10))
     run_id = ship_all(first).address.run_id
@@ -263,7 +263,7 @@ def test_a_lost_reply_makes_no_second_run(client, monkeypatch):
     assert len(client.search_runs([address.experiment_id], f"tags.run_uid = '{uid}'")) == 1
 
 
-def test_a_deleted_run_is_said_and_sent_anew_on_request(client):
+def test_a_deleted_run_is_reported_and_sent_again_on_request(client):
     run_dir = tracked_run(total_timesteps=1_000)
     write_points(run_dir, range(0, 100))
     old = ship_all(run_dir, lambda: STATUS).address.run_id

@@ -48,7 +48,7 @@ def struck_run(home: Path) -> StruckRun:
 
 
 @pytest.mark.slow
-def test_a_run_that_is_killed_and_stopped_is_the_run_that_was_not(whole: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_killed_and_stopped_equals_the_undisturbed_run(whole: Path, tmp_path: Path) -> None:
     run = struck_run(tmp_path)
     run.run_dir.mkdir()
     (run.run_dir / "config.yaml").touch()  # as a kill before the first checkpoint leaves it: refused, and started anew

@@ -200,7 +200,7 @@ def test_a_row_has_the_quicker_of_ours_and_says_which():
     assert "| 120 | 20 | 6.00 |" in list(speed_table({"ppo-cartpole": {"summary": slower}}))[2]
 
 
-def test_who_was_not_measured_is_said_to_be_so():
+def test_a_library_that_was_not_measured_is_named():
     alone = {"summary": {"ours": summarize([run(120.0)]), "sb3": summarize([])}}
     lines = list(speed_table({"ppo-cartpole": alone, "ppo-cartpole-1024": alone}))
     assert lines[2].endswith("| 120 | not measured |  | 5 | not measured |  | 4 |")

@@ -74,7 +74,7 @@ def test_before_there_is_a_run_nothing_is_left(where, number, code, small_config
 
 
 @pytest.mark.parametrize("where", [ANNOUNCE, TRAIN, JUDGE, SUMMARIZE])
-def test_once_there_is_a_run_it_can_go_on(where, small_config, monkeypatch, capfd):
+def test_a_run_that_exists_can_be_resumed(where, small_config, monkeypatch, capfd):
     strike(monkeypatch, where, times=3)
     assert train(small_config) == EXIT_STOPPED
     stopped = json.loads(capfd.readouterr().out)

@@ -48,7 +48,7 @@ def test_flow_adds_what_the_gate_decided_and_the_best_checkpoint():
     assert f"best checkpoint: {best}" in lines
 
 
-def test_stopped_run_says_how_to_go_on():
+def test_a_stopped_run_says_how_to_resume():
     stopped = {**DONE, "stop_reason": "signal", "evaluation": None, "steps_per_second": None, "run_id": None}
     lines = format_summary({**stopped, "unsent": "offline"}, resume="flow resume")
     assert lines == [
@@ -97,7 +97,7 @@ class Signals(Callback):
 
 
 @pytest.mark.parametrize(("options", "words"), [({"track": False}, "--no-track"), ({"offline": True}, "--offline")])
-def test_a_run_goes_on_tracked_as_it_was_begun(options, words, tmp_path, monkeypatch):
+def test_a_tracked_run_stays_tracked_when_it_is_resumed(options, words, tmp_path, monkeypatch):
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
     config = load_config("ppo/cartpole", {"total_timesteps": 64, "num_envs": 1, "rollout_steps": 32, "batch_size": 32})
     summary = run_training(config, [Signals()], **options)
@@ -117,7 +117,7 @@ def test_a_run_that_is_being_trained_is_refused_before_its_record_is_touched(tmp
     assert resume_training(run_dir, offline=True).num_timesteps == 64
 
 
-def test_a_tracked_run_that_goes_on_untracked_has_ended_as_it_has(tmp_path, monkeypatch):
+def test_a_tracked_run_that_is_resumed_without_tracking_has_its_end_recorded(tmp_path, monkeypatch):
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
     config = load_config("ppo/cartpole", {"total_timesteps": 64, "num_envs": 1, "rollout_steps": 32, "batch_size": 32})
     stopped = run_training(config, [Signals()], offline=True)

@@ -21,7 +21,7 @@ def products() -> set[int]:
     return {pool["num_threads"] for pool in pools}
 
 
-def test_products_and_torch_have_one_thread_and_torch_more_where_it_is_said() -> None:
+def test_products_and_torch_have_one_thread_unless_torch_is_given_more() -> None:
     before = products(), torch.get_num_threads()
     for _ in range(2):
         with THREADS.using(3):

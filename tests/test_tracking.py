@@ -49,7 +49,7 @@ from rl_training.tracking.version_files import download_version_policy
 from tests.off_policy_runs import dqn
 
 
-def test_a_training_run_is_in_mlflow_whole(client, home):
+def test_a_training_run_is_complete_in_mlflow(client, home):
     _, config = make_run(  # for its settings: the trainer makes the run's directory
         total_timesteps=256,
         num_envs=2,
@@ -304,7 +304,7 @@ def test_a_server_that_is_away_at_the_start_is_an_error(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_run_that_can_not_go_on_has_ended_as_it_had(tmp_path, monkeypatch):
+def test_a_run_that_cannot_be_resumed_keeps_its_status(tmp_path, monkeypatch):
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
     run_dir, config = make_run()
     (run_dir / "checkpoints").mkdir()

@@ -88,7 +88,7 @@ def test_a_shipper_that_nobody_listens_to_says_in_its_log_what_came_of_the_run(h
 
 
 @pytest.mark.slow
-def test_a_run_that_was_deleted_is_told_alone(home, client):
+def test_a_deleted_run_is_reported_without_other_advice(home, client):
     run_dir, config = make_run()
     with start_tracking(run_dir, config) as session:
         session.log(1, {"train/loss": 1.0}, "update")

@@ -46,7 +46,7 @@ def test_another_algorithms_settings_are_refused(train: Train, config: TrainConf
         (train_ppo, PPOConfig(env_id="case_envs:NoneReward-v0", total_timesteps=64), "reward"),
     ],
 )
-def test_what_can_not_be_trained_on_is_refused(train: Train, config: TrainConfig, expected: str, home: Path) -> None:
+def test_what_cannot_be_trained_on_is_refused(train: Train, config: TrainConfig, expected: str, home: Path) -> None:
     with pytest.raises(EnvironmentRefused, match=f"environment {config.env_id} can't be trained on") as error:
         train(config)
     assert expected in str(error.value)

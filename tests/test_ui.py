@@ -105,9 +105,7 @@ JSON = {"Content-Type": "application/json"}
         (f"/{{secret}}/{CREATE}", {"Origin": "null", **JSON}, 403),
     ],
 )
-def test_who_does_not_know_the_address_and_other_sites_get_nothing(
-    path: str, headers: dict[str, str], status: int, pages: Pages
-) -> None:
+def test_strangers_and_other_sites_get_nothing(path: str, headers: dict[str, str], status: int, pages: Pages) -> None:
     assert ask(pages, "POST", path, headers, {"name": "theirs"}) == (status, b"")
     assert ask(pages, "GET", path.removesuffix(CREATE), headers) == (status, b"")
     assert connect(f"sqlite:///{pages.home}/mlflow.db").get_experiment_by_name("theirs") is None

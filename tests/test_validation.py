@@ -66,7 +66,7 @@ def test_sound_environments_have_no_finding(name: str) -> None:
     assert report.episodes_played == 2
 
 
-def test_two_whole_episodes_are_played_by_default_and_timed() -> None:
+def test_two_complete_episodes_are_played_by_default_and_timed() -> None:
     report = validate("Plain")
     assert (report.episodes_played, report.steps_played) == (2, 20)
     assert report.steps_per_second is not None
@@ -203,7 +203,7 @@ def test_warnings_name_step_feature_and_value(
     assert finding.message.startswith(message)
 
 
-def test_a_dtype_that_is_not_kept_is_told_for_reset_and_for_step() -> None:
+def test_a_wrong_dtype_is_reported_for_reset_and_for_step() -> None:
     report = validate("DtypeLie")
     assert report.ok
     assert [(f.code, f.step, f.message, f.count) for f in report.findings] == [
@@ -323,7 +323,7 @@ def no_head(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> 
     return [f"it has no head for {action_space}; ppo has", "and another thing"]
 
 
-def test_what_an_algorithm_can_not_train_on_is_fatal_with_algorithm_and_space() -> None:
+def test_what_an_algorithm_cannot_train_on_is_fatal_with_algorithm_and_space() -> None:
     report = validate_env(settings("case_envs:MultiDiscAct-v0"), check_spaces=no_head)
     assert [finding.code for finding in report.fatal] == ["algorithm", "algorithm"]
     assert report.fatal[0].message == "ppo can't train on it: it has no head for MultiDiscrete([3 4]); ppo has"
@@ -336,7 +336,7 @@ def test_spaces_that_an_algorithm_refuses_are_not_played() -> None:
     assert report.steps_played == 0
 
 
-def test_an_algorithm_is_named_once_where_it_can_not_train() -> None:
+def test_an_algorithm_is_named_once_where_it_cannot_train() -> None:
     finding = validate_env(settings("case_envs:TextObs-v0"), check_spaces=get_algorithm("ppo").check_spaces).fatal[0]
     assert finding.message.startswith("ppo can't train on it: observation space Text")
     assert re.findall(r"\bppo\b", finding.message) == ["ppo"]
@@ -364,7 +364,7 @@ def test_spaces_without_an_array_form_are_fatal(name: str, fields: dict[str, Any
         ("case_envs:NeedsToken-v0", "could not be made: ValueError: api_token is required"),
     ],
 )
-def test_what_can_not_be_made_is_a_fatal_finding(env_id: str, words: str) -> None:
+def test_what_cannot_be_made_is_a_fatal_finding(env_id: str, words: str) -> None:
     report = validate_env(settings(env_id))
     assert words in only(report, "not-made").message
     assert (report.steps_played, report.steps_per_second) == (0, None)

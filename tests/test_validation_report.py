@@ -68,7 +68,7 @@ def test_each_feature_at_fault_is_named_with_its_first_step_and_value_and_counte
     ]
 
 
-def test_one_of_a_thing_is_said_in_the_singular() -> None:
+def test_a_count_of_one_is_in_the_singular() -> None:
     report = validate("OneStep", episodes=1)
     assert ": 0 fatal, 0 warnings; 1 episode, 1 step" in report.lines()[0]
     endless = validate("Endless", episodes=1, max_steps=1)

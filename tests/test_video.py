@@ -48,7 +48,7 @@ def filmed(env, seed=1, **env_kwargs):
     return film, frames
 
 
-def test_a_short_episode_is_shown_whole_and_in_its_own_time():
+def test_a_short_episode_is_shown_completely_and_at_its_own_speed():
     film, frames = filmed("Filmed", length=30)
     assert film.size == (320, 213)
     assert [grey for grey, _ in frames] == list(range(31))  # from the reset to the last step

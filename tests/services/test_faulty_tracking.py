@@ -127,7 +127,7 @@ def test_an_ill_server_at_the_start_is_one_error_within_half_a_minute(mode: str,
     assert sorted(path.name for path in run_dir.iterdir()) == ["config.yaml", "metadata.json"]
 
 
-def test_a_run_that_is_deleted_in_the_ui_is_said_and_sent_anew(server: Server, home: Path) -> None:
+def test_a_run_that_is_deleted_in_the_ui_is_reported_and_sent_again(server: Server, home: Path) -> None:
     run_dir, config = make_run()
     client: Any = connect(server.uri)
     session = start_tracking(run_dir, config, tracking_uri=server.uri)

@@ -40,7 +40,7 @@ with start_tracking(run_dir, load_config(run_dir / "config.yaml")) as session, R
 
 
 @pytest.mark.parametrize("where", ["here", "on another machine"])
-def test_a_process_that_wakes_up_after_its_run_went_on_writes_nothing_to_it(where, client):
+def test_a_process_that_wakes_up_after_its_run_was_resumed_writes_nothing_to_it(where, client):
     run_dir, config = make_run(total_timesteps=1_000)
     command = [sys.executable, "-c", TRAINER, str(run_dir)]
     sleeper = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

@@ -205,7 +205,7 @@ def connections(process: psutil.Process) -> Any:
     return []
 
 
-def test_each_server_has_a_database_that_the_other_one_can_not_open(services: Stack) -> None:
+def test_each_server_has_a_database_that_the_other_one_cannot_open(services: Stack) -> None:
     query = services.postgres.query
     assert query("mlflow", "mlflow", "SELECT count(*) FROM experiments").stdout.strip() >= "1"
     assert query("prefect", "prefect", "SELECT count(*) FROM flow").stdout.strip() >= "2"
@@ -229,7 +229,7 @@ def test_a_run_is_started_and_watched(services: Stack, user: Services, registry:
     assert files  # what a run logs goes through the server, to its volume
 
 
-def test_a_retraining_goes_on_from_the_champion_and_takes_over(
+def test_a_retraining_starts_from_the_champion_and_takes_over(
     registry: Any, trained: dict[str, Any], retrained: dict[str, Any]
 ) -> None:
     assert retrained["state"]["name"] == "Completed", retrained["state"]
@@ -242,7 +242,7 @@ def test_a_retraining_goes_on_from_the_champion_and_takes_over(
     assert json.loads(version.tags["gate.numbers"])["difference_lower"] > 0
 
 
-def test_a_worker_that_is_told_to_stop_lets_training_save(
+def test_a_worker_that_is_asked_to_stop_lets_training_save(
     user: Services, stopped: tuple[LongRun, int, float, list[psutil.Process]]
 ) -> None:
     run, code, seconds, family = stopped
@@ -309,7 +309,7 @@ def ask(url: str, body: dict[str, Any]) -> Any:
     return None
 
 
-def test_a_run_that_was_killed_with_its_worker_is_found_dead_and_goes_on(killed: LongRun) -> None:
+def test_a_run_that_was_killed_with_its_worker_is_found_dead_and_resumed(killed: LongRun) -> None:
     run_dir = killed.trains(1_000)
     killed_at = newest(run_dir)
     killed.comes_to("Crashed")
@@ -327,7 +327,7 @@ def test_a_run_that_was_killed_with_its_worker_is_found_dead_and_goes_on(killed:
     assert sorted(points) == [2_000, 4_000]
 
 
-def test_a_cancel_ends_simulators_and_the_run_goes_on_from_its_logged_artifact(
+def test_a_cancel_ends_simulators_and_the_run_resumes_from_its_logged_artifact(
     services: Stack, user: Services, registry: Any, tmp_path: Path
 ) -> None:
     slow = tmp_path / "slow"
