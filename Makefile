@@ -162,7 +162,7 @@ bench-speed: $(READY) $(PEERS_READY)
 	@$(BIN)/python -m benchmarks.speed.report
 
 bench-solved: $(READY) $(PEERS_READY)
-	@$(BIN)/python -m benchmarks.speed.solved $(PEERS_FLAGS) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(TASKS),--tasks $(TASKS))
+	@$(BIN)/python -m benchmarks.speed.time_until_solved $(PEERS_FLAGS) $(if $(SEEDS),--seeds $(SEEDS)) $(if $(TASKS),--tasks $(TASKS))
 	@$(BIN)/python -m benchmarks.speed.report
 
 bench-scaling: $(READY)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.harness import RESULTS
 from benchmarks.promotion.gate_simulation import (
     DECISIONS,
     EQUAL,
@@ -13,13 +14,12 @@ from benchmarks.promotion.gate_simulation import (
     SHAPES,
     UNEQUAL,
     Case,
-    allowed,
+    count_allowed,
+    format_table,
     holds,
     simulate,
-    table,
-    updated,
+    update_page,
 )
-from benchmarks.provenance import RESULTS
 
 RESULT = json.loads((RESULTS / "gate.json").read_text(encoding="utf-8"))
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "promotion.md"
@@ -35,7 +35,7 @@ def test_returns_have_the_given_mean_and_deviation(name):
 
 
 def test_what_a_true_rate_of_5_percent_allows():
-    assert allowed(2_000) == 123  # the binomial's 99 % quantile: 100 + 2.33 * sqrt(2,000 * 0.05 * 0.95) = 122.7
+    assert count_allowed(2_000) == 123  # the binomial's 99 % quantile: 100 + 2.33 * sqrt(2,000 * 0.05 * 0.95) = 122.7
 
 
 def test_certain_cases_are_counted_as_they_must_be():
@@ -67,7 +67,7 @@ def test_the_promise_is_kept():
 
 def test_the_page_has_the_results():
     page = PAGE.read_text(encoding="utf-8")
-    assert table(RESULT) in page
-    assert updated(page, RESULT) == page, (
+    assert format_table(RESULT) in page
+    assert update_page(page, RESULT) == page, (
         "run: python -m benchmarks.promotion.gate_simulation --table docs/promotion.md"
     )

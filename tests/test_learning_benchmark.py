@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.harness import RESULTS, write_json
 from benchmarks.learning.measure import summarize
-from benchmarks.learning.report import PAGE, curves, draw, read_results, table, updated
-from benchmarks.learning.runs import bare_code, make_seed, thinned
+from benchmarks.learning.report import PAGE, draw, format_table, make_curves, read_results, update_page
+from benchmarks.learning.runs import make_seed, strip_code, thin
 from benchmarks.learning.tasks import TASKS
-from benchmarks.provenance import RESULTS, write_json
 from rl_training.experiment.loading import load_config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,15 +48,15 @@ def test_of_three_it_is_the_mean_and_of_two_there_is_no_interval():
 
 def test_a_row_has_our_numbers_beside_the_published_ones():
     missed = result([-90.0] * 5, [[[100_000, -90.0]]] * 5)
-    assert table({ACROBOT: missed}).splitlines()[2] == (
+    assert format_table({ACROBOT: missed}).splitlines()[2] == (
         "| DQN Acrobot-v1 | 100,000 | -90.0 [-90.0, -90.0] | -90.0 | 5 | -80 | **no** | -76.6 ± 11.8 | 100,000 |"
     )
-    assert "| 2 | -80 | yes |" in table({ACROBOT: result([-80.0, -80.0], [[[1, -80.0]]] * 2)})
+    assert "| 2 | -80 | yes |" in format_table({ACROBOT: result([-80.0, -80.0], [[[1, -80.0]]] * 2)})
 
 
 def test_the_middle_curve_is_the_aggregate_where_all_seeds_were_evaluated():
     values = [1.0, 2.0, 3.0, 4.0, 1000.0]
-    shown = curves(result(values, [[[10, value], [20, 2 * value]] for value in values[:4]] + [[[10, 1000.0]]]))
+    shown = make_curves(result(values, [[[10, value], [20, 2 * value]] for value in values[:4]] + [[[10, 1000.0]]]))
     assert shown.middle == [(10, 3.0)]
     assert shown.seeds[3] == [(10, 4.0), (20, 8.0)]
 
@@ -68,19 +68,19 @@ def test_the_picture_is_drawn_of_results_alone(tmp_path):
 
 def test_the_page_shows_what_the_results_say():
     page = PAGE.read_text(encoding="utf-8")
-    assert updated(page, read_results(RESULTS)) == page, "run: python -m benchmarks.learning.report"
+    assert update_page(page, read_results(RESULTS)) == page, "run: python -m benchmarks.learning.report"
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_end():
     curve = [[float(step), 0.0] for step in range(1, 1001)]
-    assert len(thinned(curve)) == 200
-    assert thinned(curve)[-1] == [1000.0, 0.0]
-    assert thinned(curve[:150]) == curve[:150]
+    assert len(thin(curve)) == 200
+    assert thin(curve)[-1] == [1000.0, 0.0]
+    assert thin(curve[:150]) == curve[:150]
 
 
 def test_comments_and_docstrings_are_not_code():
-    assert bare_code('"""A."""\nX = 1\n"""B."""\n') == bare_code("X = 1  # C\n")
-    assert bare_code("X = 1") != bare_code("X = 2")
+    assert strip_code('"""A."""\nX = 1\n"""B."""\n') == strip_code("X = 1  # C\n")
+    assert strip_code("X = 1") != strip_code("X = 2")
 
 
 def test_a_seed_is_known_by_all_that_decides_it():
@@ -104,10 +104,10 @@ def test_a_finished_seed_is_kept_and_a_missed_bar_is_an_exit_status(tmp_path):
     folders = ["--results", str(tmp_path / "results"), "--work", str(tmp_path / "work")]
     command = [sys.executable, "-m", "benchmarks.learning.measure", *words, *folders]
     first, second = (subprocess.run(command, cwd=ROOT, capture_output=True, text=True) for _ in range(2))
-    assert first.stdout.startswith("0 seeds are there, 1 to train"), first.stderr
-    assert second.stdout.startswith("1 seeds are there, 0 to train"), second.stderr
+    assert first.stdout.startswith("0 seeds are finished, 1 to train"), first.stderr
+    assert second.stdout.startswith("1 seeds are finished, 0 to train"), second.stderr
     assert (first.returncode, second.returncode) == (1, 1)
-    assert second.stderr.startswith("ppo-cartpole: missed its bar of 490: IQM ")
+    assert second.stderr.startswith("ppo-cartpole: missed its score of 490: IQM ")
     written = json.loads((tmp_path / "results" / "learning-ppo-cartpole.json").read_text(encoding="utf-8"))
     (run,) = written["seeds"]
     assert len(run["returns"]) == run["episodes"] == 100

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.provenance import RESULTS
-from benchmarks.resume.cases import ALGORITHMS, CASES, table
-from benchmarks.resume.exactness import NAME, measure, updated
+from benchmarks.harness import RESULTS
+from benchmarks.resume.cases import ALGORITHMS, CASES, format_table
+from benchmarks.resume.exactness import NAME, measure, update_page
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "resume.md"
 
@@ -33,7 +33,7 @@ def test_the_table_says_which_variants_are_not_exact() -> None:
         {"env_id": "CartPole-v1", "algo": "ppo", "variant": "async", "exact": False},
         {"env_id": "Pendulum-v1", "algo": "sac", "variant": "sync", "exact": True},
     ]
-    assert table(results).splitlines() == [
+    assert format_table(results).splitlines() == [
         "| environment | PPO | DQN | SAC |",
         "|---|---|---|---|",
         "| `CartPole-v1` | sync, **async: not exact** | - | - |",
@@ -44,7 +44,7 @@ def test_the_table_says_which_variants_are_not_exact() -> None:
 def test_the_page_shows_what_was_measured_last() -> None:
     measured = json.loads((RESULTS / f"{NAME}.json").read_text(encoding="utf-8"))["cases"]
     page = PAGE.read_text(encoding="utf-8")
-    assert updated(page, measured) == page
+    assert update_page(page, measured) == page
     assert len(re.findall(r"^\| `[\w-]+-v\d` \|", page, re.MULTILINE)) >= 13
     done = [(result["env_id"], result["algo"], result["variant"]) for result in measured]
     assert done == [(case.env_id, case.algo, case.variant) for case in CASES]

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.provenance import environment
-from benchmarks.resume.run_comparison import compare_points, compare_values, differences, read_points
+from benchmarks.harness import make_environment
+from benchmarks.resume.run_comparison import compare_points, compare_values, find_differences, read_points
 from benchmarks.resume.strikes import CLOSED_PIPE, HANGUP, KILL, KINDS, TERM, Strike, draw_strikes
 from benchmarks.resume.struck_run import StruckRun, find_stubs
 from rl_training.api.training import run_training
@@ -44,7 +44,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def struck_run(home: Path) -> StruckRun:
     run_dir = home / "struck"
     command = ["-m", "rl_training", "train", "--config", "ppo/cartpole", *FLAGS, "--no-track"]
-    return StruckRun(sys.executable, [*command, "--set", f"run_dir={run_dir}"], run_dir, home, environment(home))
+    return StruckRun(sys.executable, [*command, "--set", f"run_dir={run_dir}"], run_dir, home, make_environment(home))
 
 
 @pytest.mark.slow
@@ -65,7 +65,7 @@ def test_a_run_that_is_killed_and_stopped_equals_the_undisturbed_run(whole: Path
     assert stopped["checkpoint_step"] >= stopped["recorded_step"] >= 3_500
     assert 0 <= stopped["seconds_to_checkpoint"] <= stopped["seconds_to_exit"] < 25
     assert {strike["phase"] for strike in result["strikes"]} <= {"collection", "update", "evaluation", "saving"}
-    assert differences(whole, run.run_dir) == []
+    assert find_differences(whole, run.run_dir) == []
 
 
 @pytest.mark.parametrize(("found_step", "faults"), [(1_280, 1), (1_536, 0)])
@@ -98,7 +98,7 @@ def edited(whole: Path, tmp_path: Path, name: str, old: str, new: str) -> list[s
     text = (copy / name).read_text()
     assert text.count(old) == 1
     (copy / name).write_text(text.replace(old, new))
-    return differences(whole, copy)
+    return find_differences(whole, copy)
 
 
 def test_a_metric_that_differs_is_found(whole: Path, tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_an_evaluation_that_differs_is_found(whole: Path, tmp_path: Path) -> Non
 
 
 def test_another_final_state_is_found(whole: Path, tmp_path: Path) -> None:
-    found = "\n".join(differences(whole, train(tmp_path / "run", seed=1, total_timesteps=512)))
+    found = "\n".join(find_differences(whole, train(tmp_path / "run", seed=1, total_timesteps=512)))
     assert "final state/policy_sha256 is " in found
     assert "final state/policy/weights/mlps.weights.0 differs in " in found
 

@@ -11,17 +11,26 @@ from pathlib import Path
 import pytest
 from waiting import LIMIT
 
-from benchmarks.provenance import RESULTS
-from benchmarks.speed.cleanrl import flags, with_hidden
+from benchmarks.harness import RESULTS, Stopwatch
 from benchmarks.speed.floors import Products
-from benchmarks.speed.measure import better, in_turn, summarize, takes_part
-from benchmarks.speed.meter import Moment, children, cpu_seconds, steady
-from benchmarks.speed.ours import ALONE, Stopwatch, speed_config
-from benchmarks.speed.processes import CpuTimes, Places, add_runs, add_to_file, used
-from benchmarks.speed.report import PAGE, TABLES, number, read, speed_table, spread, times, updated
-from benchmarks.speed.sb3 import translate
-from benchmarks.speed.solved import summarize as summarize_solved
+from benchmarks.speed.measure import choose_threads, rotate, summarize, takes_part
+from benchmarks.speed.meter import Moment, compute_speed, find_child_stats, read_cpu_seconds
+from benchmarks.speed.processes import CpuTimes, Places, add_runs, add_to_file, compute_usage
+from benchmarks.speed.report import (
+    PAGE,
+    TABLES,
+    format_number,
+    format_ratio,
+    format_spread,
+    read_results,
+    speed_table,
+    update_page,
+)
+from benchmarks.speed.run_cleanrl import make_flags, set_hidden_width
+from benchmarks.speed.run_ours import ALONE, make_speed_config
+from benchmarks.speed.run_sb3 import translate
 from benchmarks.speed.tasks import OURS, SPEED, SPLIT, TASKS, TRACKED
+from benchmarks.speed.time_until_solved import summarize as summarize_solved
 from rl_training.experiment.loading import load_config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,11 +51,11 @@ def run(speed: float, **more: float) -> dict:
 
 
 def test_the_steady_speed_is_that_of_the_window():
-    speed = steady(Moment(4_096, 100.0, 7.0), Moment(24_576, 104.0, 9.0))
+    speed = compute_speed(Moment(4_096, 100.0, 7.0), Moment(24_576, 104.0, 9.0))
     assert speed["steps_per_second"] == 20_480 / 4
     assert speed["steps_per_cpu_second"] == 20_480 / 2
     with pytest.raises(ValueError, match="expected steps in between"):
-        steady(Moment(5, 1.0, 1.0), Moment(5, 2.0, 2.0))
+        compute_speed(Moment(5, 1.0, 1.0), Moment(5, 2.0, 2.0))
 
 
 def test_a_summary_has_median_lowest_and_highest():
@@ -57,13 +66,13 @@ def test_a_summary_has_median_lowest_and_highest():
 
 
 def test_the_better_thread_count_is_the_quicker_one_and_of_equals_the_lower():
-    assert better({"1": 30.0, "2": 40.0}) == 2
-    assert better({"2": 40.0, "1": 40.0}) == 1
+    assert choose_threads({"1": 30.0, "2": 40.0}) == 2
+    assert choose_threads({"2": 40.0, "1": 40.0}) == 1
 
 
 def test_another_contestant_is_first_in_each_round():
-    assert [name for name, _ in in_turn({"ours": 1, "sb3": 2, "sbx": 1}, 0)] == ["ours", "sb3", "sbx"]
-    assert list(in_turn({"ours": 1, "sb3": 2, "sbx": 1}, 4)) == [("sb3", 2), ("sbx", 1), ("ours", 1)]
+    assert [name for name, _ in rotate({"ours": 1, "sb3": 2, "sbx": 1}, 0)] == ["ours", "sb3", "sbx"]
+    assert list(rotate({"ours": 1, "sb3": 2, "sbx": 1}, 4)) == [("sb3", 2), ("sbx", 1), ("ours", 1)]
 
 
 def test_no_peer_steps_native_environments_and_only_some_of_ours_are_split_or_tracked():
@@ -76,20 +85,20 @@ def test_no_peer_steps_native_environments_and_only_some_of_ours_are_split_or_tr
 
 def test_what_others_used_is_the_machines_time_less_the_runs_own():
     before, after = CpuTimes(busy=100.0, stolen=1.0, children=20.0), CpuTimes(busy=118.0, stolen=3.0, children=32.0)
-    assert used(before, after, 10.0) == {"cpu_seconds": 12.0, "other_cpus": 0.6, "stolen_cpus": 0.2}
+    assert compute_usage(before, after, 10.0) == {"cpu_seconds": 12.0, "other_cpus": 0.6, "stolen_cpus": 0.2}
 
 
 def test_the_cpu_time_of_workers_is_that_of_the_processes_that_run():
     with subprocess.Popen(["sleep", "60"]) as process:
-        assert Path(f"/proc/{process.pid}/stat") in children()
+        assert Path(f"/proc/{process.pid}/stat") in find_child_stats()
         process.kill()
-    assert Path(f"/proc/{process.pid}/stat") not in children()
-    assert cpu_seconds(Path("/proc/self/stat")) == pytest.approx(time.process_time(), abs=0.1)
+    assert Path(f"/proc/{process.pid}/stat") not in find_child_stats()
+    assert read_cpu_seconds(Path("/proc/self/stat")) == pytest.approx(time.process_time(), abs=0.1)
 
 
 def test_a_stopwatch_counts_nested_calls_once(monkeypatch):
     clock = iter([0.0, 1.0, 10.0, 10.5])
-    monkeypatch.setattr("benchmarks.speed.ours.time.perf_counter", lambda: next(clock, 2.0))
+    monkeypatch.setattr("benchmarks.harness.time.perf_counter", lambda: next(clock, 2.0))
 
     class Saver:
         def end(self) -> None: ...
@@ -119,7 +128,7 @@ def test_a_task_that_never_was_solved_counts_as_endless():
     "task", [task for task in SPEED if task.name != "ppo-cartpole-1024"], ids=lambda task: task.name
 )
 def test_all_train_with_the_same_settings(task):
-    ours, sb3 = speed_config(task, threads=1, seed=3), translate(task.algo, task.settings)
+    ours, sb3 = make_speed_config(task, threads=1, seed=3), translate(task.algo, task.settings)
     assert (ours.env_id, ours.total_timesteps, ours.seed) == (task.env_id, task.steps, 3)
     assert ours.evaluation.every == ALONE["evaluation"]["every"] > task.steps
     assert (sb3["gamma"], sb3["batch_size"], sb3["learning_rate"]) == (ours.gamma, ours.batch_size, ours.learning_rate)
@@ -129,9 +138,9 @@ def test_all_train_with_the_same_settings(task):
 
 
 def test_cleanrl_makes_as_many_minibatches_and_updates():
-    words = flags(TASKS["ppo-cartpole"], seed=1)
+    words = make_flags(TASKS["ppo-cartpole"], seed=1)
     assert words[words.index("--num-minibatches") + 1] == "4"
-    words = flags(TASKS["dqn-cartpole"], seed=1)
+    words = make_flags(TASKS["dqn-cartpole"], seed=1)
     assert words[words.index("--train-frequency") + 1] == "2"
     assert words[words.index("--target-network-frequency") + 1] == "256"
 
@@ -148,7 +157,7 @@ def test_an_update_has_45_products_16_of_them_large():
 def test_another_script_than_the_one_that_is_meant_is_refused(tmp_path):
     (tmp_path / "dqn.py").write_text("nn.Linear(4, 120)\n")
     with pytest.raises(RuntimeError, match="has 1 widths of hidden layers, expected 4"):
-        with_hidden(tmp_path / "dqn.py", tmp_path, 256)
+        set_hidden_width(tmp_path / "dqn.py", tmp_path, 256)
 
 
 def test_a_schedule_falls_to_zero():
@@ -159,29 +168,29 @@ def test_a_schedule_falls_to_zero():
 
 def test_who_is_not_there_is_left_out_with_a_reason(tmp_path):
     places = Places(tmp_path, None)
-    assert places.missing(OURS) is None
-    assert "there is no" in (places.missing("sb3") or "")
-    python = places.python("cleanrl")
+    assert places.find_missing(OURS) is None
+    assert "there is no" in (places.find_missing("sb3") or "")
+    python = places.find_python("cleanrl")
     python.parent.mkdir(parents=True)
     python.touch()
-    assert places.missing("cleanrl") == "CLEANRL names no checkout of it"
+    assert places.find_missing("cleanrl") == "CLEANRL is not the path of a checkout"
 
 
 def test_a_ratio_below_its_aim_is_bold():
-    assert times(600.0, 100.0, 5) == ["6.00", "5"]
-    assert times(400.0, 100.0, 5) == ["**4.00**", "5"]
-    assert times(None, 100.0, 5) == ["", "5"]
+    assert format_ratio(600.0, 100.0, 5) == ["6.00", "5"]
+    assert format_ratio(400.0, 100.0, 5) == ["**4.00**", "5"]
+    assert format_ratio(None, 100.0, 5) == ["", "5"]
 
 
 def test_numbers_have_three_digits():
-    assert [number(value) for value in (12345.6, 7.0, 1.2345, 0.0369, None)] == [
+    assert [format_number(value) for value in (12345.6, 7.0, 1.2345, 0.0369, None)] == [
         "12,346",
         "7",
         "1.23",
         "0.0369",
         "never",
     ]
-    assert spread([73.25, 70.1, 80.0], " %") == "73.2 % (70.1 to 80)"
+    assert format_spread([73.25, 70.1, 80.0], " %") == "73.2 % (70.1 to 80)"
 
 
 def test_a_row_has_ours_beside_the_peers():
@@ -209,7 +218,7 @@ def test_a_library_that_was_not_measured_is_named():
     assert list(speed_table({"sac-pendulum": peer_alone}))[2].split(" | ")[1:4] == ["not measured", "20", ""]
 
 
-@pytest.mark.parametrize("script", ["measure", "solved"])
+@pytest.mark.parametrize("script", ["measure", "time_until_solved"])
 def test_with_no_contestant_left_nothing_is_written(script, tmp_path):
     words = ["--peers", str(tmp_path / "none"), "--results", str(tmp_path / "results"), "--contestants", "sb3"]
     ended = subprocess.run(
@@ -259,5 +268,5 @@ def test_a_part_measured_again_takes_the_place_of_the_older_one(tmp_path):
 
 def test_the_page_shows_what_was_measured():
     page = PAGE.read_text(encoding="utf-8")
-    assert updated(page, read(RESULTS)) == page, "run: python -m benchmarks.speed.report"
+    assert update_page(page, read_results(RESULTS)) == page, "run: python -m benchmarks.speed.report"
     assert all(page.count(f"<!-- {name} -->") == page.count(f"<!-- /{name} -->") == 1 for name in TABLES)

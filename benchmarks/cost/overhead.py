@@ -1,13 +1,12 @@
-"""Overhead: what the flow and tracking cost, beside the same training without them.
+"""Measures what the flow and tracking cost, compared with the same training without them.
 
-Runs of `train-flow`, tracked in MLflow, alternate with runs of `rl-training train --no-track`; each in a process of its
-own with one thread, with the same evaluations and checkpoints. Compared are
+Runs of `train-flow`, tracked in MLflow, alternate with runs of `rl-training train --no-track`, each in its own process
+with one thread, and with the same evaluations and checkpoints. The benchmark compares
 
-- `cpu_ratio`: the training thread's CPU time inside `Trainer.train()`, median against median;
-- `added_once_seconds`: the wall time of the whole flow without its training, less the same of the plain run. Imports,
-  the start of the Prefect server, and the wait for MLflow's import in the shipper are not in it; nor is promotion,
-  which is switched off, since it plays episodes of its own. The wait for the shipper's last word is in it, and also
-  listed by itself.
+- `cpu_ratio`: the median CPU time of the training thread in `Trainer.train()`;
+- `added_once_seconds`: the wall time of the flow outside training, minus that of the plain run. Imports, the start of
+  the Prefect server, and the wait for MLflow's import in the shipper do not count. Promotion is switched off, because
+  it plays its own episodes. The wait for the shipper to finish counts, and is also listed separately.
 
     python -m benchmarks.cost.overhead --config configs/ppo/cartpole.yaml --pairs 5
 """
@@ -24,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.provenance import config_name, provenance, run_json, write_json
+from benchmarks.harness import Stopwatch, collect_provenance, name_config, run_json, write_json
 
 
 def main() -> None:
@@ -33,23 +32,23 @@ def main() -> None:
         print(json.dumps(KINDS[arguments.only](arguments.config, arguments.set)))
         return
     with tempfile.TemporaryDirectory(prefix="overhead-") as home:
-        _run("flow", arguments, Path(home))  # makes the databases, which is done once for all runs
+        _run("flow", arguments, Path(home))  # creates the databases once for all runs
         pairs = [
             {kind: _run(kind, arguments, Path(home)) for kind in (("plain", "flow") if i % 2 else ("flow", "plain"))}
             for i in range(arguments.pairs)
         ]
     summary = summarize(pairs)
     result = {"benchmark": "overhead", "config": arguments.config, "overrides": arguments.set}
-    name = f"overhead-{config_name(arguments.config)}"
-    path = write_json(name, {**result, "summary": summary, "pairs": pairs, **provenance()})
+    name = f"overhead-{name_config(arguments.config)}"
+    path = write_json(name, {**result, "summary": summary, "pairs": pairs, **collect_provenance()})
     print(json.dumps(summary))
     print(f"written: {path}")
 
 
 def summarize(pairs: list[dict[str, dict[str, float]]]) -> dict[str, float]:
-    """Returns the medians over the pairs, and what they come to."""
+    """Returns the medians over the pairs, and their ratio and difference."""
     cpu = {kind: median(pair[kind]["cpu_seconds"] for pair in pairs) for kind in KINDS}
-    around = {kind: median(_around_training(pair[kind]) for pair in pairs) for kind in KINDS}
+    around = {kind: median(_time_around_training(pair[kind]) for pair in pairs) for kind in KINDS}
     return {
         "pairs": len(pairs),
         "cpu_seconds_flow": cpu["flow"],
@@ -62,12 +61,12 @@ def summarize(pairs: list[dict[str, dict[str, float]]]) -> dict[str, float]:
     }
 
 
-def _around_training(run: dict[str, float]) -> float:
+def _time_around_training(run: dict[str, float]) -> float:
     return run["wall_seconds"] - run["train_seconds"] - run["shipper_start_seconds"]
 
 
 def run_flow(config: str, overrides: list[str]) -> dict[str, float]:
-    """Runs train-flow, tracked; a server is up and everything is imported before the clock starts."""
+    """Runs train-flow with tracking; the server runs and everything is imported before the clock starts."""
     for module in (
         "mlflow",
         "rl_training.flows.train",
@@ -81,16 +80,15 @@ def run_flow(config: str, overrides: list[str]) -> dict[str, float]:
     from rl_training.services.flow_runner import run_train_flow
     from rl_training.tracking import session
 
-    starting: list[float] = []
-    ending: list[float] = []
-    session.TrackingSession.ready = _timed(session.TrackingSession.ready, starting)  # type: ignore[method-assign]
-    session.TrackingSession.finish = _timed(session.TrackingSession.finish, ending)  # type: ignore[method-assign]
+    starting, ending = Stopwatch(), Stopwatch()
+    starting.watch(session.TrackingSession, "ready")
+    ending.watch(session.TrackingSession, "finish")
     with provide_server():
         began = time.perf_counter()
         overrides = [*overrides, "promotion.enabled=false"]
         summary = run_train_flow(config, overrides, [make_progress()]).to_dict()
         wall = time.perf_counter() - began
-    return _numbers(summary, wall, sum(starting), sum(ending))
+    return _collect_numbers(summary, wall, starting.seconds, ending.seconds)
 
 
 def run_plain(config: str, overrides: list[str]) -> dict[str, float]:
@@ -101,13 +99,13 @@ def run_plain(config: str, overrides: list[str]) -> dict[str, float]:
 
     began = time.perf_counter()
     summary = run_training(load_config(config, overrides), [make_progress()], track=False).to_dict()
-    return _numbers(summary, time.perf_counter() - began)
+    return _collect_numbers(summary, time.perf_counter() - began)
 
 
 KINDS: dict[str, Callable[[str, list[str]], dict[str, float]]] = {"flow": run_flow, "plain": run_plain}
 
 
-def _numbers(
+def _collect_numbers(
     summary: dict[str, Any], wall: float, shipper_start: float = 0.0, shipper_end: float = 0.0
 ) -> dict[str, float]:
     return {
@@ -120,17 +118,6 @@ def _numbers(
     }
 
 
-def _timed(function: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        began = time.perf_counter()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            seconds.append(time.perf_counter() - began)
-
-    return call
-
-
 def _run(kind: str, arguments: argparse.Namespace, home: Path) -> dict[str, float]:
     flags = [word for override in arguments.set for word in ("--set", override)]
     command = ["-m", "benchmarks.cost.overhead", "--only", kind, "--config", arguments.config, *flags]
@@ -139,10 +126,10 @@ def _run(kind: str, arguments: argparse.Namespace, home: Path) -> dict[str, floa
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure what the flow and tracking cost.")
-    parser.add_argument("--config", default="configs/ppo/cartpole.yaml", help="what is trained (default: %(default)s)")
-    parser.add_argument("--pairs", type=int, default=5, help="runs of each of the two (default: %(default)s)")
-    parser.add_argument("--set", action="append", default=[], help="override a setting: key=value; repeatable")
-    parser.add_argument("--only", choices=("flow", "plain"), help="run one of the two in this process")
+    parser.add_argument("--config", default="configs/ppo/cartpole.yaml", help="config to train (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, default=5, help="number of runs of each kind (default: %(default)s)")
+    parser.add_argument("--set", action="append", default=[], help="override a setting, as key=value; repeatable")
+    parser.add_argument("--only", choices=("flow", "plain"), help="run one kind in this process")
     return parser.parse_args()
 
 

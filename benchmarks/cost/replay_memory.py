@@ -1,13 +1,13 @@
-"""What a replay buffer of Atari's images takes: whole observations beside frames that are stored once.
+"""Measures the memory of a replay buffer of Atari images: complete observations, and frames that are stored once.
 
-Observations are stacks of 4 frames of 84 x 84 bytes, each frame unlike the others, in episodes of 1,000 steps. A ring
-is filled one and a quarter times, in a process of its own. Of each:
+Observations are stacks of 4 different frames of 84 x 84 bytes, in episodes of 1,000 steps. Each ring is filled one and
+a quarter times, in its own process. For each ring:
 
-- `bytes_each`: of the buffer's arrays over its transitions, which is what the memory is checked for before training;
-- `resident_each`: what the process has more than before, likewise;
-- `add_us`, `sample_us`: CPU time to store a transition once the ring is full, and to draw a batch of 32.
+- `bytes_each`: size of the buffer's arrays per transition, which is checked against the memory before training;
+- `resident_each`: growth of the process's resident memory per transition;
+- `add_us`, `sample_us`: CPU time to store a transition when the ring is full, and to draw a batch of 32.
 
-`load_average` is that of the machine before, over a minute.
+`load_average` is the one-minute load average of the machine before the measurement.
 
     python -m benchmarks.cost.replay_memory
 """
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from benchmarks.provenance import provenance, run_json, write_json
+from benchmarks.harness import collect_provenance, run_json, write_json
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer
 
@@ -37,7 +37,7 @@ DRAWS = 2_000
 
 
 def measure(kind: str, transitions: int) -> dict[str, Any]:
-    """Returns what `main` writes down of one buffer."""
+    """Returns the measurements of one buffer."""
     rng = np.random.default_rng(0)
     frames, flags = rng.integers(0, 256, (257, *SHAPE[1:])).astype(np.uint8), np.zeros(1, bool)
     process = psutil.Process()
@@ -73,8 +73,8 @@ def measure(kind: str, transitions: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure what replay buffers of images take.")
-    parser.add_argument("--only", nargs=2, metavar=("KIND", "TRANSITIONS"), help="print one measurement as JSON")
+    parser = argparse.ArgumentParser(description="Measure the memory of replay buffers of images.")
+    parser.add_argument("--only", nargs=2, metavar=("KIND", "TRANSITIONS"), help="measure one buffer in this process")
     arguments = parser.parse_args()
     if arguments.only:
         print(json.dumps(measure(arguments.only[0], int(arguments.only[1]))))
@@ -86,7 +86,7 @@ def main() -> None:
             for kind, count in MEASURED
         ]
     path = write_json(
-        "replay-memory", {"benchmark": "replay-memory", "load_average": load, "rows": rows, **provenance()}
+        "replay-memory", {"benchmark": "replay-memory", "load_average": load, "rows": rows, **collect_provenance()}
     )
     for row in rows:
         print(json.dumps(row))

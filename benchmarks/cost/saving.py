@@ -1,18 +1,19 @@
-"""Saving: how long training stands still for a replay buffer, and what is written when little of it is new.
+"""Measures how long training is blocked by saving a replay buffer, and how much is written if little of it is new.
 
-A ring of image-like transitions is filled without anything having been written of it. This is the worst case: in a run,
-whole shards are written as training goes. Then two checkpoints are taken, the second after 1 % of new transitions, by
-the parts that a run uses. A loop that samples batches and stores steps stands for training. Of each checkpoint:
+A ring of image-like transitions is filled before any of it is written. This is the worst case: in a run, complete
+shards are written during training. Then two checkpoints are saved with the same code as in a run, the second after 1%
+of new transitions. A loop that samples batches and stores steps represents training. For each checkpoint:
 
-- `stand_still_seconds`: what the call took that takes the checkpoint;
-- `longest_step_seconds`: the longest step of the loop while it was written; `..._before`, of as long a time before;
-- `steps_per_second`: of the loop meanwhile, and before;
-- `whole_seconds`: from the call until the checkpoint had its final name;
-- `new_transitions`, `written_bytes`: what was new in the buffer, and then in the run's directory.
+- `stand_still_seconds`: duration of the call that saves the checkpoint;
+- `longest_step_seconds`: longest step of the loop while the checkpoint is written; `..._before`: without writing;
+- `steps_per_second`: speed of the loop while the checkpoint is written; `..._before`: without writing;
+- `whole_seconds`: time from the call until the checkpoint has its final name;
+- `new_transitions`, `written_bytes`: new transitions in the buffer, and new bytes in the run's directory.
 
-`peak_memory` is that of the process, less what it had before the buffer, over the buffer's size. `plain` is what the
-machine does at best with as many bytes: a copy in memory, and a write to one file with a sync. `load_average` is that
-of the machine before, over a minute: what else ran meanwhile makes every number larger.
+`peak_memory` is the peak memory of the process, minus its memory before the buffer, divided by the size of the buffer.
+`plain` is a lower bound for the same number of bytes: a copy in memory, and a write to a single file with a sync.
+`load_average` is the one-minute load average of the machine before the measurement; other load makes every number
+larger.
 
     python -m benchmarks.cost.saving --gigabytes 1
 """
@@ -31,8 +32,8 @@ import numpy as np
 import psutil
 import torch
 
-from benchmarks.provenance import provenance, write_json
-from benchmarks.speed.meter import peak_memory
+from benchmarks.harness import collect_provenance, write_json
+from benchmarks.speed.meter import read_peak_memory
 from rl_training.config.dqn import DQNConfig
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.run_layout import REPLAY
@@ -44,17 +45,17 @@ from rl_training.runtime.run_utils import TrainingRun
 OBSERVATION = (64, 64)
 BATCH = 32
 WEIGHTS = 1_000_000
-"""Of the network that is saved besides, with two moments each."""
+"""Weights of the network that is also saved, each with two moments."""
 
 
 class Training:
-    """A full ring and a loop like that of an off-policy algorithm, without the learning."""
+    """A full ring, and a loop like that of an off-policy algorithm without the updates."""
 
     def __init__(self, run_dir: Path, capacity: int) -> None:
         self.run_dir, self.checkpoint = run_dir, Path()
         self.store, self.buffer, self.progress = ReplayStore(run_dir / REPLAY), make_buffer(capacity), Progress()
         config = DQNConfig(env_id="None-v0", total_timesteps=2_000_000)
-        self.saver = Saver(TrainingRun(run_dir, "benchmark"), config, self._whole)
+        self.saver = Saver(TrainingRun(run_dir, "benchmark"), config, self._record_checkpoint)
         self._rng = np.random.default_rng(0)
         self._frames = self._rng.integers(0, 256, (257, *OBSERVATION), np.uint8)
         self._states = {name: torch.randn(WEIGHTS) for name in ("weights", "mean", "square")}
@@ -64,7 +65,7 @@ class Training:
         self.buffer.total = capacity
 
     def step(self, until: int) -> float:
-        """Samples a batch, and stores a step while there are fewer than `until`; returns the seconds that it took."""
+        """Samples a batch, and stores a step if there are fewer than `until`; returns the duration in seconds."""
         began, i = time.perf_counter(), self.buffer.total
         self.buffer.sample(BATCH, self._rng)
         if i < until:
@@ -74,16 +75,16 @@ class Training:
         return time.perf_counter() - began
 
     def save(self, until: int, new: int) -> dict[str, float]:
-        """Takes a checkpoint and goes on in the loop while it is written.
+        """Saves a checkpoint, and continues the loop while it is written.
 
         Args:
-            until: Number of transitions at which the loop stores no more.
-            new: How many of those in the buffer are in no checkpoint.
+            until: Number of transitions from which the loop stores no more.
+            new: Number of transitions in the buffer that no checkpoint contains yet.
         """
-        files, target = self._files(), self.run_dir / "checkpoints" / checkpoint_name(self.buffer.total)
+        files, target = self._measure_files(), self.run_dir / "checkpoints" / checkpoint_name(self.buffer.total)
         self.progress.num_timesteps = self.buffer.total
         began = time.perf_counter()
-        self.saver.begin(self.progress, self._contents)
+        self.saver.begin(self.progress, self._make_contents)
         stand_still, steps = time.perf_counter() - began, [self.step(until)]
         while not target.exists():
             steps.append(self.step(until))
@@ -98,21 +99,21 @@ class Training:
             "steps_per_second_before": len(before) / sum(before),
             "whole_seconds": whole,
             "new_transitions": new,
-            "written_bytes": sum(size for inode, size in self._files().items() if inode not in files),
+            "written_bytes": sum(size for inode, size in self._measure_files().items() if inode not in files),
         }
 
-    def _contents(self) -> Contents:
+    def _make_contents(self) -> Contents:
         policy, moments = (
             {"weights": self._states["weights"]},
             {name: self._states[name] for name in ("mean", "square")},
         )
         return Contents(policy=policy, trainer=moments, extra={}, shards=self.store.seal(self.buffer))
 
-    def _whole(self, checkpoint: Checkpoint, is_best: bool) -> None:
+    def _record_checkpoint(self, checkpoint: Checkpoint, is_best: bool) -> None:
         self.checkpoint = checkpoint
 
-    def _files(self) -> dict[int, int]:
-        """Returns the sizes of the run's files, each once however many names it has."""
+    def _measure_files(self) -> dict[int, int]:
+        """Returns the size of each file of the run, by inode, so that hard links count once."""
         stats = [path.stat() for path in self.run_dir.rglob("*") if path.is_file()]
         return {stat.st_ino: stat.st_size for stat in stats}
 
@@ -123,10 +124,10 @@ def make_buffer(capacity: int) -> ReplayBuffer:
 
 
 def measure(folder: Path, gigabytes: float) -> dict[str, Any]:
-    """Returns what `main` writes down.
+    """Returns the measurements of both checkpoints.
 
     Raises:
-        RuntimeError: The last checkpoint does not hold what the buffer held when it was taken.
+        RuntimeError: The last checkpoint does not contain what the buffer contained.
     """
     warm_up = Training(folder / "warm_up", 100)
     warm_up.save(110, 100)
@@ -140,22 +141,22 @@ def measure(folder: Path, gigabytes: float) -> dict[str, Any]:
         training.step(capacity + new)
     second = training.save(0, new)
     training.saver.close()
-    peak = peak_memory() - before
+    peak = read_peak_memory() - before
     restored = make_buffer(capacity)
     load_replay(training.checkpoint, restored)
     if any(not np.array_equal(array, restored.arrays()[name]) for name, array in buffer.arrays().items()):
-        raise RuntimeError("what was saved is not what the buffer holds")
+        raise RuntimeError("the checkpoint differs from the buffer")
     return {
         "buffer_bytes": buffer.nbytes,
         "transitions": capacity,
-        "first": {**first, "plain": plain(folder, first["written_bytes"])},
-        "second": {**second, "plain": plain(folder, second["written_bytes"])},
+        "first": {**first, "plain": measure_plain(folder, first["written_bytes"])},
+        "second": {**second, "plain": measure_plain(folder, second["written_bytes"])},
         "peak_memory": peak / buffer.nbytes,
     }
 
 
-def plain(folder: Path, size: float) -> dict[str, float]:
-    """Returns the seconds of a plain copy of `size` bytes, into memory that is there, and of a plain write."""
+def measure_plain(folder: Path, size: float) -> dict[str, float]:
+    """Returns the seconds of a copy of `size` bytes into allocated memory, and of a write to a file."""
     source, target = np.random.default_rng(0).bytes(int(size)), np.ones(int(size), np.uint8)
     began = time.perf_counter()
     target[:] = np.frombuffer(source, np.uint8)
@@ -168,14 +169,14 @@ def plain(folder: Path, size: float) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure how long training stands still for a checkpoint.")
-    parser.add_argument("--gigabytes", type=float, default=1.0, help="size of the replay buffer")
+    parser = argparse.ArgumentParser(description="Measure how long a checkpoint blocks training.")
+    parser.add_argument("--gigabytes", type=float, default=1.0, help="size of the replay buffer (default: %(default)s)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="saving-") as folder:
         result = measure(Path(folder), arguments.gigabytes)
-    path = write_json("saving", {"benchmark": "saving", "load_average": load, **result, **provenance()})
+    path = write_json("saving", {"benchmark": "saving", "load_average": load, **result, **collect_provenance()})
     print(json.dumps(result, indent=2))
     print(f"written: {path}")
 

@@ -1,15 +1,14 @@
-"""The table and the picture of the learning benchmark, made from its JSON files alone.
+"""Writes the table and the figure of the learning benchmark from its JSON files.
 
     python -m benchmarks.learning.report
 
-draws `benchmarks/results/learning.png` and brings the table of docs/learning.md up to date.
+draws `benchmarks/results/learning.png` and updates the table of docs/learning.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from scipy import stats
 
+from benchmarks.harness import RESULTS, ROOT, format_row, replace_block, update_file
 from benchmarks.learning.tasks import TASKS, Task
-from benchmarks.provenance import RESULTS, ROOT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,53 +26,50 @@ PAGE = ROOT / "docs" / "learning.md"
 PICTURE = "learning.png"
 COLUMNS = 4
 COLORS = {"DQN": "#0072b2", "SAC": "#d55e00", "PPO": "#009e73"}
-"""Of Okabe and Ito, which most colour-blind people can tell apart."""
+"""Colors of the palette of Okabe and Ito, which most color-blind people can distinguish."""
 BAR, PUBLISHED = "#222222", "#888888"
-
-_BLOCK = re.compile(r"(<!-- learning results -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Curves:
-    """What one panel shows: greedy periodic evaluations of each seed, and their interquartile mean."""
+    """The curves of one panel: the greedy periodic evaluations of each seed, and their interquartile mean."""
 
     seeds: tuple[list[tuple[float, float]], ...]
-    """(step, mean return) of each seed."""
+    """The points (step, mean return) of each seed."""
     middle: list[tuple[float, float]]
-    """(step, interquartile mean over the seeds) where all seeds were evaluated."""
+    """The points (step, interquartile mean over the seeds) at the steps at which all seeds were evaluated."""
 
 
 def write_report(results: Path) -> None:
-    """Draws the picture of the results in a folder; of the repository's own, also brings the page up to date."""
+    """Draws the figure of the results in a folder; for the repository's own results, also updates the page."""
     measured = read_results(results)
     if not measured:
-        print(f"{results} has no results of the table's tasks; there is nothing to report")
+        print(f"{results} has no results for the tasks of the table; nothing to report")
         return
     draw(measured, results / PICTURE)
-    print(table(measured))
+    print(format_table(measured))
     print(f"drawn: {results / PICTURE}")
     if results == RESULTS:
-        PAGE.write_text(updated(PAGE.read_text(encoding="utf-8"), measured), encoding="utf-8")
-        print(f"updated: {PAGE}")
+        update_file(PAGE, lambda page: update_page(page, measured))
 
 
 def read_results(results: Path) -> dict[Task, dict[str, Any]]:
-    """Returns what was measured, in the table's order; tasks that were not are left out."""
+    """Returns the results of each task that was measured, in the order of the table."""
     paths = {task: results / f"learning-{task.name}.json" for task in TASKS}
     return {task: json.loads(path.read_text(encoding="utf-8")) for task, path in paths.items() if path.exists()}
 
 
-def updated(page: str, measured: dict[Task, dict[str, Any]]) -> str:
-    """Returns the page with the block `<!-- learning results -->` ... `<!-- end -->` written anew."""
-    return _BLOCK.sub(lambda match: f"{match[1]}\n{table(measured)}\n\n{match[2]}", page)
+def update_page(page: str, measured: dict[Task, dict[str, Any]]) -> str:
+    """Returns the page with its table updated."""
+    return replace_block(page, "learning results", format_table(measured))
 
 
-def table(measured: dict[Task, dict[str, Any]]) -> str:
-    """Returns the Markdown table of what was measured beside what was published."""
-    return "\n".join(_rows(measured))
+def format_table(measured: dict[Task, dict[str, Any]]) -> str:
+    """Returns the Markdown table of the measured and the published results."""
+    return "\n".join(_format_rows(measured))
 
 
-def _rows(measured: dict[Task, dict[str, Any]]) -> Iterator[str]:
+def _format_rows(measured: dict[Task, dict[str, Any]]) -> Iterator[str]:
     yield "| task | steps | IQM [95 % interval] | lowest seed | seeds | at least | reached | published | its steps |"
     yield "|---|---:|---:|---:|---:|---:|---|---:|---:|"
     for task, result in measured.items():
@@ -92,11 +88,11 @@ def _rows(measured: dict[Task, dict[str, Any]]) -> Iterator[str]:
             f"{task.published.mean:.1f} ± {task.published.std:.1f}",
             f"{task.published.steps:,}",
         ]
-        yield f"| {' | '.join(cells)} |"
+        yield format_row(cells)
 
 
-def curves(result: dict[str, Any]) -> Curves:
-    """Returns what a panel shows of one result."""
+def make_curves(result: dict[str, Any]) -> Curves:
+    """Returns the curves of one result."""
     seeds = tuple([(step, value) for step, value in run["evaluation_returns"]] for run in result["seeds"])
     by_step = [dict(seed) for seed in seeds]
     common = sorted(set.intersection(*(set(points) for points in by_step)))
@@ -105,7 +101,7 @@ def curves(result: dict[str, Any]) -> Curves:
 
 
 def draw(measured: dict[Task, dict[str, Any]], path: Path) -> None:
-    """Draws a panel for each task."""
+    """Draws a figure with a panel for each task."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
     from matplotlib.lines import Line2D
@@ -113,7 +109,7 @@ def draw(measured: dict[Task, dict[str, Any]], path: Path) -> None:
     columns = min(COLUMNS, len(measured))
     rows = -(-len(measured) // columns)
     layout = ConstrainedLayoutEngine(hspace=0.06, wspace=0.03)
-    height = 2.7 * rows + (0.7 if columns > 2 else 1.7)  # the key stands above, in one row where there is room
+    height = 2.7 * rows + (0.7 if columns > 2 else 1.7)  # the legend is above, in one row if there is room
     figure = Figure(figsize=(3.6 * columns, height), layout=layout)
     panels = figure.subplots(rows, columns, squeeze=False)
     for i, panel in enumerate(panels.flat):
@@ -135,10 +131,10 @@ def draw(measured: dict[Task, dict[str, Any]], path: Path) -> None:
 
 def _draw_panel(axes: Axes, task: Task, result: dict[str, Any]) -> None:
     color = COLORS[task.algo]
-    shown = curves(result)
+    shown = make_curves(result)
     for seed in shown.seeds:
-        axes.plot(*_thousands(seed), color=color, linewidth=1, alpha=0.45)
-    axes.plot(*_thousands(shown.middle), color=color, linewidth=2.2)
+        axes.plot(*_to_thousands(seed), color=color, linewidth=1, alpha=0.45)
+    axes.plot(*_to_thousands(shown.middle), color=color, linewidth=2.2)
     axes.axhline(task.bar, color=BAR, linewidth=1.1, linestyle="--")
     axes.axhline(task.published.mean, color=PUBLISHED, linewidth=1.6, linestyle=":")
     summary = result["summary"]
@@ -154,12 +150,12 @@ def _draw_panel(axes: Axes, task: Task, result: dict[str, Any]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _thousands(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+def _to_thousands(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
     return [step / 1000 for step, _ in points], [value for _, value in points]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Make the table and the picture of the learning benchmark anew.")
+    parser = argparse.ArgumentParser(description="Update the table and the figure of the learning benchmark.")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON files")
     write_report(parser.parse_args().results.resolve())
 

@@ -1,55 +1,56 @@
-"""The tasks of the learning benchmark: what must be reached, and what others have published."""
+"""The tasks of the learning benchmark, with the scores to reach and the scores that others have published."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.harness import name_config
+
 ZOO = "https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md"
-"""Where all published scores are from. Each is one training run: mean and standard deviation over the episodes of its
-one agent, in environments of their time (LunarLander-v2)."""
+"""The source of all published scores. Each is from a single training run: the mean and the standard deviation over the
+episodes of one agent, in the versions of the environments of that time (LunarLander-v2)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """A score of RL Baselines3 Zoo."""
+    """A score that RL Baselines3 Zoo has published."""
 
     mean: float
     std: float
-    """Over the episodes of one agent, so it says nothing about other seeds."""
+    """Standard deviation over the episodes of one agent, which says nothing about other seeds."""
     steps: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A shipped config and the score that its final policies must reach."""
+    """A shipped config, and the score that its final policies must reach."""
 
     config: str
-    """Path from the root of the repository."""
+    """Path of the config from the root of the repository."""
     env_id: str
     bar: float
-    """The interquartile mean over the seeds must be at least this."""
+    """Least interquartile mean over the seeds."""
     steps: int
-    """Environment steps that a training may take at most."""
+    """Most environment steps that a training may take."""
     published: Published
     minutes: float
-    """About how long a seed takes on one core: long ones are begun first. No number depends on it."""
+    """Approximate duration of a seed on one core. Long trainings are started first; results do not depend on it."""
     seeds: int = 5
 
     @property
     def name(self) -> str:
-        """`dqn-acrobot`, of `configs/dqn/acrobot.yaml`."""
-        path = Path(self.config)
-        return f"{path.parent.name}-{path.stem}"
+        """The name in file names: `dqn-acrobot` for `configs/dqn/acrobot.yaml`."""
+        return name_config(self.config)
 
     @property
     def algo(self) -> str:
-        """`DQN`, of `configs/dqn/acrobot.yaml`."""
+        """The name of the algorithm: `DQN` for `configs/dqn/acrobot.yaml`."""
         return Path(self.config).parent.name.upper()
 
     @property
     def title(self) -> str:
-        """`DQN Acrobot-v1`."""
+        """The title in tables and figures, such as `DQN Acrobot-v1`."""
         return f"{self.algo} {self.env_id}"
 
 
@@ -152,4 +153,4 @@ TASKS = (
         minutes=1,
     ),
 )
-"""In the order in which they are shown."""
+"""All tasks, in the order of the table."""

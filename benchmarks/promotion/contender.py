@@ -1,4 +1,7 @@
-"""A process that offers what it is told at the instant it is told: a line of JSON in, a line with the decision out."""
+"""A process that offers candidates for promotion at given times.
+
+It reads a line of JSON for each offer, and prints a line of JSON with each decision.
+"""
 
 from __future__ import annotations
 

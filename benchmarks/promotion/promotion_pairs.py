@@ -1,8 +1,8 @@
-"""Two processes promote at the same instant, again and again: the better candidate must be champion each time.
+"""Two processes promote at the same time, repeatedly; the better candidate must become the champion each time.
 
-On an MLflow server, where the registry itself holds the lock, and on an SQLite file, where a file lock does. In each
-pair a worse and a better candidate meet a champion that is worse than both; which of the two begins a moment earlier
-takes turns. Meanwhile a third process looks who is champion: there must always be one.
+The benchmark runs on an MLflow server, where the registry itself holds the lock, and on an SQLite file, with a file
+lock. In each pair, a worse and a better candidate compete with a champion that is worse than both, and take turns in
+beginning slightly earlier. A thread watches the champion at the same time: there must always be one.
 
     python -m benchmarks.promotion.promotion_pairs
     python -m benchmarks.promotion.promotion_pairs --pairs 2     # writes no JSON
@@ -23,9 +23,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.provenance import ROOT, environment, provenance, write_json
+from benchmarks.harness import ROOT, collect_provenance, make_environment, write_json
 
-sys.path.insert(0, str(ROOT / "tests"))  # the controllers of known skill, and a server
+sys.path.insert(0, str(ROOT / "tests"))  # policies of known quality, and a server
 from mlflow_server import Server
 from mlflow_store import BAD, GOOD, WEAK, run_with_policy
 
@@ -38,18 +38,18 @@ from rl_training.tracking.mlflow_store import connect
 NAME = "promotion-pairs"
 PAIRS = 20
 LEAD = 0.02
-"""Seconds by which one of the two begins earlier."""
+"""Seconds by which one of the two processes begins earlier."""
 NOTICE = 0.3
-"""Seconds from the moment that both are told to the moment that they begin."""
+"""Seconds between the offers to both processes and the time at which they begin."""
 LOOK = 0.02
-"""Seconds between two looks at who is champion."""
+"""Seconds between two queries of the champion."""
 
 Kind = Literal["server", "sqlite"]
 KINDS: tuple[Kind, ...] = ("server", "sqlite")
 
 
 class Contender:
-    """A process that offers one candidate, pair after pair."""
+    """A process that offers one candidate in each pair."""
 
     def __init__(self, run_id: str, variables: dict[str, str]) -> None:
         self._run_id = run_id
@@ -64,16 +64,16 @@ class Contender:
         )
 
     def tell(self, model: str, at: float) -> None:
-        """Has it offer its candidate to a model at an instant."""
+        """Makes the process offer its candidate for a model at a given time (in seconds since 1970)."""
         assert self._process.stdin is not None
-        offer = {"source": self._run_id, "overrides": rules(model), "at": at}
+        offer = {"source": self._run_id, "overrides": make_overrides(model), "at": at}
         print(json.dumps(offer), file=self._process.stdin, flush=True)
 
     def answer(self) -> str:
-        """Returns what it says next.
+        """Returns the next line that the process prints.
 
         Raises:
-            RuntimeError: It has ended.
+            RuntimeError: The process has ended.
         """
         assert self._process.stdout is not None
         line = self._process.stdout.readline().strip()
@@ -82,17 +82,17 @@ class Contender:
         return line
 
     def end(self) -> None:
-        """Ends it."""
+        """Ends the process."""
         self._process.kill()
         self._process.wait()
 
 
 class Watcher:
-    """Looks who is champion of a model, all the time."""
+    """Queries the champion of a model continuously, in a thread."""
 
     def __init__(self, uri: str, model: str) -> None:
         self.seen: list[str | None] = []
-        """Each champion seen, in order; None where there was none."""
+        """The champions in the order in which they were seen; None stands for no champion."""
         self._client, self._model, self._done = connect(uri), model, threading.Event()
         self._thread = threading.Thread(target=self._look)
         self._thread.start()
@@ -104,20 +104,20 @@ class Watcher:
                 self.seen.append(now)
 
     def end(self) -> list[str | None]:
-        """Ends looking, and returns what was seen."""
+        """Ends the thread, and returns the champions that were seen."""
         self._done.set()
         self._thread.join()
         return self.seen
 
 
-def rules(model: str) -> list[str]:
-    """Returns the overrides of an offer to a model."""
+def make_overrides(model: str) -> list[str]:
+    """Returns the overrides of an offer for a model."""
     return [f"promotion.model={model}", "promotion.episodes=20"]
 
 
 @contextmanager
-def store(kind: Kind, folder: Path) -> Iterator[str]:
-    """Yields the URI of a fresh store, and points this process at it."""
+def provide_store(kind: Kind, folder: Path) -> Iterator[str]:
+    """Yields the URI of a new store, which this process uses in the meantime."""
     folder.mkdir()
     os.environ[HOME_VARIABLE] = str(folder)
     os.environ.pop(URI_VARIABLE, None)
@@ -136,20 +136,20 @@ def store(kind: Kind, folder: Path) -> Iterator[str]:
 
 
 def compete(uri: str, home: Path, pairs: int) -> dict[str, Any]:
-    """Returns how the pairs on a store came out.
+    """Returns the results of the pairs on a store.
 
     Args:
-        uri: The store.
+        uri: The URI of the store.
         home: `RL_TRAINING_HOME` of both processes.
-        pairs: How many, each with a registered model of its own.
+        pairs: Number of pairs, each with its own registered model.
     """
     base, worse, better = (run_with_policy(gains, uri=uri, seed=i)[1] for i, gains in enumerate((BAD, WEAK, GOOD)))
-    variables = {**environment(home), URI_VARIABLE: uri}
+    variables = {**make_environment(home), URI_VARIABLE: uri}
     contenders = {"worse": Contender(worse, variables), "better": Contender(better, variables)}
     try:
         for contender in contenders.values():
             contender.answer()  # ready
-        played = [play(uri, f"pair-{i:02d}", base, contenders, ("worse", "better")[i % 2]) for i in range(pairs)]
+        played = [play_pair(uri, f"pair-{i:02d}", base, contenders, ("worse", "better")[i % 2]) for i in range(pairs)]
     finally:
         for contender in contenders.values():
             contender.end()
@@ -162,9 +162,9 @@ def compete(uri: str, home: Path, pairs: int) -> dict[str, Any]:
     }
 
 
-def play(uri: str, model: str, base: str, contenders: dict[str, Contender], first: str) -> dict[str, Any]:
-    """Returns how one pair came out: who is champion, and against whom each of the two was decided."""
-    promote_candidate(base, rules(model), tracking_uri=uri)
+def play_pair(uri: str, model: str, base: str, contenders: dict[str, Contender], first: str) -> dict[str, Any]:
+    """Returns the result of one pair: the champion, and the opponent of each candidate."""
+    promote_candidate(base, make_overrides(model), tracking_uri=uri)
     watcher = Watcher(uri, model)
     at = time.time() + NOTICE
     for name, contender in contenders.items():
@@ -191,27 +191,27 @@ def play(uri: str, model: str, base: str, contenders: dict[str, Contender], firs
 
 
 def measure(kind: Kind, folder: Path, pairs: int) -> dict[str, Any]:
-    """Returns how the pairs on one kind of store came out."""
-    with store(kind, folder) as uri:
+    """Returns the results of the pairs on one kind of store."""
+    with provide_store(kind, folder) as uri:
         return compete(uri, folder, pairs)
 
 
 def holds(result: dict[str, Any]) -> bool:
-    """Whether the better one is champion each time, never nobody is, and both were at it at the same time."""
+    """Tells whether the better candidate always won, there always was a champion, and both always overlapped."""
     all_of_them = result["better_is_champion"] == result["begun_before_the_other_ended"] == result["pairs"]
     return bool(all_of_them and result["moments_without_champion"] == 0)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Have two processes promote at the same instant.")
-    parser.add_argument("--pairs", type=int, default=PAIRS, help="on each kind of store")
+    parser = argparse.ArgumentParser(description="Let two processes promote at the same time.")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="pairs on each kind of store (default: %(default)s)")
     pairs = parser.parse_args().pairs
     with tempfile.TemporaryDirectory(prefix="pairs-") as folder:
         results = {kind: measure(kind, Path(folder) / kind, pairs) for kind in KINDS}
     for kind, result in results.items():
         print(f"{kind}: the better is champion in {result['better_is_champion']} of {pairs}")
     if pairs == PAIRS:
-        path = write_json(NAME, {"benchmark": NAME, **results, **provenance()})
+        path = write_json(NAME, {"benchmark": NAME, **results, **collect_provenance()})
         print(f"written: {path}")
     return 0 if all(map(holds, results.values())) else 1
 

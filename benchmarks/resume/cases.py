@@ -1,10 +1,12 @@
-"""The cases of `resume_exactness.py`: which environments, with which algorithms and settings; and their table."""
+"""The cases of `exactness.py`: environments, algorithms and settings; and the table of their results."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from benchmarks.harness import format_row
 
 ENVIRONMENTS: dict[str, tuple[str, int | None]] = {
     "CartPole-v1": ("dqn", None),
@@ -27,12 +29,13 @@ ENVIRONMENTS: dict[str, tuple[str, int | None]] = {
     "Taxi-v4": ("dqn", 60),
     "FrozenLake-v1": ("dqn", None),
 }
-"""Each environment: the off-policy algorithm that fits its actions, and a limit where its episodes are long."""
+"""The off-policy algorithm that fits each environment's actions, and a step limit if its episodes are long."""
 
 COVERED = {"CartPole-v1", "Pendulum-v1", "LunarLander-v3", "LunarLanderContinuous-v3", "HalfCheetah-v5"}
-"""One of each family and kind of action, trained with every variant; the others with `EVERYWHERE`."""
+"""One environment of each family and kind of action, which is trained with every variant."""
 
 EVERYWHERE = ("sync", "normalised")
+"""The variants with which the other environments are trained."""
 
 NORMALISED = {"normalization": {"observation": True, "reward": True}}
 FRAMES = {
@@ -46,7 +49,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "n-step": {"n_step": 3},
     "all": {"vectorization": "async", "n_step": 3, **NORMALISED, **FRAMES},
 }
-"""What is set besides `COMMON`."""
+"""The settings of each variant in addition to `COMMON`."""
 
 COMMON: dict[str, Any] = {
     "seed": 3,
@@ -72,7 +75,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 }
 SETTINGS = {"common": COMMON, "algorithms": ALGORITHMS, "variants": VARIANTS}
 EARLIEST_STOP = 230
-"""In environment steps: the middle of a rollout, and after the replay buffer's ring has gone round once."""
+"""Environment steps before a stop: in the middle of a rollout, and after the replay buffer has wrapped around."""
 
 
 @dataclass(frozen=True)
@@ -83,21 +86,21 @@ class Case:
     algo: str
     variant: str
     max_episode_steps: int | None = None
-    """Steps at which an episode is cut; None leaves the environment's own limit."""
+    """Steps after which an episode is truncated; None keeps the environment's own limit."""
 
     @property
     def name(self) -> str:
-        """Returns a name that can be a directory's."""
+        """The name of the case, which is also a valid name for a directory."""
         return f"{self.env_id}-{self.algo}-{self.variant}"
 
     def settings(self) -> dict[str, Any]:
-        """Returns the settings as in a file."""
+        """Returns the settings as they would be in a file."""
         own = {"algo": self.algo, "env_id": self.env_id, "max_episode_steps": self.max_episode_steps}
         variant = {key: value for key, value in VARIANTS[self.variant].items() if key != "n_step" or self.algo != "ppo"}
         return {**COMMON, **own, **ALGORITHMS[self.algo], **variant}
 
 
-def _cases() -> Iterator[Case]:
+def _make_cases() -> Iterator[Case]:
     for env_id, (off_policy, limit) in ENVIRONMENTS.items():
         for algo in ("ppo", off_policy):
             for variant in VARIANTS if env_id in COVERED else EVERYWHERE:
@@ -105,18 +108,18 @@ def _cases() -> Iterator[Case]:
                     yield Case(env_id, algo, variant, limit)
 
 
-CASES = tuple(_cases())
+CASES = tuple(_make_cases())
 
 
-def table(results: Sequence[Mapping[str, Any]]) -> str:
-    """Returns a Markdown table of measured cases: a row an environment, a column an algorithm.
+def format_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """Returns a Markdown table of measured cases, with a row per environment and a column per algorithm.
 
     Args:
-        results: As in the JSON file; a variant that was not exact is marked.
+        results: The results as in the JSON file; variants that were not exact are marked.
     """
     algorithms = tuple(ALGORITHMS)
     lines = [
-        f"| environment | {' | '.join(name.upper() for name in algorithms)} |",
+        format_row(["environment", *(name.upper() for name in algorithms)]),
         "|---" * (len(algorithms) + 1) + "|",
     ]
     for env_id in dict.fromkeys(result["env_id"] for result in results):
@@ -128,5 +131,5 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
             )
             for algo in algorithms
         ]
-        lines.append(f"| `{env_id}` | {' | '.join(cell or '-' for cell in cells)} |")
+        lines.append(format_row([f"`{env_id}`", *(cell or "-" for cell in cells)]))
     return "\n".join(lines)

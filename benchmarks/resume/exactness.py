@@ -1,13 +1,13 @@
-"""Resume: is a run that stops in mid-episode and goes on in a new process the run that never stopped, bit for bit?
+"""Checks that a run that stops within an episode and resumes in a new process equals the run that never stopped.
 
-One process trains all cases in one go; a second one trains each until a step at which every environment is in the
-middle of its second or a later episode; a third one goes on from the checkpoints. Compared are the observation right
-after the resume, all metrics but `time/*`, the evaluations with their episodes, and the final policy, optimiser, target
-networks, random states, environments and replay buffer.
+The first process trains all cases without a stop. The second process trains each case until every environment is in the
+middle of its second or a later episode. The third process resumes from the checkpoints. The benchmark compares the
+observation right after the resume, all metrics except `time/*`, the evaluations with their episodes, and the final
+policy, optimizer, target networks, random states, environments and replay buffer, all bit for bit.
 
     python -m benchmarks.resume.exactness
-    python -m benchmarks.resume.exactness --only CartPole-v1-dqn     # some cases; writes no JSON
-    python -m benchmarks.resume.exactness --table docs/resume.md     # writes the page's table from the JSON
+    python -m benchmarks.resume.exactness --only CartPole-v1-dqn     # only some cases; writes no JSON
+    python -m benchmarks.resume.exactness --table docs/resume.md     # updates the page's table from the JSON
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import re
 import subprocess
 import sys
 import tempfile
@@ -27,9 +26,17 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.provenance import RESULTS, ROOT, environment, provenance, write_json
-from benchmarks.resume.cases import CASES, EARLIEST_STOP, SETTINGS, Case, table
-from benchmarks.resume.run_comparison import differences
+from benchmarks.harness import (
+    RESULTS,
+    ROOT,
+    collect_provenance,
+    make_environment,
+    replace_block,
+    update_file,
+    write_json,
+)
+from benchmarks.resume.cases import CASES, EARLIEST_STOP, SETTINGS, Case, format_table
+from benchmarks.resume.run_comparison import find_differences
 from rl_training.errors import RLTrainingError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_from_mapping
@@ -41,21 +48,20 @@ from rl_training.tracking.metric_log import MetricLog
 
 NAME = "resume-exactness"
 CAPTION = """\
-Stopped in the middle of a second or later episode, and resumed in a new process (`make bench-resume`): {exact} of the
-{cases} cases in {environments} environments were exact. `sync` and `async` are the kinds of vector environment;
-`normalised` has both normalisers on, `frames` stacks three observations, `n-step` has targets of three steps, and `all`
-is all of these with `async`. What is not named is off."""
+Runs that were stopped in the middle of their second or a later episode and resumed in a new process
+(`make bench-resume`): {exact} of the {cases} cases in {environments} environments were exact. `sync` and `async` are
+the kinds of vector environment. `normalised` normalizes observations and rewards, `frames` stacks three observations,
+`n-step` uses targets of three steps, and `all` combines all of these with `async`."""
 WHOLE, STOPPED = "whole", "stopped"
 OBSERVATION, PLACE, ERROR = "observation.npy", "place.json", "error.txt"
-_BLOCK = re.compile(r"(<!-- resume-exactness -->\n).*?(<!-- /resume-exactness -->)", re.DOTALL)
 
 
 def main() -> int:
     arguments = _parse()
     cases = [case for case in CASES if not arguments.only or any(word in case.name for word in arguments.only)]
     if arguments.table is not None:
-        page, result = arguments.table, json.loads((RESULTS / f"{NAME}.json").read_text(encoding="utf-8"))
-        page.write_text(updated(page.read_text(encoding="utf-8"), result["cases"]), encoding="utf-8")
+        result = json.loads((RESULTS / f"{NAME}.json").read_text(encoding="utf-8"))
+        update_file(arguments.table, lambda page: update_page(page, result["cases"]))
         return 0
     if arguments.stage is not None:
         run_stage(arguments.stage, cases, arguments.home)
@@ -63,7 +69,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="resume-") as home:
         results = measure(cases, Path(home))
     summary = summarize(results)
-    print(table(results))
+    print(format_table(results))
     for result in results:
         for line in result["differences"]:
             print(f"{result['env_id']} {result['algo']} {result['variant']}: {line}")
@@ -71,26 +77,25 @@ def main() -> int:
     if not arguments.only:
         simulators = {name: version(name) for name in ("box2d", "mujoco")}
         result = {"benchmark": NAME, "summary": summary, "settings": SETTINGS, "cases": results}
-        print(f"written: {write_json(NAME, {**result, 'simulators': simulators, **provenance()})}")
+        print(f"written: {write_json(NAME, {**result, 'simulators': simulators, **collect_provenance()})}")
     return 0 if summary["exact"] == len(results) else 1
 
 
-def updated(page: str, results: Sequence[Mapping[str, Any]]) -> str:
-    """Returns a Markdown page with the table between its markers written anew, under a line on what it shows."""
-    counts = summarize(results)
-    caption = CAPTION.format(**counts)
-    return _BLOCK.sub(lambda match: f"{match[1]}\n{caption}\n\n{table(results)}\n\n{match[2]}", page)
+def update_page(page: str, results: Sequence[Mapping[str, Any]]) -> str:
+    """Returns the page with its table and the caption of the table updated."""
+    caption = CAPTION.format(**summarize(results))
+    return replace_block(page, NAME, f"{caption}\n\n{format_table(results)}")
 
 
 def measure(cases: Sequence[Case], home: Path) -> list[dict[str, Any]]:
-    """Runs each stage of all cases in a process of its own, one after the other, and compares what came out.
+    """Runs each stage of all cases in its own process, one after another, and compares the runs.
 
     Args:
-        cases: What to train.
+        cases: The cases to train.
         home: A directory for the runs.
 
     Returns:
-        For each case what it was, where it was stopped, and a line for each thing that differs.
+        For each case its settings, the step at which it was stopped, and a line for each difference.
     """
     for stage in STAGES:
         command = [
@@ -104,12 +109,12 @@ def measure(cases: Sequence[Case], home: Path) -> list[dict[str, Any]]:
             "--only",
             *(c.name for c in cases),
         ]
-        subprocess.run(command, env=environment(home), cwd=ROOT, check=True)
-    return [_result(case, home / case.name) for case in cases]
+        subprocess.run(command, env=make_environment(home), cwd=ROOT, check=True)
+    return [_make_result(case, home / case.name) for case in cases]
 
 
 def summarize(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns how many cases and environments there are, and how many of each are exact in all ways."""
+    """Returns the numbers of cases and environments, and how many of each are exact."""
     environments = {result["env_id"] for result in results}
     inexact = {result["env_id"] for result in results if not result["exact"]}
     return {
@@ -120,18 +125,15 @@ def summarize(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _result(case: Case, directory: Path) -> dict[str, Any]:
+def _make_result(case: Case, directory: Path) -> dict[str, Any]:
     error = directory / ERROR
     place = json.loads((directory / PLACE).read_text()) if (directory / PLACE).exists() else {}
-    found = [error.read_text()] if error.exists() else differences(directory / WHOLE, directory / STOPPED)
+    found = [error.read_text()] if error.exists() else find_differences(directory / WHOLE, directory / STOPPED)
     return {**asdict(case), **place, "exact": not found, "differences": found}
 
 
-# The stages, each in a process of its own.
-
-
 def run_stage(stage: str, cases: Iterable[Case], home: Path) -> None:
-    """Takes all cases through one stage; what is refused or fails is written down, and the case ends with it."""
+    """Runs one stage of all cases; an error is recorded, and ends its case."""
     logging.disable(logging.INFO)
     for case in cases:
         directory = home / case.name
@@ -144,13 +146,13 @@ def run_stage(stage: str, cases: Iterable[Case], home: Path) -> None:
 
 
 class StopInMidEpisode(StopFlag):
-    """Asks for a stop at the first step from `EARLIEST_STOP` on at which all environments are in a later episode."""
+    """Requests a stop at the first step from `EARLIEST_STOP` on at which all environments are in a later episode."""
 
     trainer: PPOTrainer | OffPolicyTrainer | None = None
 
     @property
     def requested(self) -> bool:
-        """Whether that step has come."""
+        """Whether the trainer has reached that step."""
         trainer = self.trainer
         if trainer is not None and self.cause is None and trainer.num_timesteps >= EARLIEST_STOP:
             places = trainer.envs.state_dict()["snapshots"]
@@ -160,13 +162,13 @@ class StopInMidEpisode(StopFlag):
 
 
 def train_whole(case: Case, directory: Path) -> None:
-    """Trains in one go."""
+    """Trains a case without a stop."""
     config = config_from_mapping({**case.settings(), "run_dir": str(directory / WHOLE)})
     DefaultExperimentManager().setup(config, [MetricLog(directory / WHOLE)]).train()
 
 
 def train_and_stop(case: Case, directory: Path) -> None:
-    """Trains until the stop, and notes where that was."""
+    """Trains a case until the stop, and records where that was."""
     stop = StopInMidEpisode()
     config = config_from_mapping({**case.settings(), "run_dir": str(directory / STOPPED)})
     trainer = DefaultExperimentManager().setup(config, [MetricLog(directory / STOPPED)], stop=stop)
@@ -174,7 +176,7 @@ def train_and_stop(case: Case, directory: Path) -> None:
     stop.trainer = trainer
     result = trainer.train()
     if result.stop_reason != "signal":
-        raise RLTrainingError("at no step were all environments in the middle of a later episode")
+        raise RLTrainingError("there was no step at which all environments were in the middle of a later episode")
     np.save(directory / OBSERVATION, trainer.envs.observation, allow_pickle=False)
     state = load_trainer_state(find_checkpoint(directory / STOPPED))
     place = {
@@ -186,12 +188,12 @@ def train_and_stop(case: Case, directory: Path) -> None:
 
 
 def resume(case: Case, directory: Path) -> None:
-    """Goes on from the checkpoint to the end."""
+    """Resumes a case from its checkpoint, and trains it to the end."""
     run_dir = directory / STOPPED
     trainer = DefaultExperimentManager().resume(run_dir, [MetricLog(run_dir)])
     assert isinstance(trainer, PPOTrainer | OffPolicyTrainer)
     if trainer.envs.observation.tobytes() != np.load(directory / OBSERVATION, allow_pickle=False).tobytes():
-        (directory / ERROR).write_text("resume: the observation right after it is not the one before the stop")
+        (directory / ERROR).write_text("resume: the observation after the resume is not the one before the stop")
     trainer.train()
 
 
@@ -199,11 +201,11 @@ STAGES = {"whole": train_whole, "stop": train_and_stop, "resume": resume}
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Stop runs in the middle of an episode, resume them, and compare.")
-    parser.add_argument("--only", nargs="+", metavar="WORD", help="only cases whose name has one of these words")
-    parser.add_argument("--table", type=Path, metavar="PAGE", help="write the table into this page from the JSON")
+    parser = argparse.ArgumentParser(description="Stop runs within an episode, resume them, and compare.")
+    parser.add_argument("--only", nargs="+", metavar="WORD", help="only cases whose names contain one of these words")
+    parser.add_argument("--table", type=Path, metavar="PAGE", help="update the table of this page from the JSON")
     parser.add_argument("--stage", choices=STAGES, help="run one stage in this process")
-    parser.add_argument("--home", type=Path, help="where the stages keep the runs")
+    parser.add_argument("--home", type=Path, help="folder of the runs")
     return parser.parse_args()
 
 

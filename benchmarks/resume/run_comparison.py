@@ -1,6 +1,6 @@
-"""Whether two finished runs are the same to the last bit: what they have recorded, and what they would go on from.
+"""Compares two finished runs bit for bit: their recorded data, and the states from which they would resume.
 
-Left out is what differs by nature: `time/*` metrics, times of day, paths, and the identity of a run.
+The comparison leaves out what always differs: `time/*` metrics, times of day, paths, and the identity of a run.
 """
 
 from __future__ import annotations
@@ -21,41 +21,40 @@ from rl_training.runtime.checkpoint import find_checkpoint, load_policy_state, l
 from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
 
 UNCOMPARED = "time/"
-"""Metrics of this prefix differ each time by nature."""
+"""Prefix of the metrics that always differ."""
 
 SHOWN = 5
-"""Differences of one kind that are listed; the others are counted."""
+"""Number of differences of one kind that are listed; the others are counted."""
 
 Point = tuple[str, int, float]
 
 
-def differences(expected: Path, actual: Path) -> list[str]:
-    """Compares two completed runs of the same settings.
+def find_differences(expected: Path, actual: Path) -> list[str]:
+    """Compares two completed runs with the same settings.
 
     Args:
-        expected: The directory of the run that nothing has disturbed.
-        actual: The directory of the other one.
+        expected: The directory of the undisturbed run.
+        actual: The directory of the other run.
 
     Returns:
-        A line for each difference in metrics, evaluations with all their episodes, the best checkpoint on record, the
-        final policy, the optimiser and all else of the final training state, and the replay buffer; none where they are
-        the same.
+        A line for each difference in the metrics, the evaluations with all their episodes, the recorded best
+        checkpoint, the final policy, the final training state with the optimizer, and the replay buffer.
     """
     return [
         *compare_points(read_points(expected), read_points(actual)),
-        *_shortened(compare_values(read_evaluations(expected), read_evaluations(actual), "evaluations")),
-        *_shortened(compare_values(final_state(expected), final_state(actual), "final state")),
+        *_shorten_list(compare_values(read_evaluations(expected), read_evaluations(actual), "evaluations")),
+        *_shorten_list(compare_values(load_final_state(expected), load_final_state(actual), "final state")),
     ]
 
 
 def read_points(run_dir: Path) -> list[Point]:
-    """Returns (metric, step, value) of each point in `metrics.jsonl`, in the order in which they stand there."""
+    """Returns (metric, step, value) for each point in `metrics.jsonl`, in the order of the file."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     return [(key, line["step"], value) for line in lines for key, value in line["metrics"].items()]
 
 
 def compare_points(expected: Sequence[Point], actual: Sequence[Point]) -> list[str]:
-    """Returns a line for each metric point that only one of two runs has, or that a run has twice."""
+    """Returns a line for each metric point that only one of the runs has, or that a run has twice."""
     lines = []
     for name, points in (("expected", expected), ("actual", actual)):
         counts = Counter((key, step) for key, step, _ in points)
@@ -68,19 +67,19 @@ def compare_points(expected: Sequence[Point], actual: Sequence[Point]) -> list[s
             f"metrics: only the {name} run has {key} = {value!r} at step {step}"
             for key, step, value in sorted(points, key=lambda point: (point[1], point[0]))
         ]
-    return _shortened(lines)
+    return _shorten_list(lines)
 
 
 def read_evaluations(run_dir: Path) -> dict[str, Any]:
-    """Returns the evaluations of a run by their files' names, and which of its checkpoints is the best."""
+    """Returns the evaluations of a run by file name, and the record of its best checkpoint."""
     artifacts = run_dir / "artifacts"
     paths = [*sorted((artifacts / "evaluations").glob("*.json")), artifacts / "evaluation.json"]
     paths.append(run_dir / "checkpoints" / "best.json")
     return {path.name: json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()}
 
 
-def final_state(run_dir: Path) -> dict[str, Any]:
-    """Returns all that the newest checkpoint of a run holds, its replay buffer included."""
+def load_final_state(run_dir: Path) -> dict[str, Any]:
+    """Returns the complete content of the newest checkpoint of a run, including the replay buffer."""
     checkpoint = find_checkpoint(run_dir)
     state: dict[str, Any] = {
         "num_timesteps": checkpoint.num_timesteps,
@@ -88,7 +87,7 @@ def final_state(run_dir: Path) -> dict[str, Any]:
         "policy": load_policy_state(checkpoint),
         "trainer": load_trainer_state(checkpoint),
     }
-    trainer = _quietly_resumed(run_dir)
+    trainer = _resume_quietly(run_dir)
     try:
         if isinstance(trainer, OffPolicyTrainer):
             state["replay"] = {"total": trainer.buffer.total, **trainer.buffer.arrays()}
@@ -98,12 +97,12 @@ def final_state(run_dir: Path) -> dict[str, Any]:
 
 
 def compare_values(expected: Any, actual: Any, where: str) -> Iterator[str]:
-    """Yields a line for each place at which two nested values differ: bit for bit, and in type and shape.
+    """Yields a line for each part in which two nested values differ in a bit, type or shape.
 
     Args:
         expected: Mappings and sequences of tensors, arrays, numbers, strings and None.
-        actual: The same.
-        where: What the values are.
+        actual: A value of the same kinds.
+        where: The name of the values in the lines.
     """
     if isinstance(expected, Mapping) and isinstance(actual, Mapping):
         for key in [*expected, *(key for key in actual if key not in expected)]:
@@ -120,8 +119,8 @@ def compare_values(expected: Any, actual: Any, where: str) -> Iterator[str]:
             yield from compare_values(one, other, f"{where}/{i}")
     elif isinstance(expected, torch.Tensor | np.ndarray) and isinstance(actual, torch.Tensor | np.ndarray):
         yield from _compare_arrays(np.asarray(expected), np.asarray(actual), where)
-    elif type(expected) is not type(actual) or repr(expected) != repr(actual):  # repr, by which a NaN equals itself
-        yield f"{where} is {_short(expected)} in the expected run and {_short(actual)} in the actual one"
+    elif type(expected) is not type(actual) or repr(expected) != repr(actual):  # by repr, NaN equals NaN
+        yield f"{where} is {_shorten_text(expected)} in the expected run and {_shorten_text(actual)} in the actual one"
 
 
 def _compare_arrays(expected: np.ndarray, actual: np.ndarray, where: str) -> Iterator[str]:
@@ -134,20 +133,20 @@ def _compare_arrays(expected: np.ndarray, actual: np.ndarray, where: str) -> Ite
         yield f"{where} differs in {int((expected != actual).sum())} of {expected.size} places"
 
 
-def _quietly_resumed(run_dir: Path) -> Any:
-    logging.disable(logging.INFO)  # each would say that the run is complete
+def _resume_quietly(run_dir: Path) -> Any:
+    logging.disable(logging.INFO)  # each resume would log that the run is complete
     try:
         return DefaultExperimentManager().resume(run_dir)
     finally:
         logging.disable(logging.NOTSET)
 
 
-def _shortened(lines: Iterator[str] | list[str]) -> list[str]:
+def _shorten_list(lines: Iterator[str] | list[str]) -> list[str]:
     lines = list(lines)
     more = len(lines) - SHOWN
     return lines if more <= 0 else [*lines[:SHOWN], f"{lines[0].split(' ')[0].split('/')[0].strip(':')}: {more} more"]
 
 
-def _short(value: Any) -> str:
+def _shorten_text(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:97]}..."

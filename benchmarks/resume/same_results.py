@@ -1,8 +1,9 @@
-"""Same results: twelve short runs of this code and of an earlier commit's must be the same, bit for bit.
+"""Checks that twelve short runs have exactly the same results as with the code of an earlier commit.
 
-A change that moves code about must change no number. Each run is trained by the command line of both checkouts, in
-processes of its own; some are stopped by SIGTERM and resumed. Metrics, evaluations, the final policy, and the whole
-final training state are compared by `run_comparison`, with this code, so the earlier checkpoints are also read by it.
+A change that only moves code must not change any number. Each run is trained by the command line of both checkouts, in
+its own processes; some are stopped by SIGTERM and resumed. `run_comparison` compares metrics, evaluations, the final
+policy and the complete final training state. It uses this code, so it also checks that the earlier checkpoints can be
+read.
 
     git worktree add ../earlier COMMIT
     python -m benchmarks.resume.same_results ../earlier
@@ -22,9 +23,10 @@ from typing import Any
 
 import yaml
 
-from benchmarks.provenance import ROOT, environment, provenance, write_json
+from benchmarks.harness import ROOT, collect_provenance, find_commit, make_environment, write_json
 from benchmarks.resume.cases import ALGORITHMS, COMMON, NORMALISED
-from benchmarks.resume.run_comparison import differences
+from benchmarks.resume.run_comparison import find_differences
+from benchmarks.resume.strikes import read_newest_step
 
 IMAGES: dict[str, Any] = {
     "env_kwargs": {"continuous": False},
@@ -34,7 +36,7 @@ IMAGES: dict[str, Any] = {
     ],
     "evaluation": {"every": 160, "episodes": 1, "num_envs": 1, "max_episode_steps": 40},
 }
-"""CarRacing in shades of grey, two frames to an observation."""
+"""CarRacing in shades of gray, with two frames per observation."""
 
 CASES: dict[str, tuple[str, str, dict[str, Any], bool]] = {
     "ppo-discrete-sync": ("ppo", "CartPole-v1", {}, False),
@@ -50,19 +52,19 @@ CASES: dict[str, tuple[str, str, dict[str, Any], bool]] = {
     "sac-split-normalised-resumed": ("sac", "HalfCheetah-v5", {"vectorization": "split", **NORMALISED}, True),
     "sac-async-n-step": ("sac", "LunarLanderContinuous-v3", {"vectorization": "async", "n_step": 5}, False),
 }
-"""Algorithm, environment, settings, and whether the run is stopped and resumed."""
+"""The algorithm, environment and settings of each case, and whether the run is stopped and resumed."""
 
 STOP_AT = 150
-"""The step on record at which a run is stopped."""
+"""The recorded step from which on a run is stopped."""
 
 
 def train(checkout: Path, config: Path, home: Path, *, stop: bool) -> dict[str, Any]:
-    """Trains with the code of a checkout; returns the run's summary."""
+    """Trains with the code of a checkout, and returns the run's summary."""
     command = [sys.executable, "-m", "rl_training"]
     flags = ["--no-track", "--json"]
     run_dir = home / "run"
     own = {
-        "env": {**environment(home), "PYTHONPATH": str(checkout)},
+        "env": {**make_environment(home), "PYTHONPATH": str(checkout)},
         "cwd": checkout,
         "stdout": subprocess.PIPE,
         "stderr": subprocess.PIPE,
@@ -72,7 +74,7 @@ def train(checkout: Path, config: Path, home: Path, *, stop: bool) -> dict[str, 
         [*command, "train", "--config", str(config), "--set", f"run_dir={run_dir}", *flags], **own
     )
     if stop:
-        while process.poll() is None and recorded_step(run_dir) < STOP_AT:
+        while process.poll() is None and read_newest_step(run_dir) < STOP_AT:
             time.sleep(0.005)
         process.send_signal(signal.SIGTERM)
     output, errors = process.communicate()
@@ -84,15 +86,8 @@ def train(checkout: Path, config: Path, home: Path, *, stop: bool) -> dict[str, 
     return summary | {"resumed": process.returncode == 75}
 
 
-def recorded_step(run_dir: Path) -> int:
-    """Returns the newest step in a run's metrics; 0 before there is one."""
-    metrics = run_dir / "metrics.jsonl"
-    lines = metrics.read_text(encoding="utf-8").split("\n")[:-1] if metrics.exists() else []
-    return json.loads(lines[-1])["step"] if lines else 0
-
-
 def compare(name: str, earlier: Path, folder: Path) -> dict[str, Any]:
-    """Trains one case with both checkouts; returns what it came to."""
+    """Trains one case with both checkouts, and returns the comparison."""
     algo, env_id, settings, stop = CASES[name]
     own = {
         "algo": algo,
@@ -107,7 +102,7 @@ def compare(name: str, earlier: Path, folder: Path) -> dict[str, Any]:
         home = folder / which / name
         home.mkdir(parents=True)
         runs[which] = train(checkout, config, home, stop=stop)
-    differ = differences(folder / "earlier" / name / "run", folder / "this" / name / "run")
+    differ = find_differences(folder / "earlier" / name / "run", folder / "this" / name / "run")
     return {
         "case": name,
         "resumed": [run["resumed"] for run in runs.values()],
@@ -118,13 +113,10 @@ def compare(name: str, earlier: Path, folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare twelve short runs with those of an earlier commit.")
-    parser.add_argument("earlier", type=Path, help="a checkout of that commit")
-    parser.add_argument("--only", nargs="*", choices=CASES, help="some cases; writes no JSON")
+    parser.add_argument("earlier", type=Path, help="a checkout of the commit to compare with")
+    parser.add_argument("--only", nargs="*", choices=CASES, help="only these cases; writes no JSON")
     arguments = parser.parse_args()
     earlier = arguments.earlier.resolve()
-    commit = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=earlier, capture_output=True, text=True, check=True
-    ).stdout
     results = []
     with tempfile.TemporaryDirectory(prefix="same-results-") as folder:
         for name in arguments.only or CASES:
@@ -133,7 +125,12 @@ def main() -> None:
     same = sum(not result["differences"] for result in results)
     print(f"{same} of {len(results)} runs are the same")
     if not arguments.only:
-        report = {"benchmark": "same-results", "earlier_commit": commit.strip(), "results": results, **provenance()}
+        report = {
+            "benchmark": "same-results",
+            "earlier_commit": find_commit(earlier),
+            "results": results,
+            **collect_provenance(),
+        }
         print(f"written: {write_json('same-results', report)}")
     sys.exit(same < len(results))
 

@@ -1,10 +1,10 @@
-"""Soak: one training run, struck by signals and closed pipes, must end as the run that nothing struck, bit for bit.
+"""Checks that a training run that is struck by signals and closed pipes ends exactly as an undisturbed run.
 
-Each case trains twice with the same settings: once undisturbed, and once struck at moments drawn from a seed (in the
-start-up of a process, before the first checkpoint, all over training, and at the end), each time going on by
-`rl-training resume RUN_DIR` in a new process. 40 signals end a process: 20 SIGKILL, 10 SIGTERM, 10 SIGHUP; 10 times the
-reader of its output quits, and it trains on. Then all that the two runs have recorded and all of their final state is
-compared; see `run_comparison.py`. The exit code is 1 where anything differs or anything was not as it must be.
+Each case trains twice with the same settings: once undisturbed, and once struck at random times (at the start-up of a
+process, before the first checkpoint, during training, and at the end). After each strike, `rl-training resume RUN_DIR`
+continues the run in a new process. 40 signals end a process: 20 SIGKILL, 10 SIGTERM and 10 SIGHUP. 10 times, the reader
+of the output ends, and the process continues to train. Then all recorded data and the final states of both runs are
+compared, as described in `run_comparison.py`. The exit code is 1 if anything differs or if there is a fault.
 
     python -m benchmarks.resume.soak
     python -m benchmarks.resume.soak --only ppo-cartpole --kills 2 --terms 1 --hangups 1 --closed-pipes 2  # no JSON
@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.provenance import environment, provenance, usable_cpus, write_json
-from benchmarks.resume.run_comparison import differences, read_points
+from benchmarks.harness import collect_provenance, count_cpus, make_environment, write_json
+from benchmarks.resume.run_comparison import find_differences, read_points
 from benchmarks.resume.strikes import CLOSED_PIPE, HANGUP, KILL, KINDS, TERM, Process, draw_strikes
 from benchmarks.resume.struck_run import StruckRun
 from rl_training.errors import RLTrainingError
@@ -37,17 +37,17 @@ NAME = "soak"
 
 @dataclass(frozen=True)
 class Case:
-    """A shipped config, and what of it is changed so that a run of less than a minute has all phases in it."""
+    """A shipped config, with overrides so that a run of less than a minute contains all phases."""
 
     name: str
     config: str
     total_timesteps: int
     warm_up: int
-    """Steps before the first update is due."""
+    """Steps before the first update."""
     overrides: tuple[str, ...]
 
     def train(self, run_dir: Path) -> list[str]:
-        """Returns what follows `python` to train it."""
+        """Returns the arguments of `python` that train this case."""
         sets = [f"total_timesteps={self.total_timesteps}", f"run_dir={run_dir}", *self.overrides]
         flags = [word for override in sets for word in ("--set", override)]
         return ["-m", "rl_training", "train", "--config", self.config, *flags, "--no-track"]
@@ -58,27 +58,27 @@ OFF_POLICY = ("network.hidden=[64, 64]", "batch_size=64", "learning_starts=1_000
 FEW_EPISODES = ("evaluation.episodes=5", "evaluation.final_episodes=20")
 
 
-def _every(logging: int, evaluation: int, checkpoint: int) -> tuple[str, ...]:
-    """Returns the cadences; each leaves a stretch between two strikes at least one record and one checkpoint."""
+def _set_cadences(logging: int, evaluation: int, checkpoint: int) -> tuple[str, ...]:
+    """Returns overrides of the cadences, with at least one log and one checkpoint between two strikes."""
     return f"logging.every={logging}", f"evaluation.every={evaluation}", f"checkpoint.every={checkpoint}"
 
 
-def _cases() -> Iterator[Case]:
-    yield Case("ppo-cartpole", "ppo/cartpole", 150_000, 0, _every(256, 6_000, 2_000))
+def _make_cases() -> Iterator[Case]:
+    yield Case("ppo-cartpole", "ppo/cartpole", 150_000, 0, _set_cadences(256, 6_000, 2_000))
     own = ("num_envs=2", "vectorization=async", "rollout_steps=256", *NORMALISED, *FEW_EPISODES)
-    yield Case("ppo-lunarlander", "ppo/lunar_lander", 80_000, 0, (*own, *_every(512, 4_000, 1_000)))
+    yield Case("ppo-lunarlander", "ppo/lunar_lander", 80_000, 0, (*own, *_set_cadences(512, 4_000, 1_000)))
 
-    yield Case("dqn-cartpole", "dqn/cartpole", 40_000, 1_000, (*OFF_POLICY, *_every(128, 2_000, 500)))
+    yield Case("dqn-cartpole", "dqn/cartpole", 40_000, 1_000, (*OFF_POLICY, *_set_cadences(128, 2_000, 500)))
     own = (*OFF_POLICY, *NORMALISED, *FEW_EPISODES, "num_envs=2", "n_step=3")
-    yield Case("dqn-lunarlander", "dqn/lunar_lander", 20_000, 1_000, (*own, *_every(64, 2_000, 250)))
+    yield Case("dqn-lunarlander", "dqn/lunar_lander", 20_000, 1_000, (*own, *_set_cadences(64, 2_000, 250)))
 
-    yield Case("sac-pendulum", "sac/pendulum", 12_000, 1_000, (*OFF_POLICY, *_every(32, 1_000, 150)))
+    yield Case("sac-pendulum", "sac/pendulum", 12_000, 1_000, (*OFF_POLICY, *_set_cadences(32, 1_000, 150)))
     own = (*OFF_POLICY, *FEW_EPISODES, "normalization.observation=true")
     name, config = "sac-lunarlandercontinuous", "sac/lunar_lander_continuous"
-    yield Case(name, config, 12_000, 1_000, (*own, *_every(32, 1_000, 150)))
+    yield Case(name, config, 12_000, 1_000, (*own, *_set_cadences(32, 1_000, 150)))
 
 
-CASES = {case.name: case for case in _cases()}
+CASES = {case.name: case for case in _make_cases()}
 
 
 def main() -> int:
@@ -96,37 +96,43 @@ def main() -> int:
     summary = summarize(results)
     print(json.dumps(summary))
     if not arguments.only:
-        result = {"benchmark": NAME, "seed": arguments.seed, "summary": summary, "cases": results, **provenance()}
+        result = {
+            "benchmark": NAME,
+            "seed": arguments.seed,
+            "summary": summary,
+            "cases": results,
+            **collect_provenance(),
+        }
         print(f"written: {write_json(NAME, result)}")
     if summary["equal"] < summary["cases"] or summary["faults"]:
-        print(f"the runs are kept in {home}", file=sys.stderr)
+        print(f"the runs are in {home}", file=sys.stderr)
         return 1
     shutil.rmtree(home)
     return 0
 
 
 def soak(case: Case, counts: Mapping[str, int], seed: int, home: Path) -> dict[str, Any]:
-    """Trains a case undisturbed and struck, and compares.
+    """Trains a case undisturbed and with strikes, and compares the runs.
 
     Args:
-        case: What to train.
-        counts: How many strikes of each kind.
-        seed: Of the strikes.
-        home: A directory for the runs; made here.
+        case: The case to train.
+        counts: Number of strikes of each kind.
+        seed: Seed of the strikes.
+        home: A directory for the runs, which is created.
 
     Returns:
-        Counts, the strikes one by one, what differed and what was not as it must be.
+        The counts, the strikes, the differences and the faults.
     """
     began, whole, struck = time.monotonic(), home / "whole", home / "struck"
     home.mkdir(parents=True)
-    undisturbed = Process([sys.executable, *case.train(whole)], whole, home, environment(home))
+    undisturbed = Process([sys.executable, *case.train(whole)], whole, home, make_environment(home))
     if undisturbed.wait() != 0:
-        raise RuntimeError(f"{case.name} does not train even undisturbed: {undisturbed.output()[-2000:]}")
+        raise RuntimeError(f"{case.name} fails even undisturbed: {undisturbed.output()[-2000:]}")
     undisturbed_seconds = time.monotonic() - began
-    run = StruckRun(sys.executable, case.train(struck), struck, home, environment(home), case.warm_up)
+    run = StruckRun(sys.executable, case.train(struck), struck, home, make_environment(home), case.warm_up)
     happened = run.run(draw_strikes(case.total_timesteps, counts, seed))
     try:
-        found = differences(whole, struck)
+        found = find_differences(whole, struck)
     except (RLTrainingError, OSError, ValueError) as error:
         found = [f"the runs can't be compared: {type(error).__name__}: {error}"]
     result = {
@@ -148,7 +154,7 @@ def soak(case: Case, counts: Mapping[str, int], seed: int, home: Path) -> dict[s
 
 
 def describe(name: str, result: Mapping[str, Any]) -> str:
-    """Returns a case's result for people."""
+    """Describes the result of a case for people."""
     struck = ", ".join(f"{result[kind]} {kind}" for kind in KINDS)
     lines = [
         f"{name}: {'equal' if result['equal'] else 'NOT EQUAL'} after {struck}; "
@@ -161,7 +167,7 @@ def describe(name: str, result: Mapping[str, Any]) -> str:
 
 
 def summarize(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the counts over all cases."""
+    """Returns the sums over all cases."""
     cases = results.values()
     sums = (*KINDS, "resumes", "refused_resumes", "saves_cut_off", "processes_left_over")
     longest = ("seconds_from_signal_to_exit_max", "seconds_from_signal_to_checkpoint_max")
@@ -177,13 +183,13 @@ def summarize(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Strike training runs at random moments, resume them, and compare.")
-    parser.add_argument("--kills", type=int, default=20, help="SIGKILLs a run")
-    parser.add_argument("--terms", type=int, default=10, help="SIGTERMs a run")
-    parser.add_argument("--hangups", type=int, default=10, help="SIGHUPs a run")
-    parser.add_argument("--closed-pipes", type=int, default=10, help="readers of its output that quit, a run")
-    parser.add_argument("--seed", type=int, default=0, help="of the strikes")
-    parser.add_argument("--parallel", type=int, default=usable_cpus(), help="cases at the same time")
+    parser = argparse.ArgumentParser(description="Strike training runs, resume them, and compare.")
+    parser.add_argument("--kills", type=int, default=20, help="SIGKILLs per run (default: %(default)s)")
+    parser.add_argument("--terms", type=int, default=10, help="SIGTERMs per run (default: %(default)s)")
+    parser.add_argument("--hangups", type=int, default=10, help="SIGHUPs per run (default: %(default)s)")
+    parser.add_argument("--closed-pipes", type=int, default=10, help="closed pipes per run (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the strikes (default: %(default)s)")
+    parser.add_argument("--parallel", type=int, default=count_cpus(), help="parallel cases (default: %(default)s)")
     parser.add_argument("--only", nargs="+", choices=CASES, metavar="CASE", help=f"some of {', '.join(CASES)}")
     return parser.parse_args()
 

@@ -1,9 +1,9 @@
-"""Strikes: when a training process is hit by a signal or loses its display, and what it was doing then.
+"""Strikes a training process with a signal or a closed pipe, and determines what the process was doing at that time.
 
-A strike in training comes at a drawn delay after the run has recorded a drawn step, so that the strikes are spread over
-the whole run however fast it is; others come in the start-up of a process, before the first checkpoint, and at the end.
-Where a process was is read from its own stack: Python's faulthandler, which a `sitecustomize` of the benchmark's makes
-answer to SIGUSR1, writes it from inside the signal handler.
+A strike in training comes at a random delay after the run has recorded a random step, so strikes are spread over the
+complete run, however fast it is. Other strikes come at the start-up of a process, before the first checkpoint, and at
+the end. The stack of the process shows what it was doing: a `sitecustomize` module registers Python's faulthandler for
+SIGUSR1, which writes the stack from the signal handler.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from typing import Literal
 import numpy as np
 import psutil
 
-from benchmarks.provenance import ROOT
+from benchmarks.harness import ROOT
 from rl_training.run_layout import STAGING
 
 Place = Literal["start-up", "before the first checkpoint", "training", "end"]
 
 KILL, TERM, HANGUP = "SIGKILL", "SIGTERM", "SIGHUP"
 CLOSED_PIPE = "closed pipe"
-"""Whoever reads stdout and stderr is gone; the process trains on."""
+"""The reader of stdout and stderr ends, and the process continues to train."""
 KINDS = (KILL, TERM, HANGUP, CLOSED_PIPE)
 START_UP_SECONDS = 3.0
-"""A strike in the start-up comes at most this long after the process was started."""
+"""Longest time from the start of a process to a strike in its start-up."""
 DELAY_SECONDS = 0.4
-"""A strike in training or at the end comes at most this long after the step that it waits for."""
+"""Longest time from the awaited step to a strike in training or at the end."""
 POLL_SECONDS = 0.005
 GIVE_UP_SECONDS = 1_800.0
-"""A process that has not come as far as its strike after this long is at fault."""
+"""A process that has not reached the time of its strike after this many seconds has a fault."""
 WORKERS_GONE_SECONDS = 5.0
-"""Processes that it has started may outlive a process by this long."""
+"""Longest time that child processes may outlive a process."""
 
 SITECUSTOMIZE = """\
 import faulthandler, os, signal
@@ -63,32 +63,32 @@ PHASES = {
     "making the trainer": {"make_trainer"},
     "the end": {"summarize", "_finish"},
 }
-"""What a process is doing, by the functions on its stack; the first that fits."""
+"""The activity of a process, by the functions on its stack; the first match counts."""
 
 
 @dataclass(frozen=True)
 class Strike:
-    """One strike and its moment."""
+    """One strike and its time."""
 
     kind: str
     place: Place
     step: int
-    """In training: the step that the run has to have recorded."""
+    """For a strike in training: the step that the run must have recorded."""
     delay: float
-    """Seconds from that moment."""
+    """Seconds from the start of the process, or from the awaited step."""
 
 
 def draw_strikes(total_timesteps: int, counts: Mapping[str, int], seed: int) -> list[Strike]:
-    """Draws the strikes of one run, in the order in which they come.
+    """Draws the strikes of one run, in their order.
 
     Args:
-        total_timesteps: Of the run.
-        counts: How many of each kind.
+        total_timesteps: Steps of the run.
+        counts: Number of strikes of each kind.
         seed: The same seed draws the same strikes.
 
     Returns:
-        The strikes. Of eight or more, the first comes before the first checkpoint, the last at the end of the run, and
-        an eighth of them in the start-up of a process, anywhere among the others.
+        The strikes. If there are at least eight, the first comes before the first checkpoint, the last at the end of
+        the run, and an eighth at the start-up of a process, at random positions among the others.
     """
     rng = np.random.default_rng(seed)
     kinds = [str(kind) for kind in rng.permutation([kind for kind in KINDS for _ in range(counts[kind])])]
@@ -107,14 +107,14 @@ def draw_strikes(total_timesteps: int, counts: Mapping[str, int], seed: int) -> 
     ]
 
 
-def newest_step(run_dir: Path) -> int:
-    """Returns the step of the newest whole line of a run's `metrics.jsonl`; 0 where there is none."""
+def read_newest_step(run_dir: Path) -> int:
+    """Returns the step of the newest complete line of a run's `metrics.jsonl`, or 0 if there is none."""
     path = run_dir / "metrics.jsonl"
     if not path.exists():
         return 0
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - 16_384))
-        lines = file.read().split(b"\n")[:-1]  # what follows the last line end is being written
+        lines = file.read().split(b"\n")[:-1]  # the text after the last newline is still being written
     for line in reversed(lines):
         if line.startswith(b"{"):
             return int(json.loads(line)["step"])
@@ -122,19 +122,19 @@ def newest_step(run_dir: Path) -> int:
 
 
 class Process:
-    """A command of `rl-training` that is watched, struck and waited for.
+    """A process of `rl-training` that can be observed, struck and awaited.
 
     Args:
-        command: The whole command line.
-        run_dir: The run that it trains.
-        home: Holds the files of this class: the process's output and stack.
-        environment: Its environment variables.
+        command: The complete command line.
+        run_dir: The directory of the run that the process trains.
+        home: A folder for the output and the stack of the process.
+        environment: The environment variables of the process.
     """
 
     def __init__(self, command: list[str], run_dir: Path, home: Path, environment: dict[str, str]) -> None:
         self.run_dir = run_dir
-        self.found_step = newest_step(run_dir)
-        """The newest step on record when it began."""
+        self.found_step = read_newest_step(run_dir)
+        """The newest recorded step when the process began."""
         self._stacks, site = home / "stacks", home / "site"
         for directory in (self._stacks, site):
             directory.mkdir(exist_ok=True)
@@ -158,17 +158,17 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """Returns how it ended; None while it runs."""
+        """The exit code, or None while the process runs."""
         return self._process.poll()
 
     def output(self) -> str:
-        """Returns what it has printed so far, while there was a reader."""
+        """Returns the output of the process so far, as long as it had a reader."""
         if self.exit_code is not None:
             self._reader.join()
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def close_pipe(self) -> None:
-        """Ends the reader of what it prints."""
+        """Ends the reader of the output."""
         self._reader_quits.set()
         self._reader.join()
 
@@ -181,17 +181,17 @@ class Process:
                         return
                     log.write(text)
 
-    def training(self) -> bool:
-        """Whether the trainer stands: its directory is printed right before it trains, if there is a reader."""
-        return "run directory: " in self.output() or newest_step(self.run_dir) > self.found_step
+    def is_training(self) -> bool:
+        """Tells whether the process trains: it prints the run directory right before, if the output has a reader."""
+        return "run directory: " in self.output() or read_newest_step(self.run_dir) > self.found_step
 
     def wait_for(self, strike: Strike) -> bool:
-        """Waits for the moment of a strike; returns whether the process is there to be struck."""
+        """Waits for the time of a strike; returns whether the process still runs then."""
         reached: dict[Place, Callable[[], bool]] = {
             "start-up": lambda: True,
             "before the first checkpoint": lambda: (self.run_dir / "config.yaml").exists(),
-            "training": lambda: newest_step(self.run_dir) >= strike.step and self.training(),
-            "end": lambda: newest_step(self.run_dir) >= strike.step and self.training(),
+            "training": lambda: read_newest_step(self.run_dir) >= strike.step and self.is_training(),
+            "end": lambda: read_newest_step(self.run_dir) >= strike.step and self.is_training(),
         }
         give_up = time.monotonic() + GIVE_UP_SECONDS
         while self.exit_code is None and not reached[strike.place]():
@@ -204,12 +204,12 @@ class Process:
             time.sleep(min(left, POLL_SECONDS))
         return self.exit_code is None
 
-    def phase(self) -> str:
-        """Returns what it is doing now, in the words of `PHASES`."""
+    def find_phase(self) -> str:
+        """Returns the current activity of the process, as named in `PHASES`."""
         path = self._stacks / str(self._process.pid)
         before = path.stat().st_size if path.exists() else 0
         if before == 0:
-            return "imports"  # of the interpreter itself
+            return "imports"  # the interpreter is still starting
         self._process.send_signal(signal.SIGUSR1)
         size = before
         for _ in range(100):
@@ -223,10 +223,10 @@ class Process:
         return next((phase for phase, names in PHASES.items() if names & functions), "elsewhere")
 
     def strike(self, name: str) -> tuple[float, float]:
-        """Sends a signal and waits for the end.
+        """Sends a signal, and waits for the process to end.
 
         Returns:
-            The time of day of the signal, and the seconds from it to the end of the process.
+            The time of the signal (in seconds since 1970), and the seconds until the process ended.
         """
         sent, began = time.time(), time.monotonic()
         self._process.send_signal(signal.Signals[name])
@@ -234,7 +234,7 @@ class Process:
         return sent, time.monotonic() - began
 
     def wait(self) -> int:
-        """Waits for the end; returns the exit code."""
+        """Waits for the process to end; returns the exit code."""
         try:
             self._process.wait(GIVE_UP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -243,25 +243,25 @@ class Process:
         return self._process.wait()
 
     def kill(self) -> int:
-        """Ends it, if it is still there."""
+        """Ends the process if it still runs; returns the exit code."""
         self._process.kill()
         return self._process.wait()
 
-    def left_over(self) -> int:
-        """Returns how many of the processes that it has started are still there, and ends them."""
+    def end_left_over(self) -> int:
+        """Ends the child processes that are still running, and returns their number."""
         give_up = time.monotonic() + WORKERS_GONE_SECONDS
-        while (found := self._descendants()) and time.monotonic() < give_up:
+        while (found := self._find_descendants()) and time.monotonic() < give_up:
             time.sleep(0.1)
         for process in found:
             process.kill()
         return len(found)
 
-    def _descendants(self) -> list[psutil.Process]:
+    def _find_descendants(self) -> list[psutil.Process]:
         found = []
         for process in psutil.process_iter():
             try:
                 if process.environ().get("SOAK_MARK") == self._mark:
                     found.append(process)
-            except psutil.Error:  # gone, or not ours
+            except psutil.Error:  # ended, or owned by another user
                 continue
         return found

@@ -1,4 +1,4 @@
-"""A training run that is struck again and again, each time going on in a new process, until it is complete."""
+"""A training run that is struck repeatedly, and resumed in a new process each time, until it is complete."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from pathlib import Path
 from signal import Signals
 from typing import Any
 
-from benchmarks.resume.strikes import CLOSED_PIPE, KILL, KINDS, Process, Strike, newest_step
+from benchmarks.resume.strikes import CLOSED_PIPE, KILL, KINDS, Process, Strike, read_newest_step
 from rl_training.run_layout import STAGING
 from rl_training.runtime.checkpoint import list_checkpoints
 
 STOPPED, USER_ERROR = 75, 2
 EXIT_SECONDS, CHECKPOINT_SECONDS = 25.0, 10.0
-"""From a SIGTERM or SIGHUP: the process is gone within the one, its checkpoint on disk within the other."""
+"""Most seconds from SIGTERM or SIGHUP until the process has ended, and until its checkpoint is on disk."""
 
 
 @dataclass
 class StruckRun:
-    """The run, and all that happens to it.
+    """A run, and a record of all its strikes.
 
     Args:
-        python: The interpreter.
-        train: What follows `python` to start the run; its settings name `run_dir`.
+        python: The Python interpreter.
+        train: The arguments of `python` that start the run; its settings name `run_dir`.
         run_dir: The run's directory.
-        home: A directory for the processes' output.
+        home: A directory for the output of the processes.
         environment: Environment variables of the processes.
-        warm_up: Steps before the first update is due.
+        warm_up: Steps before the first update.
     """
 
     python: str
@@ -44,10 +44,10 @@ class StruckRun:
     refusals: Counter[str] = field(default_factory=Counter)
     faults: list[str] = field(default_factory=list)
     living: Process | None = None
-    """The process that trains on after its pipe was closed."""
+    """The process that continues to train after its pipe was closed."""
 
     def run(self, strikes: Sequence[Strike]) -> dict[str, Any]:
-        """Delivers all strikes and lets the run come to its end; returns what happened, with every fault."""
+        """Delivers all strikes, and trains the run to its end; returns the record with every fault."""
         for strike in strikes:
             self._deliver(strike)
             if self.faults:
@@ -57,17 +57,17 @@ class StruckRun:
             if process.wait() == 0:
                 self._count_left_over(process)
                 break
-            self._ended_by_itself(process)
-        return self._result()
+            self._handle_end(process)
+        return self._make_result()
 
     def _next_process(self) -> Process:
-        """Returns the process that still trains; else starts the run, or resumes it where it is there."""
+        """Returns the process that still trains, or resumes the run, or starts it if it does not exist."""
         if self.living is not None:
             living, self.living = self.living, None
             return living
-        there = self.run_dir.exists()
-        words = ["-m", "rl_training", "resume", str(self.run_dir), "--no-track"] if there else self.train
-        self.counts["resumes" if there else "starts"] += 1
+        exists = self.run_dir.exists()
+        words = ["-m", "rl_training", "resume", str(self.run_dir), "--no-track"] if exists else self.train
+        self.counts["resumes" if exists else "starts"] += 1
         return Process([self.python, *words], self.run_dir, self.home, self.environment)
 
     def _deliver(self, strike: Strike) -> None:
@@ -77,7 +77,7 @@ class StruckRun:
                 if process.wait_for(strike):
                     self._strike(process, strike)
                     return
-                if self._ended_by_itself(process):  # complete before its moment came: it is struck as it starts again
+                if self._handle_end(process):  # complete before the strike, so strike the next start
                     self.counts["complete_before_their_strike"] += 1
                     strike = replace(strike, place="start-up")
             finally:
@@ -85,7 +85,7 @@ class StruckRun:
                     process.kill()
 
     def _strike(self, process: Process, strike: Strike) -> None:
-        seen, was_training, phase = newest_step(self.run_dir), process.training(), process.phase()
+        seen, was_training, phase = read_newest_step(self.run_dir), process.is_training(), process.find_phase()
         if phase == "collection" and seen < self.warm_up:
             phase = "warm-up"
         if strike.kind == CLOSED_PIPE:
@@ -107,9 +107,9 @@ class StruckRun:
         }
         self.records.append(record)
         self._count_left_over(process)
-        self._judge(record, was_training, process)
+        self._check(record, was_training, process)
 
-    def _judge(self, record: dict[str, Any], was_training: bool, process: Process) -> None:
+    def _check(self, record: dict[str, Any], was_training: bool, process: Process) -> None:
         code, what = record["exit_code"], f"strike {len(self.records)} ({record['kind']} in {record['phase']})"
         if record["kind"] == KILL:
             if code != -9:
@@ -119,21 +119,21 @@ class StruckRun:
             self.faults.append(f"{what}: exit code {code}, expected {STOPPED}: {process.output()[-1000:]}")
         if record["seconds_to_exit"] > EXIT_SECONDS or record["seconds_to_checkpoint"] > CHECKPOINT_SECONDS:
             self.faults.append(
-                f"{what}: {record['seconds_to_exit']} s to its end, {record['seconds_to_checkpoint']} s to save"
+                f"{what}: {record['seconds_to_exit']} s until its end, {record['seconds_to_checkpoint']} s to save"
             )
-        trained = newest_step(self.run_dir)
-        # What was there already is of a process that was killed, and this one need not have come as far again.
+        trained = read_newest_step(self.run_dir)
+        # Steps that an earlier, killed process recorded do not count: this process may not have reached them.
         if code == STOPPED and trained > process.found_step and (record["checkpoint_step"] or 0) < trained:
             self.faults.append(f"{what}: saved at {record['checkpoint_step']}, trained to {trained}")
 
-    def _ended_by_itself(self, process: Process) -> bool:
-        """Takes in an end that no strike has brought; returns whether the run was complete."""
+    def _handle_end(self, process: Process) -> bool:
+        """Handles a process that ended without a strike; returns whether the run is complete."""
         self._count_left_over(process)
         lines = [line for line in process.output().splitlines() if line.startswith("error: ")]
         if process.exit_code == 0:
             return True
         refused = process.exit_code == USER_ERROR and self._newest_checkpoint()[0] is None
-        if refused and len(lines) == 1:  # it was struck before its first checkpoint: there is nothing to go on from
+        if refused and len(lines) == 1:  # struck before the first checkpoint, so there is nothing to resume
             self.refusals[lines[0].replace(str(self.run_dir), "RUN_DIR")] += 1
             shutil.rmtree(self.run_dir)
         else:
@@ -141,20 +141,20 @@ class StruckRun:
         return False
 
     def _newest_checkpoint(self) -> tuple[int | None, float]:
-        """Returns the newest checkpoint's step, and the time of day at which its last file was written."""
+        """Returns the step of the newest checkpoint, and when its last file was written (in seconds since 1970)."""
         found, _ = list_checkpoints(self.run_dir / "checkpoints")
         if not found:
             return None, 0.0
         return found[0].num_timesteps, (found[0].path / "manifest.json").stat().st_mtime
 
     def _count_left_over(self, process: Process) -> None:
-        if left := process.left_over():
+        if left := process.end_left_over():
             self.counts["processes_left_over"] += left
             self.faults.append(f"{left} processes left over after strike {len(self.records)}")
 
-    def _result(self) -> dict[str, Any]:
+    def _make_result(self) -> dict[str, Any]:
         if stubs := find_stubs(self.run_dir):
-            self.faults.append(f"left in the run's directory: {stubs}")
+            self.faults.append(f"files left in the run's directory: {stubs}")
         ended = [record for record in self.records if record["kind"] != CLOSED_PIPE]
         asked = [record for record in ended if record["kind"] != KILL]
         return {
@@ -177,7 +177,7 @@ class StruckRun:
 
 
 def find_stubs(run_dir: Path) -> list[str]:
-    """Returns what a run's directory has that a finished run has no use for: half-written, set aside, or outdated."""
+    """Returns the files that a finished run should not have: partially written, set aside, or outdated."""
     checkpoints = run_dir / "checkpoints"
     odd = [
         path

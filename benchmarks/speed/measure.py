@@ -1,16 +1,15 @@
-"""Speed: environment steps a second, beside other libraries on the same work, and beside what the machine can do.
+"""Measures environment steps per second, compared with other libraries and with the limits of the machine.
 
-Each run is a process of its own. First each contestant is tried once with one thread and once with two; with the better
-count it then takes part in every round, in which all take turns. Medians are over the rounds. docs/benchmarks.md says
-what the numbers are, and what is switched off.
+Each run is a separate process. Each contestant first runs once with one thread and once with two, and then takes part
+in every round with the better thread count. In each round, the contestants take turns. Medians are over the rounds.
+docs/benchmarks.md explains the numbers, and lists what is switched off.
 
     python -m benchmarks.speed.measure --peers .peers --rounds 5  # benchmarks/results/speed.json
-    python -m benchmarks.speed.measure --peers .peers --tasks sac-pendulum  # this task alone, of all contestants
-    python -m benchmarks.speed.measure --peers .peers --contestants ours sb3 --results ../speed  # fewer; kept elsewhere
+    python -m benchmarks.speed.measure --peers .peers --tasks sac-pendulum  # only this task
+    python -m benchmarks.speed.measure --peers .peers --contestants ours sb3 --results ../speed
     python -m benchmarks.speed.report                                              # docs/benchmarks.md, from the JSON
 
-A task that is measured again takes the place of all that the file had of it, whoever takes part this time; the other
-tasks stay.
+A new measurement of a task replaces all earlier results of that task in the file; other tasks are kept.
 """
 
 from __future__ import annotations
@@ -19,12 +18,20 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.provenance import RESULTS, ROOT, usable_cpus
-from benchmarks.speed.processes import Places, RunBroke, add_runs, measure, nobody_left, present, run_noted
+from benchmarks.harness import count_cpus
+from benchmarks.speed.processes import (
+    MeasurementFailed,
+    Places,
+    add_arguments,
+    add_runs,
+    find_present,
+    report_no_contestants,
+    run_recorded,
+    try_measure,
+)
 from benchmarks.speed.tasks import LABELS, OURS, PEERS, SPEED, SPLIT, TRACKED, SpeedTask
 
 NAME = "speed"
@@ -35,30 +42,26 @@ SUMMED_UP = ("steps_per_second", "steps_per_cpu_second", "wall_seconds", "startu
 def measure_task(
     task: SpeedTask, names: Sequence[str], rounds: int, threads: Sequence[int], places: Places
 ) -> dict[str, Any]:
-    """Returns what the file holds of a task."""
+    """Returns the results of a task, as they are written to the file."""
     load, broken = os.getloadavg()[0], dict[str, str]()
 
     def attempt(name: str, count: int, seed: int) -> dict[str, Any] | None:
-        try:
-            return shown(measure(name, task, threads=count, seed=seed, places=places))
-        except RunBroke as error:
-            print(f"{task.name}: {LABELS[name]} broke: {error}", file=sys.stderr)
-            broken[name] = error.reason
-            return None
+        run = try_measure(name, task, broken, threads=count, seed=seed, places=places)
+        return None if run is None else print_run(run)
 
     tried = {name: {count: attempt(name, count, 0) for count in threads} for name in names if name != TRACKED}
     speeds = {
         name: {str(count): run["steps_per_second"] for count, run in by_count.items() if run is not None}
         for name, by_count in tried.items()
     }
-    counts = {name: better(found) for name, found in speeds.items() if found}
+    counts = {name: choose_threads(found) for name, found in speeds.items() if found}
     if TRACKED in names:
         counts[TRACKED] = counts.get(OURS, 1)
     runs, floors = [], []
     for i in range(1, rounds + 1):
         if task.floor is not None:
             floors.append(run_floor(task, counts.get(OURS, 1)))
-        for name, count in in_turn(counts, i):
+        for name, count in rotate(counts, i):
             if (run := attempt(name, count, i)) is not None:
                 runs.append({"round": i, **run})
     return {
@@ -69,31 +72,31 @@ def measure_task(
         "floors": floors,
         "broken": broken,
         "runs": runs,
-        **places.provenance(),
+        **places.collect_provenance(),
     }
 
 
 def takes_part(name: str, task: SpeedTask) -> bool:
-    """Whether a contestant has a run of this task: not each is tracked or split, and no peer steps native ones."""
+    """Tells whether a contestant runs this task: some are not tracked or split, and no peer has native environments."""
     own = {OURS: True, SPLIT: task.split, TRACKED: task.tracked_steps is not None}
     return own.get(name, task.base is None)
 
 
-def in_turn(counts: dict[str, int], i: int) -> Iterator[tuple[str, int]]:
-    """Yields each contestant once, in each round another one first."""
+def rotate(counts: dict[str, int], i: int) -> Iterator[tuple[str, int]]:
+    """Yields each contestant once; each round begins with another one."""
     names = list(counts)
     first = i % max(1, len(names))
     for name in names[first:] + names[:first]:
         yield name, counts[name]
 
 
-def better(speeds: Mapping[str, float]) -> int:
-    """Returns the thread count of the highest speed; of equal ones the lower count."""
+def choose_threads(speeds: Mapping[str, float]) -> int:
+    """Returns the thread count with the highest speed; of equal speeds, the lower count."""
     return min(map(int, speeds), key=lambda count: (-speeds[str(count)], count))
 
 
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns [median, lowest, highest] of each number over the rounds, and what else the table shows."""
+    """Returns [median, lowest, highest] of each number over the rounds, and the other numbers of the table."""
     if not runs:
         return {"rounds": 0}
     names = [*SUMMED_UP, *(["orchestration"] if "orchestration" in runs[0] else [])]
@@ -107,21 +110,21 @@ def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def run_floor(task: SpeedTask, threads: int) -> dict[str, Any]:
-    """Returns the floors of a task, measured in a process of their own."""
+    """Returns the floors of a task, measured in a separate process."""
     command = [sys.executable, "-m", "benchmarks.speed.floors", task.name, "--threads", str(threads)]
     try:
-        return run_noted(command, threads)
-    except RunBroke as error:
+        return run_recorded(command, threads)
+    except MeasurementFailed as error:
         print(error, file=sys.stderr)
         return {"broke": error.reason}
 
 
-def shown(run: dict[str, Any]) -> dict[str, Any]:
-    """Prints a run in a line and returns it."""
+def print_run(run: dict[str, Any]) -> dict[str, Any]:
+    """Prints a run on one line, and returns it."""
     print(
         f"{run['task']:<18} {LABELS[run['contestant']]:<22} {run['threads']} threads "
-        f"{run['steps_per_second']:>10,.0f} steps/s  {run['steps_per_cpu_second']:>10,.0f} a CPU second  "
-        f"{run['wall_seconds']:6.1f} s in all  "
+        f"{run['steps_per_second']:>10,.0f} steps/s  {run['steps_per_cpu_second']:>10,.0f} per CPU second  "
+        f"{run['wall_seconds']:6.1f} s in total  "
         f"others {run['other_cpus'] + run['stolen_cpus']:.2f} CPUs",
         flush=True,
     )
@@ -129,34 +132,27 @@ def shown(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    arguments = parse()
+    arguments = parse_arguments()
     places = Places(arguments.peers, arguments.cleanrl)
-    names, whole = present(arguments.contestants, places), True
-    threads = [count for count in arguments.threads if count <= usable_cpus()]
+    names, whole = find_present(arguments.contestants, places), True
+    threads = [count for count in arguments.threads if count <= count_cpus()]
     tasks = [task for task in SPEED if task.name in arguments.tasks]
     fields = [(task, field) for task in tasks if (field := [name for name in names if takes_part(name, task)])]
     if not fields:
-        return nobody_left(arguments.tasks)
+        return report_no_contestants(arguments.tasks)
     for task, field in fields:
         result = measure_task(task, field, arguments.rounds, threads, places)
         whole &= add_runs(NAME, task.name, result, arguments.results)
     return int(not whole)
 
 
-def parse() -> argparse.Namespace:
-    tasks = [task.name for task in SPEED]
-    parser = argparse.ArgumentParser(description="Measure speed beside other libraries and the machine's floors.")
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Compare the speed with other libraries and the machine's limits.")
     parser.add_argument("--rounds", type=int, default=5, help="runs of each contestant (default: %(default)s)")
-    parser.add_argument("--tasks", nargs="+", choices=tasks, default=tasks, help="what is trained (default: all)")
     parser.add_argument(
-        "--contestants", nargs="+", choices=CONTESTANTS, default=CONTESTANTS, help="who takes part (default: all)"
+        "--threads", nargs="+", type=int, default=[1, 2], help="thread counts to choose from (default: 1 2)"
     )
-    parser.add_argument(
-        "--threads", nargs="+", type=int, default=[1, 2], help="thread counts that are tried (default: 1 2)"
-    )
-    parser.add_argument("--peers", type=Path, default=ROOT / ".peers", help="folder of the peers' environments")
-    parser.add_argument("--cleanrl", type=Path, help="a checkout of CleanRL; left out without it")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON file")
+    add_arguments(parser, SPEED, CONTESTANTS)
     return parser.parse_args()
 
 

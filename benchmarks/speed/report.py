@@ -1,23 +1,22 @@
-"""The tables and the picture of the speed benchmarks, made from their JSON files alone.
+"""Writes the tables and the figure of the speed benchmarks from their JSON files.
 
     python -m benchmarks.speed.report
 
-brings the tables of docs/benchmarks.md up to date and draws `benchmarks/results/scaling.png`. What was not measured yet
-has no table.
+updates the tables of docs/benchmarks.md and draws `benchmarks/results/scaling.png`. Tables without results are left as
+they are.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.provenance import RESULTS, ROOT
-from benchmarks.speed.picture import PICTURE, draw
+from benchmarks.harness import RESULTS, ROOT, format_row, replace_block, update_file
+from benchmarks.speed.scaling_plot import PICTURE, draw
 from benchmarks.speed.tasks import LABELS, OURS, PEERS, SOLVED, SPEED, SPLIT, TRACKED
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -27,7 +26,7 @@ Parts = Mapping[str, Any]
 
 
 def speed_table(parts: Parts) -> Iterator[str]:
-    """Yields the table of ours, the quicker of its ways, beside what is aimed at."""
+    """Yields the table that compares our faster variant with the targets."""
     yield "| task | rl_training, steps/s | Stable-Baselines3 | times that | aim | best peer | times that | aim |"
     yield "|---|---:|---:|---:|---:|---:|---:|---:|"
     for task in (task for task in SPEED if task.name in parts):
@@ -40,17 +39,17 @@ def speed_table(parts: Parts) -> Iterator[str]:
         fastest = peers.get(best)
         cells = [
             task.title,
-            measured_speed(ours, after=", split" if way == SPLIT else ""),
-            measured_speed(sb3, after=", with 8 environments" if task.base else ""),
-            *times(ours, sb3, task.of_sb3),
-            "" if task.of_best_peer is None else measured_speed(fastest, before=f"{LABELS.get(best, '')} "),
-            *times(ours, fastest, task.of_best_peer),
+            format_speed(ours, after=", split" if way == SPLIT else ""),
+            format_speed(sb3, after=", with 8 environments" if task.base else ""),
+            *format_ratio(ours, sb3, task.of_sb3),
+            "" if task.of_best_peer is None else format_speed(fastest, before=f"{LABELS.get(best, '')} "),
+            *format_ratio(ours, fastest, task.of_best_peer),
         ]
-        yield row(cells)
+        yield format_row(cells)
 
 
 def contestants_table(parts: Parts) -> Iterator[str]:
-    """Yields all that was measured of each contestant."""
+    """Yields the table of all measurements of each contestant."""
     yield (
         "| task | who | steps/s, median (lowest to highest) | a CPU second | threads | whole process, s | start-up, s "
         "| peak memory, MB | others, CPUs |"
@@ -62,19 +61,19 @@ def contestants_table(parts: Parts) -> Iterator[str]:
                 cells = [
                     task.name,
                     LABELS[name],
-                    spread(summary["steps_per_second"]),
-                    number(summary["steps_per_cpu_second"][0]),
+                    format_spread(summary["steps_per_second"]),
+                    format_number(summary["steps_per_cpu_second"][0]),
                     str(summary["threads"]),
                     f"{summary['wall_seconds'][0]:.1f}",
                     f"{summary['startup_seconds'][0]:.1f}",
                     f"{summary['peak_memory_bytes'][0] / 1e6:,.0f}",
                     f"{summary['most_other_cpus']:.2f}",
                 ]
-                yield row(cells)
+                yield format_row(cells)
 
 
 def threads_table(parts: Parts) -> Iterator[str]:
-    """Yields what each contestant made with one thread and with two."""
+    """Yields the table of the speeds with one thread and with two."""
     tried = {name: parts[name].get("tried_threads", {}) for name in (task.name for task in SPEED) if name in parts}
     tried = {name: speeds for name, speeds in tried.items() if any(len(counts) > 1 for counts in speeds.values())}
     yield "| who, steps/s with 1 thread and with 2 | " + " | ".join(tried) + " |"
@@ -82,25 +81,29 @@ def threads_table(parts: Parts) -> Iterator[str]:
     for who in (OURS, SPLIT, *PEERS):
         pairs = [speeds.get(who, {}) for speeds in tried.values()]
         if any(pairs):
-            cells = (f"{number(pair['1'])} and {number(pair['2'])}" if len(pair) > 1 else "" for pair in pairs)
-            yield row([LABELS[who], *cells])
+            cells = (
+                f"{format_number(pair['1'])} and {format_number(pair['2'])}" if len(pair) > 1 else "" for pair in pairs
+            )
+            yield format_row([LABELS[who], *cells])
 
 
 def floors_table(parts: Parts) -> Iterator[str]:
-    """Yields what the machine could do at best, and how near ours comes."""
+    """Yields the table of the limits of the machine, and of our distance from them."""
     yield "| task | what | median (lowest to highest) | aim |"
     yield "|---|---|---:|---:|"
     for task in (task for task in SPEED if task.name in parts):
         floors = [floor for floor in parts[task.name]["floors"] if "broke" not in floor]
         for words, key, scale, unit, aim in FLOORS[task.floor] if floors and task.floor is not None else ():
             values = [scale * floor[key] for floor in floors]
-            shown = spread([f(values) for f in (median, min, max)], unit)
-            yield row([task.name, words, shown, aim if task.base is None else ""])
+            shown = format_spread([f(values) for f in (median, min, max)], unit)
+            yield format_row([task.name, words, shown, aim if task.base is None else ""])
         summary = parts[task.name]["summary"].get(TRACKED, {})
         if "orchestration" in summary:
             shares = [100 * share for share in summary["orchestration"]]
             words = "metrics, checkpoints, progress and MLflow: share of the time inside `Trainer.train()`"
-            yield row([task.name, words, spread(shares, " %"), f"at most {100 * ORCHESTRATION_AIM:.0f} %"])
+            yield format_row(
+                [task.name, words, format_spread(shares, " %"), f"at most {100 * ORCHESTRATION_AIM:.0f} %"]
+            )
 
 
 FLOORS: dict[str, list[tuple[str, str, float, str, str]]] = {
@@ -121,11 +124,11 @@ FLOORS: dict[str, list[tuple[str, str, float, str, str]]] = {
         ("an update, times its matrix products in their order", "update_over_products", 1, "", f"{UPDATE_AIM}"),
     ],
 }
-"""(words, key, factor, unit, aim) of what is shown of each floor."""
+"""The rows (title, key, factor, unit, target) of each kind of floor."""
 
 
 def solved_table(parts: Parts) -> Iterator[str]:
-    """Yields the times until solved."""
+    """Yields the table of the times until solved."""
     yield "| task | who | seeds solved | seconds, median (lowest to highest) | times ours | at step, median |"
     yield "|---|---|---:|---:|---:|---:|"
     for task in (task for task in SOLVED if task.name in parts):
@@ -137,31 +140,33 @@ def solved_table(parts: Parts) -> Iterator[str]:
                 task.title,
                 LABELS[name],
                 f"{summary['solved']} of {summary['seeds']}",
-                spread(seconds),
+                format_spread(seconds),
                 "" if None in (ours, seconds[0]) else f"{seconds[0] / ours:.1f}",
-                number(steps[0]),
+                format_number(steps[0]),
             ]
-            yield row(cells)
+            yield format_row(cells)
 
 
 def scaling_tables(parts: Parts) -> Iterator[str]:
-    """Yields the picture, and a table of each part that was measured."""
+    """Yields the figure, and a table of each measured part."""
     yield f"![How cost grows](../benchmarks/results/{PICTURE})"
     yield ""
     if "envs" in parts:
         yield "| environments | vectorisation | minibatch | steps/s | collection alone, steps/s |"
         yield "|---:|---|---:|---:|---:|"
         for point in parts["envs"]["points"]:
-            speeds = (number(point[key]) for key in ("steps_per_second", "collection_steps_per_second"))
-            yield row([number(point["num_envs"]), point["vectorization"], number(point["batch_size"]), *speeds])
+            speeds = (format_number(point[key]) for key in ("steps_per_second", "collection_steps_per_second"))
+            yield format_row(
+                [format_number(point["num_envs"]), point["vectorization"], format_number(point["batch_size"]), *speeds]
+            )
         yield ""
     if "length" in parts:
         yield "| steps | µs a step | peak memory, MB | most points of a metric in the run's file | in MLflow |"
         yield "|---:|---:|---:|---:|---:|"
         for point in parts["length"]["points"]:
-            counts = (number(point[f"most_points_in_{place}"]) for place in ("file", "mlflow"))
+            counts = (format_number(point[f"most_points_in_{place}"]) for place in ("file", "mlflow"))
             memory = f"{point['peak_memory_bytes'] / 1e6:,.0f}"
-            yield row([number(point["steps"]), f"{point['microseconds_per_step']:.1f}", memory, *counts])
+            yield format_row([format_number(point["steps"]), f"{point['microseconds_per_step']:.1f}", memory, *counts])
         yield ""
     if "saving" in parts:
         yield "| buffer, MB | new transitions | training stands still, ms | until it is whole, s | written, MB |"
@@ -171,7 +176,7 @@ def scaling_tables(parts: Parts) -> Iterator[str]:
                 still, whole = f"{1e3 * saved['stand_still_seconds']:.1f}", f"{saved['whole_seconds']:.2f}"
                 sizes = (f"{size / 1e6:,.1f}" for size in (point["buffer_bytes"], saved["written_bytes"]))
                 buffer, written = sizes
-                yield row([buffer, number(saved["new_transitions"]), still, whole, written])
+                yield format_row([buffer, format_number(saved["new_transitions"]), still, whole, written])
 
 
 TABLES: dict[str, tuple[str, Callable[[Parts], Iterator[str]]]] = {
@@ -182,74 +187,63 @@ TABLES: dict[str, tuple[str, Callable[[Parts], Iterator[str]]]] = {
     "solved": ("solved", solved_table),
     "scaling": ("scaling", scaling_tables),
 }
-"""The page's blocks: the JSON file of each, and what makes its table."""
+"""The JSON file of each block of the page, and the function that writes its table."""
 
 
 def median_speeds(part: Mapping[str, Any] | None) -> dict[str, float]:
-    """Returns the median steps a second of each contestant of a task."""
+    """Returns the median steps per second of each contestant of a task."""
     summaries = {} if part is None else part["summary"]
     return {name: summary["steps_per_second"][0] for name, summary in summaries.items() if summary["rounds"]}
 
 
-def times(ours: float | None, other: float | None, aim: float | None) -> list[str]:
-    """Returns the cells of a ratio and its aim; a ratio below it is bold."""
+def format_ratio(ours: float | None, other: float | None, aim: float | None) -> list[str]:
+    """Returns the cells of a ratio and its target; a ratio below the target is bold."""
     if ours is None or other is None or aim is None:
         return ["", "" if aim is None else f"{aim:g}"]
     ratio = ours / other
     return [f"{ratio:.2f}" if ratio >= aim else f"**{ratio:.2f}**", f"{aim:g}"]
 
 
-def measured_speed(speed: float | None, *, before: str = "", after: str = "") -> str:
-    """Returns a speed between what goes with it, or that nobody measured it."""
-    return "not measured" if speed is None else f"{before}{number(speed)}{after}"
+def format_speed(speed: float | None, *, before: str = "", after: str = "") -> str:
+    """Returns a speed with the texts around it, or `not measured`."""
+    return "not measured" if speed is None else f"{before}{format_number(speed)}{after}"
 
 
-def spread(values: Sequence[float | None], unit: str = "") -> str:
+def format_spread(values: Sequence[float | None], unit: str = "") -> str:
     """Returns `median (lowest to highest)`."""
-    middle, lowest, highest = (number(value) for value in values)
+    middle, lowest, highest = (format_number(value) for value in values)
     return f"{middle}{unit} ({lowest} to {highest})"
 
 
-def number(value: float | None) -> str:
-    """Returns a number with three digits at least; null is `never`."""
+def format_number(value: float | None) -> str:
+    """Returns a number with at least three significant digits; None becomes `never`."""
     if value is None:
         return "never"
     return f"{value:,.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"
 
 
-def row(cells: Sequence[str]) -> str:
-    """Returns a table's line."""
-    return f"| {' | '.join(cells)} |"
-
-
-def read(results: Path) -> dict[str, Parts]:
-    """Returns the parts of each JSON file that is there."""
+def read_results(results: Path) -> dict[str, Parts]:
+    """Returns the parts of each existing JSON file."""
     paths = {name: results / f"{name}.json" for name in {file for file, _ in TABLES.values()}}
-    there = {name: path for name, path in paths.items() if path.exists()}
-    return {name: json.loads(path.read_text(encoding="utf-8"))["parts"] for name, path in there.items()}
+    existing = {name: path for name, path in paths.items() if path.exists()}
+    return {name: json.loads(path.read_text(encoding="utf-8"))["parts"] for name, path in existing.items()}
 
 
-def updated(page: str, measured: Mapping[str, Parts]) -> str:
-    """Returns the page with each block `<!-- NAME -->` ... `<!-- /NAME -->` of what was measured written anew."""
+def update_page(page: str, measured: Mapping[str, Parts]) -> str:
+    """Returns the page with the block of each measured table updated."""
     for name, (file, table) in TABLES.items():
         if file in measured:
-            page = _with_block(page, name, "\n".join(table(measured[file])).strip())
+            page = replace_block(page, name, "\n".join(table(measured[file])).strip())
     return page
 
 
-def _with_block(page: str, name: str, text: str) -> str:
-    block = re.compile(rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)", re.DOTALL)
-    return block.sub(lambda match: f"{match[1]}\n{text}\n\n{match[2]}", page)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Write the speed benchmarks' tables into the page.")
+    parser = argparse.ArgumentParser(description="Update the tables and the figure of the speed benchmarks.")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON files")
-    parser.add_argument("--page", type=Path, default=PAGE, help="the page with the tables")
+    parser.add_argument("--page", type=Path, default=PAGE, help="page with the tables")
     arguments = parser.parse_args()
-    measured = read(arguments.results)
-    arguments.page.write_text(updated(arguments.page.read_text(encoding="utf-8"), measured), encoding="utf-8")
-    print(f"updated: {arguments.page}")
+    measured = read_results(arguments.results)
+    update_file(arguments.page, lambda page: update_page(page, measured))
     if "scaling" in measured:
         draw(measured["scaling"], arguments.results / PICTURE)
         print(f"drawn: {arguments.results / PICTURE}")

@@ -1,18 +1,18 @@
-"""How cost grows: speed over environments, a run over its length, and a checkpoint over the size of the replay buffer.
+"""Measures how costs grow with the number of environments, the length of a run, and the size of the replay buffer.
 
-Each point is measured in a process of its own with one thread.
+Each point is measured in its own process with one thread.
 
-- `envs`: PPO on CartPole with 1 to 1,024 environments, plain and native: environment steps a second of whole
-  iterations, and of collection alone; the median over the iterations.
-- `length`: PPO on 64 native CartPoles for 100,000 to 10,000,000 steps, tracked, evaluated and saved each 100,000:
-  microseconds a step inside `Trainer.train()`, peak memory, and the points of the metric that has most of them, in the
-  run's own file and in MLflow.
-- `saving`: a checkpoint of a full ring of image-like transitions when all of it is new, and when 1,000 transitions
-  are: how long training stands still for it, how long until it is whole, and what is written.
+- `envs`: PPO on CartPole with 1 to 1,024 environments, plain and native: environment steps per second of complete
+  iterations and of collection alone; the median over the iterations.
+- `length`: PPO on 64 native CartPoles for 100,000 to 10,000,000 steps, with tracking, and with an evaluation and a
+  checkpoint every 100,000 steps: microseconds per step in `Trainer.train()`, peak memory, and the number of points of
+  the longest metric, in the run's own file and in MLflow.
+- `saving`: a checkpoint of a full ring of image-like transitions, when all of them or 1,000 of them are new: how long
+  training is blocked, how long until the checkpoint is complete, and how much is written.
 
     python -m benchmarks.speed.scaling                          # benchmarks/results/scaling.json
     python -m benchmarks.speed.scaling --parts envs saving
-    python -m benchmarks.speed.report                           # docs/benchmarks.md and the picture, from the JSON
+    python -m benchmarks.speed.report                           # docs/benchmarks.md and the figure, from the JSON
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from statistics import median
 from typing import Any
 
 from benchmarks.cost.saving import OBSERVATION, Training
-from benchmarks.provenance import RESULTS, provenance
+from benchmarks.harness import RESULTS, Stopwatch, collect_provenance
 from benchmarks.speed.floors import Phases
-from benchmarks.speed.meter import peak_memory
-from benchmarks.speed.ours import ALONE, Stopwatch
-from benchmarks.speed.processes import add_to_file, run_noted
+from benchmarks.speed.meter import read_peak_memory
+from benchmarks.speed.processes import add_to_file, run_recorded
+from benchmarks.speed.run_ours import ALONE
 from benchmarks.speed.tasks import SPEED
 from rl_training import train_ppo
 from rl_training.config.ppo import PPOConfig
@@ -41,39 +41,39 @@ from rl_training.experiment.loading import config_from_mapping
 
 NAME = "scaling"
 ROLLOUTS = {1: 120, 8: 60, 64: 24, 512: 8, 1_024: 6}
-"""Environments, and the iterations that are measured with so many."""
+"""The number of measured iterations for each number of environments."""
 LENGTHS = (100_000, 1_000_000, 10_000_000)
 GIGABYTES = (0.1, 0.3, 1.0)
 NEW = 1_000
-"""Transitions that are new at a buffer's second checkpoint."""
+"""Number of new transitions at the second checkpoint of a buffer."""
 EACH = 100_000
-"""Steps between the evaluations, and the checkpoints, of a long run."""
+"""Steps between evaluations, and between checkpoints, of a long run."""
 
 
-def points() -> dict[str, list[list[str]]]:
-    """Returns what is measured: the words that follow `--only PART`, of each point of each part."""
+def list_points() -> dict[str, list[list[str]]]:
+    """Returns the points of each part, as arguments of `--only PART`."""
     envs = [[str(count), kind] for count in ROLLOUTS for kind in ("sync", "native")]
     lengths, sizes = [[str(steps)] for steps in LENGTHS], [[str(size)] for size in GIGABYTES]
     return {"envs": envs, "length": lengths, "saving": sizes}
 
 
-def config(**settings: Any) -> PPOConfig:
-    """Returns the settings of the first speed task, with others in their place."""
+def make_config(**settings: Any) -> PPOConfig:
+    """Returns the settings of the first speed task, with changes."""
     task = SPEED[0]
-    made = config_from_mapping({"algo": task.algo, "env_id": task.env_id, **task.settings, **settings})
-    assert isinstance(made, PPOConfig)
-    return made
+    config = config_from_mapping({"algo": task.algo, "env_id": task.env_id, **task.settings, **settings})
+    assert isinstance(config, PPOConfig)
+    return config
 
 
 def measure_envs(count: str, vectorization: str) -> dict[str, Any]:
-    """Returns the speed with so many environments."""
+    """Returns the speed with this number of environments."""
     num_envs = int(count)
     rollout = num_envs * SPEED[0].settings["rollout_steps"]
     batch = min(rollout, max(256, rollout // 32))
-    first = ROLLOUTS[num_envs] // 3  # are not looked at
+    first = ROLLOUTS[num_envs] // 3  # iterations of the warm-up
     phases, steps = Phases(), (ROLLOUTS[num_envs] + first) * rollout
     settings = {"num_envs": num_envs, "vectorization": vectorization, "batch_size": batch, "total_timesteps": steps}
-    train_ppo(config(**settings, **ALONE), [phases])
+    train_ppo(make_config(**settings, **ALONE), [phases])
     iterations = [sum(pair) for pair in zip(phases.collected[first:], phases.updated[first:], strict=True)]
     return {
         "num_envs": num_envs,
@@ -85,7 +85,7 @@ def measure_envs(count: str, vectorization: str) -> dict[str, Any]:
 
 
 def measure_length(steps: str) -> dict[str, Any]:
-    """Returns what a run of so many steps costs and leaves."""
+    """Returns the costs and the metric points of a run of this length."""
     from rl_training.api.training import run_training
     from rl_training.runtime.trainer import Trainer
     from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri
@@ -93,7 +93,7 @@ def measure_length(steps: str) -> dict[str, Any]:
     total, training, each = int(steps), Stopwatch(), {"every": EACH}
     training.watch(Trainer, "train")
     summary = run_training(
-        config(
+        make_config(
             num_envs=64,
             vectorization="native",
             rollout_steps=32,
@@ -103,11 +103,11 @@ def measure_length(steps: str) -> dict[str, Any]:
             evaluation=each | {"final_episodes": 1, "video": False},
         )
     )
-    memory = peak_memory()
+    memory = read_peak_memory()
     lines = (summary.run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     own = Counter(key for line in lines for key in json.loads(line)["metrics"])
     client, run_id = connect(resolve_tracking_uri()), summary.run_id
-    assert run_id is not None  # it is tracked
+    assert run_id is not None  # set, because the run is tracked
     sent = {key: len(client.get_metric_history(run_id, key)) for key in own}
     return {
         "steps": total,
@@ -121,7 +121,7 @@ def measure_length(steps: str) -> dict[str, Any]:
 
 
 def measure_saving(gigabytes: str) -> dict[str, Any]:
-    """Returns the times of two checkpoints of a buffer of so many gigabytes."""
+    """Returns the times of two checkpoints of a buffer of this size."""
     capacity = int(float(gigabytes) * 1e9 / (2 * OBSERVATION[0] * OBSERVATION[1]))
     with tempfile.TemporaryDirectory(prefix="scaling-") as folder:
         training = Training(Path(folder), capacity)
@@ -141,24 +141,24 @@ PARTS: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 def main() -> None:
-    arguments = parse()
+    arguments = parse_arguments()
     if arguments.only:
         part, *words = arguments.only
         print(json.dumps(PARTS[part](*words)))
         return
     for part in arguments.parts:
         load, measured = os.getloadavg()[0], []
-        for words in points()[part]:
+        for words in list_points()[part]:
             command = [sys.executable, "-m", "benchmarks.speed.scaling", "--only", part, *words]
-            measured.append(run_noted(command, 1))
+            measured.append(run_recorded(command, 1))
             print(f"{part} {' '.join(words)}: {json.dumps(measured[-1])}", flush=True)
-        add_to_file(NAME, part, {"load_average": load, "points": measured, **provenance()}, arguments.results)
+        add_to_file(NAME, part, {"load_average": load, "points": measured, **collect_provenance()}, arguments.results)
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measure how cost grows with environments, steps and buffer size.")
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure how costs grow with environments, steps and buffer size.")
     parser.add_argument(
-        "--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="what is measured (default: all)"
+        "--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="parts to measure (default: all)"
     )
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON file")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="measure one point in this process")

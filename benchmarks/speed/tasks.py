@@ -1,7 +1,7 @@
-"""The tasks of the speed benchmarks, the same for all who are measured.
+"""The tasks of the speed benchmarks, which are the same for all contestants.
 
-Settings have the names of our own configs; the peers' scripts translate them. Peers import this module too, from
-environments that have nothing of ours, so it needs the standard library alone.
+Settings have the names of our own configs; the peers' scripts translate them. The peers also import this module, from
+environments without our dependencies, so it needs only the standard library.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Task:
     algo: Literal["ppo", "dqn", "sac"]
     env_id: str
     settings: Mapping[str, Any]
-    """Of the algorithm, beside environment, seed, threads and steps."""
+    """Settings of the algorithm, without environment, seed, threads and steps."""
     steps: int
-    """Environment steps of a run, over all environments."""
+    """Environment steps of a run, summed over all environments."""
     warm: int = 0
-    """The window of the steady speed opens after these, and after the updates that belong to them."""
+    """Steps of the warm-up. The speed is measured after these steps and their updates."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,33 +43,35 @@ class SpeedTask(Task):
     """A row of the speed table."""
 
     of_sb3: float
-    """How many times Stable-Baselines3's speed is aimed at."""
+    """Target of the speed, as a multiple of the speed of Stable-Baselines3."""
     of_best_peer: float | None = None
+    """Target of the speed, as a multiple of the speed of the fastest peer."""
     base: str | None = None
-    """The task with whose peers it is compared; its own by default."""
+    """The task with whose peers this task is compared; None for its own peers."""
     tracked_steps: int | None = None
-    """Steps of the run with tracking, evaluations and checkpoints; None for none."""
+    """Steps of the run with tracking, evaluations and checkpoints; None if there is no such run."""
     every: int = 10_000
-    """Steps between its evaluations, and between its checkpoints: those of the shipped config."""
+    """Steps between evaluations and between checkpoints of the tracked run, as in the shipped config."""
     split: bool = False
-    """Whether ours is measured with `vectorization: split` as well."""
+    """Whether we are also measured with `vectorization: split`."""
     floor: Literal["collection", "products"] | None = None
+    """The kind of limit that `floors.py` measures for this task, if any."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SolvedTask(Task):
-    """A task that is trained until it counts as solved; `settings` are the peers' tuned ones."""
+    """A task that is trained until it is solved; `settings` are the tuned settings of the peers."""
 
     config: str
-    """Ours: a shipped config."""
+    """The shipped config that we train."""
     threshold: float
-    """Mean return of an evaluation from which on the task is solved."""
+    """Mean return of an evaluation that solves the task."""
     every: int
     """Steps between two evaluations."""
 
 
 EPISODES = 10
-"""Of each evaluation, deterministic, side by side."""
+"""Number of deterministic episodes of each evaluation, which are played in parallel."""
 
 _PPO = {
     "num_envs": 8,

@@ -27,7 +27,7 @@ from network_checks import check_database, check_pages
 from stack import Stack
 from starts import measure_starts
 
-from benchmarks.provenance import provenance, usable_cpus, write_json
+from benchmarks.harness import collect_provenance, count_cpus, write_json
 
 
 def main() -> int:
@@ -35,12 +35,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", choices=STORES, help="the image store; by default that of the engine")
     parser.add_argument("--starts", type=int, default=0, help="measure so many starts beside busy processes instead")
-    parser.add_argument("--busy", type=int, default=usable_cpus(), help="how many busy processes")
+    parser.add_argument("--busy", type=int, default=count_cpus(), help="how many busy processes")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything is removed then, too
     scratch = Path(tempfile.mkdtemp(prefix="rl-training-compose-"))
     seconds: dict[str, float] = {}
-    result: dict[str, Any] = {**provenance(), "load_at_start": round(os.getloadavg()[0], 1), "seconds": seconds}
+    result: dict[str, Any] = {**collect_provenance(), "load_at_start": round(os.getloadavg()[0], 1), "seconds": seconds}
     try:
         with phase("everything", seconds), engine(scratch, given.store) as there:
             result |= {"image_store": there.store, "engine": there.versions()}

@@ -1,4 +1,4 @@
-"""The picture of how cost grows, drawn from `scaling.json` by `speed_report.py`."""
+"""Draws the figure of the scaling benchmark from `scaling.json`, for `report.py`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 
 PICTURE = "scaling.png"
 BLUE, ORANGE, GREEN = "#0072b2", "#d55e00", "#009e73"
-"""Of Okabe and Ito, which most colour-blind people can tell apart."""
+"""Colors of the palette of Okabe and Ito, which most color-blind people can distinguish."""
 
 
 def draw(parts: Mapping[str, Any], path: Path) -> None:
-    """Draws a panel for each question; one whose part was not measured stays empty."""
+    """Draws a panel for each measured quantity; a panel without measurements stays empty."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(14, 3.4), layout="constrained")
@@ -27,11 +27,11 @@ def draw(parts: Mapping[str, Any], path: Path) -> None:
         panel.grid(alpha=0.2)
         panel.spines[["top", "right"]].set_visible(False)
     if "envs" in parts:
-        _envs(panels[0], parts["envs"]["points"])
+        _draw_envs(panels[0], parts["envs"]["points"])
     if "length" in parts:
-        _length(panels[1], panels[2], parts["length"]["points"])
+        _draw_length(panels[1], panels[2], parts["length"]["points"])
     if "saving" in parts:
-        _saving(panels[3], parts["saving"]["points"])
+        _draw_saving(panels[3], parts["saving"]["points"])
     figure.savefig(path, dpi=110)
 
 
@@ -39,7 +39,7 @@ TITLES = ("environment steps a second", "a step and memory", "most points of a m
 ACROSS = ("environments", "steps of the run", "steps of the run", "replay buffer, MB")
 
 
-def _envs(panel: Axes, points: list[dict[str, Any]]) -> None:
+def _draw_envs(panel: Axes, points: list[dict[str, Any]]) -> None:
     for kind, color in (("sync", BLUE), ("native", ORANGE)):
         of_kind = [point for point in points if point["vectorization"] == kind]
         counts = [point["num_envs"] for point in of_kind]
@@ -49,7 +49,7 @@ def _envs(panel: Axes, points: list[dict[str, Any]]) -> None:
     panel.legend(fontsize="small", frameon=False)
 
 
-def _length(costs: Axes, counts: Axes, points: list[dict[str, Any]]) -> None:
+def _draw_length(costs: Axes, counts: Axes, points: list[dict[str, Any]]) -> None:
     steps = [point["steps"] for point in points]
     costs.semilogx(steps, [point["microseconds_per_step"] for point in points], "o-", color=BLUE, label="µs a step")
     memory = [point["peak_memory_bytes"] / 1e8 for point in points]
@@ -62,7 +62,7 @@ def _length(costs: Axes, counts: Axes, points: list[dict[str, Any]]) -> None:
     counts.legend(fontsize="small", frameon=False)
 
 
-def _saving(panel: Axes, points: list[dict[str, Any]]) -> None:
+def _draw_saving(panel: Axes, points: list[dict[str, Any]]) -> None:
     sizes = [point["buffer_bytes"] / 1e6 for point in points]
     for key, label, color in (("all_new", "all of it new", BLUE), ("few_new", "1,000 transitions new", ORANGE)):
         whole = [point[key]["whole_seconds"] for point in points]

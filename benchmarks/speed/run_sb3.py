@@ -1,6 +1,6 @@
-"""One run of Stable-Baselines3, or of SBX, which has the same interface on JAX; see `speed_meter.py`.
+"""Runs one measured training of Stable-Baselines3, or of SBX, which has the same interface for JAX; see `meter.py`.
 
-Both are used as their documentation shows. SBX's DQN has no bound on the gradient's norm; all else is equal.
+Both are used as in their documentation. SBX's DQN does not clip gradients; everything else is equal.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from benchmarks.speed.meter import Meter, Solved, parse_run
+from benchmarks.speed.meter import Meter, Solved, parse_arguments
 
 PACKAGES = ("stable-baselines3", "torch", "gymnasium", "numpy")
 
 
 def main() -> None:
-    meter = Meter(parse_run())
+    meter = Meter(parse_arguments())
     is_sbx = meter.arguments.contestant == "sbx"
-    if is_sbx:  # XLA takes as many threads as it finds cores
+    if is_sbx:  # XLA starts a thread for each available core
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: meter.arguments.threads])
     import torch
     from stable_baselines3.common.callbacks import BaseCallback
@@ -30,7 +30,7 @@ def main() -> None:
 
     class Clock(BaseCallback):
         def _on_step(self) -> bool:
-            meter.stepped(self.num_timesteps)
+            meter.record_step(self.num_timesteps)
             return True
 
     envs = make_vec_env(task.env_id, n_envs=task.settings.get("num_envs", 1), seed=seed)
@@ -45,13 +45,13 @@ def main() -> None:
 
 
 def translate(algo: str, settings: Any) -> dict[str, Any]:
-    """Returns our settings in the words of Stable-Baselines3."""
+    """Returns our settings as arguments of Stable-Baselines3."""
     hidden = list(settings["network"]["hidden"])
     words = {"gamma": settings["gamma"], "batch_size": settings["batch_size"]}
     if algo == "ppo":
         return words | {
-            "learning_rate": scheduled(settings, "learning_rate"),
-            "clip_range": scheduled(settings, "clip_range"),
+            "learning_rate": make_schedule(settings, "learning_rate"),
+            "clip_range": make_schedule(settings, "clip_range"),
             "n_steps": settings["rollout_steps"],
             "n_epochs": settings["epochs"],
             "gae_lambda": settings["gae_lambda"],
@@ -73,8 +73,8 @@ def translate(algo: str, settings: Any) -> dict[str, Any]:
     }
 
 
-def scheduled(settings: Any, name: str) -> float | Callable[[float], float]:
-    """Returns a constant, or what falls linearly from it to zero."""
+def make_schedule(settings: Any, name: str) -> float | Callable[[float], float]:
+    """Returns a constant, or a schedule that falls linearly from the value to zero."""
     value: float = settings[name]
     return (lambda left: left * value) if settings[f"{name}_schedule"] == "linear" else value
 

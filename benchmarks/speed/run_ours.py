@@ -1,21 +1,20 @@
-"""One run of ours through the public interface, as a user would; see `speed_meter.py`.
+"""Runs one measured training of ours through the public interface; see `meter.py`.
 
-`ours` is `train_ppo(config)` and its like, with no evaluation and no checkpoint on the way, as in the peers: what is
-left is a checkpoint before the first step and one after the last, and one episode of evaluation at the end.
-`ours-split` is the same with the environments in equal shares, one in this process and one for each further CPU.
-`tracked` is `rl-training train` with all that is shipped: metrics, MLflow, checkpoints, evaluations and the progress
-display. It also has `orchestration`: how long the training thread was in callbacks and in the saver, as a share of the
-time inside `Trainer.train()` without its evaluations.
+`ours` calls `train_ppo(config)` or its equivalents, without evaluations and checkpoints during training, like the
+peers. Only a checkpoint before the first step, one after the last step, and one final evaluation episode remain.
+`ours-split` also splits the environments equally between this process and one process for each further CPU. `tracked`
+is `rl-training train` with all features: metrics, MLflow, checkpoints, evaluations and the progress display. It also
+reports `orchestration`: the time of the training thread in callbacks and in the saver, as a share of the time in
+`Trainer.train()` without evaluations.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.provenance import ROOT
-from benchmarks.speed.meter import Meter, parse_run
+from benchmarks.harness import ROOT, Stopwatch
+from benchmarks.speed.meter import Meter, parse_arguments
 from benchmarks.speed.tasks import SPLIT, TASKS, TRACKED, SolvedTask, SpeedTask, Task
 from rl_training import Callback, TrainConfig, TrainerState, TrainResult, load_config, train_dqn, train_ppo, train_sac
 from rl_training.experiment.loading import config_from_mapping
@@ -31,72 +30,47 @@ ALONE = {
     "evaluation": {"every": NEVER, "episodes": 1, "video": False},
     "checkpoint": {"every": NEVER},
 }
-"""No evaluation and no checkpoint on the way."""
+"""Settings without evaluations and checkpoints during training."""
 
 
 class Clock(Callback):
-    """Tells the meter of the run, and ends a run that is solved."""
+    """Reports the run to the meter, and ends it when the task is solved."""
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
 
     def on_train_start(self, state: TrainerState) -> None:
-        """The first step is next."""
+        """Records the start before the first step."""
         self._meter.begin()
 
     def on_update_end(self, state: TrainerState) -> None:
-        """Updates are over: the window may open, or close."""
-        self._meter.updated(state.num_timesteps)
+        """Records the end of an update."""
+        self._meter.close_window(state.num_timesteps)
 
     def on_eval_end(self, state: TrainerState) -> None:
-        """Ends the run where this evaluation has solved the task."""
-        assert state.evaluation is not None  # the event's own contract
-        self._meter.judge(state.num_timesteps, state.evaluation.return_mean)
+        """Ends the run if this evaluation has solved the task."""
+        assert state.evaluation is not None  # set for this event
+        self._meter.record_evaluation(state.num_timesteps, state.evaluation.return_mean)
         if self._meter.solved is not None:
             state.request_stop()
 
 
-class Stopwatch:
-    """Sums the time in several functions up; of those that call each other, each second counts once."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._depth = 0
-
-    def watch(self, owner: Any, *names: str) -> None:
-        """Times these methods of a class from here on."""
-        for name in names:
-            setattr(owner, name, self._timed(getattr(owner, name)))
-
-    def _timed(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*words: Any, **named: Any) -> Any:
-            began, self._depth = time.perf_counter(), self._depth + 1
-            try:
-                return function(*words, **named)
-            finally:
-                self._depth -= 1
-                if self._depth == 0:
-                    self.seconds += time.perf_counter() - began
-
-        return call
-
-
-def speed_config(task: Task, threads: int, seed: int, **more: Any) -> TrainConfig:
-    """Returns a task's settings without evaluations and checkpoints on the way, with `more` in place of any of them."""
+def make_speed_config(task: Task, threads: int, seed: int, **more: Any) -> TrainConfig:
+    """Returns a task's settings without evaluations and checkpoints during training; `more` replaces any of them."""
     steps = {"algo": task.algo, "env_id": task.env_id, "total_timesteps": task.steps}
     return config_from_mapping({**steps, **task.settings, "threads": threads, "seed": seed, **ALONE, **more})
 
 
 def train_alone(meter: Meter) -> None:
-    """Trains a task of the speed table."""
+    """Trains a task of the speed table without tracking."""
     arguments, task = meter.arguments, meter.task
     more = {"vectorization": "split"} if arguments.contestant == SPLIT else {}
-    result = TRAIN[task.algo](speed_config(task, arguments.threads, arguments.seed, **more), [Clock(meter)])
+    result = TRAIN[task.algo](make_speed_config(task, arguments.threads, arguments.seed, **more), [Clock(meter)])
     meter.finish(result.num_timesteps, PACKAGES)
 
 
 def train_tracked(meter: Meter) -> None:
-    """Trains the same with all that is shipped, and says what that took of the training thread's time."""
+    """Trains a task of the speed table with all features, and measures their share of the training thread's time."""
     from rl_training.api.training import run_training
     from rl_training.cli.progress_display import make_progress
     from rl_training.runtime.callbacks import CallbackList
@@ -112,7 +86,7 @@ def train_tracked(meter: Meter) -> None:
     around.watch(CallbackList, "call")
     around.watch(Saver, "begin", "end", "save", "write_ahead", "close")
     shipped = {"every": task.every}
-    config = speed_config(
+    config = make_speed_config(
         task,
         arguments.threads,
         arguments.seed,
@@ -127,7 +101,7 @@ def train_tracked(meter: Meter) -> None:
 
 
 def train_until_solved(meter: Meter) -> None:
-    """Trains a shipped config, evaluated as often as the peers are, until it is solved."""
+    """Trains a shipped config until it is solved, with evaluations as often as for the peers."""
     arguments, task = meter.arguments, meter.task
     assert isinstance(task, SolvedTask)
     sets = (f"seed={arguments.seed}", f"threads={arguments.threads}", f"evaluation.every={task.every}")
@@ -137,7 +111,7 @@ def train_until_solved(meter: Meter) -> None:
 
 
 def main() -> None:
-    meter = Meter(parse_run())
+    meter = Meter(parse_arguments())
     if isinstance(TASKS[meter.arguments.task], SolvedTask):
         train_until_solved(meter)
     elif meter.arguments.contestant == TRACKED:

@@ -1,9 +1,9 @@
-"""One run of a CleanRL script from a checkout, whose path stands in `CLEANRL`; see `speed_meter.py`.
+"""Runs one measured training of a CleanRL script; `CLEANRL` is the path of a checkout; see `meter.py`.
 
-The script is run as it is, with flags; only the widths of DQN's hidden layers, for which it has no flag, are set in a
-temporary copy. What could not be made the same: DQN has no `gradient_steps` (one update each 2 steps stands for 128
-each 256, the target copied as often), squared errors for Huber's loss, and no bound on the gradient's norm; SAC samples
-once more for its temperature; PPO's clip range stays constant.
+The script runs unchanged, with flags. Only the widths of DQN's hidden layers have no flag, and are changed in a
+temporary copy. These differences remain: DQN has no `gradient_steps` (it makes one update every 2 steps instead of 128
+updates every 256 steps, and copies the target network equally often), uses squared errors instead of the Huber loss,
+and does not clip gradients; SAC samples once more for its temperature; PPO's clip range is constant.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from benchmarks.speed.meter import Meter, Solved, parse_run
+from benchmarks.speed.meter import Meter, Solved, parse_arguments
 from benchmarks.speed.tasks import Task
 
 PACKAGES = ("torch", "gymnasium", "numpy", "tensordict")
@@ -26,7 +26,7 @@ SCRIPTS = {"ppo": "ppo.py", "dqn": "dqn.py", "sac": "sac_continuous_action.py"}
 
 
 def main() -> None:
-    meter, checkout = Meter(parse_run()), Path(os.environ["CLEANRL"]).resolve()
+    meter, checkout = Meter(parse_arguments()), Path(os.environ["CLEANRL"]).resolve()
     import gymnasium as gym
     import numpy as np
     import torch
@@ -34,15 +34,15 @@ def main() -> None:
     torch.set_num_threads(meter.arguments.threads)
     steps, num_envs, step = 0, meter.task.settings.get("num_envs", 1), gym.vector.SyncVectorEnv.step
 
-    def counted(self: Any, actions: Any) -> Any:
+    def count_step(self: Any, actions: Any) -> Any:
         nonlocal steps
         result = step(self, actions)
         steps += num_envs
-        meter.stepped(steps)
+        meter.record_step(steps)
         return result
 
     def act(observations: Any) -> Any:
-        script = sys.modules["__main__"].__dict__  # while it runs, it is the main module
+        script = sys.modules["__main__"].__dict__  # runpy runs the script as the main module
         with torch.no_grad():
             x = torch.from_numpy(observations)
             if meter.task.algo == "sac":
@@ -50,15 +50,15 @@ def main() -> None:
             scores = script["agent"].actor(x) if meter.task.algo == "ppo" else script["q_network"](x)
             return np.asarray(scores.argmax(1))
 
-    gym.vector.SyncVectorEnv.step = counted  # type: ignore[method-assign]
+    gym.vector.SyncVectorEnv.step = count_step  # type: ignore[method-assign]
     meter.act = act
     script = checkout / "cleanrl" / SCRIPTS[meter.task.algo]
     with tempfile.TemporaryDirectory(prefix="cleanrl-") as work:
         if meter.task.algo == "dqn":
-            script = with_hidden(script, Path(work), meter.task.settings["network"]["hidden"][0])
-        os.chdir(work)  # it writes its records where it runs
+            script = set_hidden_width(script, Path(work), meter.task.settings["network"]["hidden"][0])
+        os.chdir(work)  # the script writes to its working directory
         sys.path.insert(0, str(checkout))
-        sys.argv = [script.name, *flags(meter.task, meter.arguments.seed)]
+        sys.argv = [script.name, *make_flags(meter.task, meter.arguments.seed)]
         with suppress(Solved):
             runpy.run_path(str(script), run_name="__main__")
         os.chdir(checkout)
@@ -66,20 +66,20 @@ def main() -> None:
         meter.finish(steps, PACKAGES, checkout=commit)
 
 
-def with_hidden(script: Path, folder: Path, width: int) -> Path:
-    """Returns a copy of the DQN script with hidden layers of `width` in place of 120 and 84."""
+def set_hidden_width(script: Path, folder: Path, width: int) -> Path:
+    """Returns a copy of the DQN script with hidden layers of this width instead of 120 and 84."""
     text, count = re.subn(r"\b(120|84)\b", str(width), script.read_text(encoding="utf-8"))
     if count != 4:
         raise RuntimeError(
-            f"{script} has {count} widths of hidden layers, expected 4; is it the checkout that is meant?"
+            f"{script} has {count} widths of hidden layers, expected 4; check that CLEANRL is the right checkout"
         )
     copy = folder / script.name
     copy.write_text(text, encoding="utf-8")
     return copy
 
 
-def flags(task: Task, seed: int) -> list[str]:
-    """Returns our settings as CleanRL's flags."""
+def make_flags(task: Task, seed: int) -> list[str]:
+    """Returns our settings as flags of CleanRL."""
     settings = task.settings
     words = {"env-id": task.env_id, "seed": seed, "total-timesteps": task.steps, "gamma": settings["gamma"]}
     if task.algo == "ppo":
@@ -96,13 +96,13 @@ def flags(task: Task, seed: int) -> list[str]:
             "max-grad-norm": settings["max_grad_norm"],
         }
         anneal = settings["learning_rate_schedule"] == "linear"
-        return [*_flags(words), "--no-clip-vloss", "--anneal-lr" if anneal else "--no-anneal-lr"]
+        return [*_join_flags(words), "--no-clip-vloss", "--anneal-lr" if anneal else "--no-anneal-lr"]
     words |= {name.replace("_", "-"): settings[name] for name in ("buffer_size", "batch_size", "learning_starts")}
     if task.algo == "sac":
         rate = settings["learning_rate"]
-        return _flags(words | {"tau": settings["tau"], "policy-lr": rate, "q-lr": rate, "policy-frequency": 1})
+        return _join_flags(words | {"tau": settings["tau"], "policy-lr": rate, "q-lr": rate, "policy-frequency": 1})
     exploration, every = settings["exploration"], settings["train_freq"]
-    return _flags(
+    return _join_flags(
         words
         | {
             "learning-rate": settings["learning_rate"],
@@ -115,7 +115,7 @@ def flags(task: Task, seed: int) -> list[str]:
     )
 
 
-def _flags(words: dict[str, Any]) -> list[str]:
+def _join_flags(words: dict[str, Any]) -> list[str]:
     return ["--no-cuda", *(word for name, value in words.items() for word in (f"--{name}", str(value)))]
 
 
