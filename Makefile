@@ -8,55 +8,55 @@ READY := $(VENV)/.ready
 DOCS_READY := $(VENV)/.docs-ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CONFIG ?= configs/ppo/cartpole.yaml
-# Where the speed benchmarks keep the peers' environments, and a checkout of CleanRL, which is left out without one.
+# The folder for the other libraries' environments in speed benchmarks, and a checkout of CleanRL, which is optional.
 PEERS ?= .peers
 CLEANRL ?=
 PEERS_READY = $(patsubst %,$(PEERS)/%/.ready,sb3 sbx $(if $(CLEANRL),cleanrl))
 PEERS_FLAGS = --peers $(PEERS) $(if $(CLEANRL),--cleanrl $(CLEANRL))
-# The learning benchmark measures all its tasks unless CONFIG is given.
+# The learning benchmark measures all tasks unless CONFIG is given.
 GIVEN_CONFIG := $(if $(filter-out file,$(origin CONFIG)),$(CONFIG))
 
 help:
-	@echo "rl_training: start with 'make train', which sets up and teaches PPO CartPole, then 'make test'."
+	@echo "rl_training: start with 'make train', which installs everything and trains PPO on CartPole."
 	@echo ""
-	@echo "  make setup            make .venv with everything (once; the others do it for you)"
-	@echo "  make train            run the train flow on CONFIG ($(CONFIG))"
-	@echo "  make test             run the tests, without the slow ones"
-	@echo "  make check            format, lint, types, import directions and the documentation site"
+	@echo "  make setup            install everything into .venv (once; the other targets do it too)"
+	@echo "  make train            run train-flow on CONFIG ($(CONFIG))"
+	@echo "  make test             run the tests, except the slow ones"
+	@echo "  make check            check format, lint, types, import directions and the documentation site"
 	@echo "  make slow-test        run the slow tests: servers, flows, killed processes, long trainings"
-	@echo "  make docs             build the documentation site in build/site; a broken link fails"
-	@echo "  make docs-serve       serve the site on 127.0.0.1:8000 and rebuild it when a page changes"
-	@echo "  make docs-test        run every command and Python block of the documentation"
+	@echo "  make docs             build the documentation site in build/site; fails on a broken link"
+	@echo "  make docs-serve       serve the site on 127.0.0.1:8000, and rebuild it when a page changes"
+	@echo "  make docs-test        run all commands and Python blocks of the documentation"
 	@echo "  make services-test    run the tests that start real servers"
-	@echo "  make secrets          make the passwords that docker-compose.yml reads, once"
-	@echo "  make compose-up       build and start docker-compose.yml, with the commit on record in images and runs"
-	@echo "  make compose-test     build, start, use, kill and remove docker-compose.yml with a real engine (STORE=classic)"
-	@echo "  make compose-starts   measure ten starts of it while other processes keep every core busy"
-	@echo "  make extras-test      install the extras for Atari and EnvPool and run their tests"
-	@echo "  make gpu-test         on a machine with a GPU that torch sees: run the tests of learning on it"
-	@echo "  make fuzz             feed changed files of each format to what reads them (INPUTS=200000)"
-	@echo "  make power-cuts       resume from everything that a power cut could leave of two small runs"
-	@echo "  make soak             strike trainings by 40 signals and 10 closed pipes each; compare them with ones that nothing struck"
-	@echo "  make bench-resume     resume in the middle of an episode, on each environment, and compare"
-	@echo "  make bench-gate       simulate decisions of the promotion gate between policies of known means"
-	@echo "  make bench-learning   train several seeds of each task (or SEEDS seeds of CONFIG) and judge the final policies"
-	@echo "  make bench-overhead   measure what the flow and tracking cost"
-	@echo "  make bench-saving     measure how long training stands still for a checkpoint of a replay buffer of 1 GB"
-	@echo "  make bench-durability measure what durable checkpoints cost, beside an earlier commit (EARLIER=CHECKOUT)"
+	@echo "  make secrets          create the passwords that docker-compose.yml needs, unless they exist"
+	@echo "  make compose-up       build and start docker-compose.yml; images and runs record the commit"
+	@echo "  make compose-test     test docker-compose.yml with a real container engine (STORE=classic)"
+	@echo "  make compose-starts   measure ten starts of docker-compose.yml while all cores are busy"
+	@echo "  make extras-test      install the extras for Atari and EnvPool, and run their tests"
+	@echo "  make gpu-test         run the tests that need a GPU"
+	@echo "  make fuzz             read randomly damaged files of each format (INPUTS=200000)"
+	@echo "  make power-cuts       resume two small runs from every state that a power cut could leave"
+	@echo "  make soak             interrupt runs by 40 signals and 10 closed pipes each, and compare them with uninterrupted ones"
+	@echo "  make bench-resume     resume in the middle of an episode in each environment, and compare"
+	@echo "  make bench-gate       simulate the promotion gate's decisions for policies with known means"
+	@echo "  make bench-learning   train several seeds of each task (or SEEDS seeds of CONFIG), and evaluate the final policies"
+	@echo "  make bench-overhead   measure the cost of the flow and of tracking"
+	@echo "  make bench-saving     measure how long a checkpoint of a 1 GB replay buffer stops training"
+	@echo "  make bench-durability measure the cost of durable checkpoints against an earlier commit (EARLIER=CHECKOUT)"
 	@echo "  make bench-same       compare twelve short runs with those of an earlier commit, bit for bit (EARLIER=CHECKOUT)"
-	@echo "  make bench-replay     measure what replay buffers of images take, a million transitions among them (8 GB)"
-	@echo "  make bench-speed      measure speed beside other libraries (PEERS=FOLDER, CLEANRL=CHECKOUT, ROUNDS=5) and the machine"
-	@echo "  make bench-solved     measure the time until CartPole and Pendulum are solved, beside the same libraries (SEEDS=5)"
-	@echo "  make bench-scaling    measure how cost grows with environments, steps and replay buffers"
-	@echo "  make screenshots      picture MLflow's and Prefect's pages for the documentation (wants chromium on the PATH)"
-	@echo "  make clean            remove .venv and caches; never runs or their records"
+	@echo "  make bench-replay     measure the memory of image replay buffers with up to a million transitions (8 GB)"
+	@echo "  make bench-speed      compare the speed with other libraries (PEERS=FOLDER, CLEANRL=CHECKOUT, ROUNDS=5)"
+	@echo "  make bench-solved     compare the time to solve CartPole and Pendulum with the same libraries (SEEDS=5)"
+	@echo "  make bench-scaling    measure how the cost grows with environments, steps and replay buffers"
+	@echo "  make screenshots      take the documentation's screenshots of MLflow and Prefect (needs chromium)"
+	@echo "  make clean            remove .venv and caches, but no runs"
 
 setup: $(READY)
 
-# Made again when the versions or the dependencies change, and only then.
+# Installed again only when versions or dependencies change.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "rl_training needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1); name another: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
+	  { echo "rl_training needs Python 3.11 or newer, and '$(PYTHON)' is $$($(PYTHON) --version 2>&1); choose another: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 2; }; }
 	@echo "installing into $(VENV) (minutes the first time)"
 	@$(PIP) install --quiet --quiet --constraint constraints.txt torch
@@ -99,7 +99,7 @@ services-test: $(READY)
 secrets:
 	@docker/make_secrets.sh
 
-# An empty GIT_COMMIT, outside of a repository, is an image that names no commit.
+# Outside a repository GIT_COMMIT is empty, and the image records no commit.
 compose-up: secrets
 	@GIT_COMMIT=$$(git describe --always --dirty --abbrev=40 --exclude='*') docker compose up --build --detach
 

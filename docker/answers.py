@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Whether a server answers a question that needs its database: exit code 0 if it does.
+"""Health check: exits with 0 if a server answers a request that needs its database.
 
-answers.py URL HOST BODY posts BODY, JSON, to URL, under the name by which clients ask: a server may refuse a Host that
-it does not know, and is then of no use to them, however well it is.
+answers.py URL HOST BODY posts BODY (JSON) to URL with the Host header that clients use, because a server may refuse an
+unknown Host.
 """
 
 import sys
@@ -10,7 +10,7 @@ import urllib.request
 
 
 def main() -> None:
-    """Asks, and exits."""
+    """Sends the request and exits."""
     url, host, body = sys.argv[1:]
     request = urllib.request.Request(url, body.encode(), {"Content-Type": "application/json", "Host": host})
     try:

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Makes the passwords that docker-compose.yml reads, once: those that are there stay, since a database knows them.
+# Creates the passwords that docker-compose.yml needs. Existing ones are kept, because the database uses them.
 #
-# The folder is the owner's alone. The files in it can be read by all, because the containers, which are not root and no
-# user of this machine, see each file by itself.
+# Only the owner can open the folder. The files in it are readable by everyone, because the containers mount each file
+# separately and run as users that do not exist on this machine.
 set -eu
 folder=$(dirname "$0")/secrets
 mkdir -p "$folder"
@@ -12,6 +12,6 @@ for name in postgres_password mlflow_db_password prefect_db_password; do
   [ -s "$file" ] && continue
   od -An -N32 -tx1 /dev/urandom | tr -d ' \n' >"$file.new"
   chmod 444 "$file.new"
-  mv "$file.new" "$file" # complete and readable, or not there
-  echo "made $file"
+  mv "$file.new" "$file" # atomic: the file is complete or does not exist
+  echo "created $file"
 done

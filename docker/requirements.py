@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints what pyproject.toml requires, with the extras that are named, so that an image can install it before the code.
+"""Prints the requirements in pyproject.toml with the given extras, so that an image can install them before the code.
 
 requirements.py EXTRA ... reads the pyproject.toml of the working directory.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Prints one requirement a line."""
+    """Prints one requirement per line."""
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
     extras = [requirement for extra in sys.argv[1:] for requirement in project["optional-dependencies"][extra]]
     print(*project["dependencies"], *extras, sep="\n")

@@ -1,4 +1,4 @@
-"""`evaluate-flow`, as `prefect.yaml` deploys it from the installed package."""
+"""The `evaluate-flow` of the installed package; `prefect.yaml` deploys `rl_training.flows.evaluate.evaluate_flow`."""
 
 from rl_training.flows.evaluate import evaluate_flow
 

@@ -1,4 +1,4 @@
-"""`promote-flow`, as `prefect.yaml` deploys it from the installed package."""
+"""The `promote-flow` of the installed package; `prefect.yaml` deploys `rl_training.flows.promote.promote_flow`."""
 
 from rl_training.flows.promote import promote_flow
 

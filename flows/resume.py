@@ -1,4 +1,4 @@
-"""`resume-flow`, as `prefect.yaml` deploys it from the installed package."""
+"""The `resume-flow` of the installed package; `prefect.yaml` deploys `rl_training.flows.resume.resume_flow`."""
 
 from rl_training.flows.resume import resume_flow
 

@@ -1,4 +1,4 @@
-"""`retrain-flow`, as `prefect.yaml` deploys it from the installed package."""
+"""The `retrain-flow` of the installed package; `prefect.yaml` deploys `rl_training.flows.retrain.retrain_flow`."""
 
 from rl_training.flows.retrain import retrain_flow
 

@@ -1,4 +1,4 @@
-"""`train-flow`, as `prefect.yaml` deploys it from the installed package."""
+"""The `train-flow` of the installed package; `prefect.yaml` deploys `rl_training.flows.train.train_flow`."""
 
 from rl_training.flows.train import train_flow
 

@@ -1,4 +1,4 @@
-"""`python -m rl_training` is the command line."""
+"""Runs the command line as `python -m rl_training`."""
 
 from rl_training.cli.app import main
 

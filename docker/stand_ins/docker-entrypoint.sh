@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The parts of the official image's entrypoint that docker-compose.yml uses.
+# The parts of the official image's entrypoint that docker-compose.yml needs.
 set -Eeo pipefail
 user=${POSTGRES_USER:-postgres}
 if [ "$1" = postgres ] && [ ! -s "$PGDATA/PG_VERSION" ]; then

@@ -1,4 +1,4 @@
-# Stands in for the official image of PostgreSQL where no image registry is reached: Debian's PostgreSQL 15.
+# Replaces the official PostgreSQL image if no image registry can be reached: Debian's PostgreSQL 15.
 ARG DEBIAN_IMAGE
 FROM ${DEBIAN_IMAGE}
 RUN groupadd --system --gid=999 postgres \

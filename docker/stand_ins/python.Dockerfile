@@ -1,5 +1,5 @@
-# Stands in for the official image of Python where no image registry is reached: Debian's Python 3.11. `make compose-test`
-# makes the base and puts this machine's certificates, pip settings and wheels into `settings/`.
+# Replaces the official Python image if no image registry can be reached: Debian's Python 3.11. `make compose-test` creates
+# the base image and copies this machine's certificates, pip settings and wheels into `settings/`.
 ARG DEBIAN_IMAGE
 FROM ${DEBIAN_IMAGE}
 RUN apt-get update \
