@@ -30,7 +30,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([*PATHS, *filter(None, [os.environ.ge
 
 @pytest.fixture(scope="session", autouse=True)
 def rl_training_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A home of the test session's own."""
+    """The home of the test session."""
     home = tmp_path_factory.mktemp("home")
     previous = os.environ.get("RL_TRAINING_HOME")
     os.environ["RL_TRAINING_HOME"] = str(home)
@@ -43,7 +43,7 @@ def rl_training_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]
 
 @pytest.fixture(autouse=True)
 def _nothing_is_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory is kept out of imports for the rest of a process; here, for the rest of a test."""
+    """Forgets after each test which directories must not be imported from. The program keeps them until it ends."""
     from rl_training.security import import_guard
 
     monkeypatch.setattr(import_guard, "_excluded", {})
@@ -51,10 +51,10 @@ def _nothing_is_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _signals_are_heeded() -> Iterator[None]:
-    """The command line ignores signals once a result is known, since its process is to end; this one goes on.
+    """Restores the signal handlers. The command line ignores signals once its result is known, as it ends then.
 
-    A process that is started here would ignore them as well. So would it where this one is a shell's background job,
-    which ignores SIGINT, or where a fixture of a wider scope has run a command.
+    Child processes would inherit the ignored signals. They are restored before a test too: a shell's background job
+    ignores SIGINT, and a fixture of a wider scope may have run a command.
     """
     _heed_signals()
     yield
@@ -69,7 +69,7 @@ def _heed_signals() -> None:
 
 @pytest.fixture(params=["numpy", "torch", "recorded"])
 def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Makes all networks compute with numpy, as on a CPU, or with torch, call by call or recorded, as on a GPU."""
+    """The backend of all networks: numpy, as on a CPU, or torch, call by call or recorded, as on a GPU."""
     from rl_training.networks import flat
     from tests.network_parts import BACKENDS
 
@@ -90,7 +90,7 @@ def small_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """Returns a folder that `make` has filled, in whichever of pytest's processes came first."""
+    """Returns a folder that `make` fills once, in the first of pytest's processes that asks for it."""
     of_all = tmp_path_factory.getbasetemp()
     folder = (of_all.parent if "PYTEST_XDIST_WORKER" in os.environ else of_all) / name
     with FileLock(f"{folder}.lock"):
@@ -101,8 +101,8 @@ def made_once(tmp_path_factory: pytest.TempPathFactory, name: str, make: Callabl
     return folder
 
 
-# An MLflow store, made and migrated once a session and copied for each test. MLflow takes seconds to import, which
-# tests that do not ask for these fixtures need not wait for.
+# An MLflow store is made and migrated once a session and copied for each test. MLflow takes seconds to import, so only
+# the fixtures import it.
 
 
 @pytest.fixture(scope="session")
@@ -117,7 +117,7 @@ def store_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def home(store_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home of the test's own, with an empty embedded MLflow store in it."""
+    """The home of the test, with an empty embedded MLflow store in it."""
     path = tmp_path / "home"
     path.mkdir()
     shutil.copy(store_template, path / "mlflow.db")
@@ -134,7 +134,8 @@ def client(home: Path):
     return connect(f"sqlite:///{home}/mlflow.db")
 
 
-# The database of the embedded Prefect server, likewise; and one server for the tests that run flows in this process.
+# The database of the embedded Prefect server is made once too, and one server serves the tests that run flows in this
+# process.
 
 
 @pytest.fixture(scope="session")
@@ -171,7 +172,7 @@ def flow_server(
 
 @pytest.fixture(scope="module")
 def flow_home(flow_server: Any) -> Iterator[Path]:
-    """The home of the flows that run in this process; other modules' flows have been in it too."""
+    """The home of the flows that run in this process. The flows of several test modules share it."""
     from rl_training.services.embedded_server import use_server
 
     with pytest.MonkeyPatch.context() as patch:

@@ -33,7 +33,7 @@ def tracked_run(own_tags=None, **settings):
 
 
 def of_another_machine(run_dir, config):
-    """Makes a directory in which a run goes on from step 200, as after a download to another machine; returns it."""
+    """Returns a directory in which a run resumes from step 200, as after a download to another machine."""
     elsewhere, _ = make_run(**config)
     shutil.copy(run_dir / "metadata.json", elsewhere)
     description = json_files.read_json(run_dir / run_layout.TRACKING)

@@ -18,13 +18,13 @@ COMMON: dict[str, Any] = {
 
 
 def dqn(env: str = "Plain", **fields: Any) -> DQNConfig:
-    """Settings on an environment of `case_envs`, or any other by its whole id."""
+    """Returns DQN settings on an environment of `case_envs`, or on any other by its complete id."""
     own = {"batch_size": 32, "buffer_size": 2_000, "target_update_every": 250, "exploration": {"fraction": 0.5}}
     return DQNConfig.model_validate({**COMMON, "env_id": _id(env), **own, **fields})
 
 
 def sac(env: str = "AsymAct", **fields: Any) -> SACConfig:
-    """Likewise."""
+    """Returns SAC settings; see `dqn`."""
     own = {"batch_size": 64, "buffer_size": 3_000, "gamma": 0.9, "tau": 0.01}
     return SACConfig.model_validate({**COMMON, "env_id": _id(env), **own, **fields})
 

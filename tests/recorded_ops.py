@@ -28,7 +28,7 @@ class Operations(TorchDispatchMode):
         return result
 
     def replay(self) -> None:
-        """Does all of it again; what an operation made anew goes to where the first result is."""
+        """Repeats all operations; each writes its result to the memory of the first result."""
         with torch.no_grad():
             for function, args, kwargs, made in self.noted:
                 again = _tensors(function(*args, **kwargs))

@@ -51,7 +51,7 @@ def test_arrays_of_every_dtype_come_back_equal(array: np.ndarray) -> None:
     assert back.dtype == array.dtype
     assert back.shape == array.shape
     assert back.tobytes() == np.ascontiguousarray(array).tobytes()
-    back[...] = array  # it is writable, as a buffer that goes on must be
+    back[...] = array  # it is writable, as a buffer of a resumed run must be
 
 
 def test_aligned_structured_arrays_come_back_without_their_padding() -> None:

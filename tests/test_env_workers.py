@@ -45,7 +45,7 @@ def gone(processes: list[psutil.Process], seconds: float) -> bool:
 
 
 def workers_of(envs: MaskedVectorEnv) -> list[psutil.Process]:
-    """Its processes alone: this process may have others, such as a server of other tests."""
+    """The processes of these environments. This process may have other children, such as a server of other tests."""
     return [psutil.Process(worker.process.pid) for worker in envs._workers]
 
 

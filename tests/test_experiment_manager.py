@@ -166,7 +166,7 @@ def test_a_run_that_resumes_elsewhere_has_its_checkpoint_there_from_the_start(tm
     assert stopped.checkpoint == stopped.best_checkpoint  # it was evaluated at this very step
     elsewhere = downloaded(stopped.checkpoint, tmp_path / "elsewhere", newest=True, run_dir=tmp_path / "no such place")
     away = MANAGER.resume(elsewhere)
-    # It may be killed at once: what it goes on from is in its own directory, and recorded there as the best.
+    # It may be killed at once: its starting checkpoint is in its own directory, and recorded there as the best.
     (here,) = (away.run.run_dir / "checkpoints").glob("step_*")
     assert open_checkpoint(here).policy_sha256 == sha(stopped)
     best = read_best(away.run.run_dir / "checkpoints")

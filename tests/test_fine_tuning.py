@@ -94,7 +94,7 @@ def test_weights_and_observation_statistics_come_over_and_nothing_else(caplog: p
     assert origin["differences"][6].startswith("observation_space: Box(-1.0, 1.0, (4,), float32) -> Box([-4.8 -inf ")
     assert origin["fine_tuning"]["fresh"] == []
 
-    # The fine-tuned run is a run like any other: it goes on in itself, with its own settings.
+    # The fine-tuned run is a run like any other: it can be resumed with its own settings.
     done = MANAGER.resume(trainer.run.run_dir).train()
     assert (done.run_uid, done.num_timesteps) == (trainer.run.run_uid, 16)
 

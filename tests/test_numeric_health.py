@@ -45,7 +45,7 @@ def settings(algo: str, env: str, env_kwargs: dict[str, Any], **fields: Any) -> 
 
 
 def good_afterwards(run_dir: Path, *, before: int) -> None:
-    """What is there of the run is finite, from before the fault, and goes on."""
+    """The checkpoints of the run are finite, older than the fault, and can be resumed from."""
     checkpoint, skipped = newest_good(run_dir / "checkpoints")
     assert checkpoint is not None
     assert skipped == []

@@ -21,7 +21,7 @@ from rl_training.experiment.loading import config_from_mapping
 from rl_training.system import paths
 
 UID = 23456
-"""Of a user that no system knows."""
+"""The id of a user that no system knows."""
 SMALL = """
 algo: ppo
 env_id: {env_id}

@@ -236,7 +236,7 @@ def test_a_deleted_champion_makes_the_next_one_the_first(client):
     second, second_run = run_with_policy(BAD, seed=2)
     result = offer(second, second_run)
     assert (result.verdict.kind, result.champion, champion(client)) == ("PROMOTE", None, "2")
-    assert offer(first, first_run).alias == "champion"  # registered anew, and better
+    assert offer(first, first_run).alias == "champion"  # registered again, and better
     assert champion(client) == "3"
 
 

@@ -41,7 +41,7 @@ def test_of_two_at_once_the_better_is_champion(client, order):
 
 
 def test_the_recorded_result_of_20_simultaneous_pairs():
-    """Of `benchmarks/promotion/promotion_pairs.py`, whose small version is among the services tests."""
+    """The result of `benchmarks/promotion/promotion_pairs.py`; a services test plays a small version."""
     record = json.loads((Path(__file__).parents[1] / "benchmarks/results/promotion-pairs.json").read_text())
     for kind in ("server", "sqlite"):
         result = record[kind]

@@ -172,7 +172,7 @@ EDITS: dict[str, Edit] = {
 
 @pytest.fixture
 def bounded() -> Iterator[None]:
-    """Half a gigabyte beyond what this process has: whoever asks for more is told that there is none."""
+    """Limits this process to half a gigabyte more than it has; larger allocations fail."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 2**29, before[1]))

@@ -310,7 +310,7 @@ def test_a_nan_after_a_resume_names_the_step_counted_from_the_start_of_the_run()
     for _ in range(123):
         envs.step(np.array([1, 1]))
     again = TrainingEnvs(settings("case_envs:NanEarly-v0"), gamma=None)
-    # The third step of its episodes has a NaN, so that the replay is not exact; the life goes on from 123.
+    # The third step of its episodes has a NaN, so that the replay is not exact; the step count continues from 123.
     assert again.load_state_dict(envs.state_dict()) == [0, 1]
     again.step(np.array([1, 1]))
     again.step(np.array([1, 1]))

@@ -33,7 +33,7 @@ class Episodes:
         self.played += 1
 
     def frame(self) -> np.ndarray:
-        """Of two colours, so that frames look alike now and then."""
+        """A frame of two colours, so that some frames are equal."""
         return np.full(self.shape, self.rng.integers(2), np.uint8) if self.rng.random() < 0.5 else self.unlike_others()
 
     def unlike_others(self) -> np.ndarray:

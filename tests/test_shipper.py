@@ -223,7 +223,7 @@ def test_status_is_as_it_ended_and_running_again_after_a_resume(client, status):
     assert (run.info.status, run.info.end_time) == (status, 2_000_000_000_000)
     assert run.data.tags["stop_reason"] == "completed"
     assert run.data.tags.get("error") == ended["error"]
-    ship_all(run_dir)  # it goes on
+    ship_all(run_dir)  # it continues
     run = client.get_run(run_id)
     assert run.info.status == "RUNNING"
     assert "error" not in run.data.tags

@@ -51,7 +51,7 @@ def struck_run(home: Path) -> StruckRun:
 def test_a_run_that_is_killed_and_stopped_equals_the_undisturbed_run(whole: Path, tmp_path: Path) -> None:
     run = struck_run(tmp_path)
     run.run_dir.mkdir()
-    (run.run_dir / "config.yaml").touch()  # as a kill before the first checkpoint leaves it: refused, and started anew
+    (run.run_dir / "config.yaml").touch()  # as a kill before the first checkpoint leaves it: refused, and started again
     strikes = [(KILL, 1_500), (CLOSED_PIPE, 2_500), (HANGUP, 3_500), (CLOSED_PIPE, 5_000)]
     result = run.run([Strike(kind, "training", step, 0.03) for kind, step in strikes])
     assert result["faults"] == []

@@ -23,7 +23,7 @@ class NoSeedReset(Plain):
 
 
 class OldApi(Plain):
-    """As gym before 0.26: reset returns the observation alone, step four values."""
+    """The interface of gym before 0.26: reset returns the observation alone, step four values."""
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:  # type: ignore[override]
         self.t = 0
@@ -138,7 +138,7 @@ class RefusesItsToken(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class OddInfo(Plain):
-    """Its infos hold arrays whose shape varies, objects, and an `episode` of its own."""
+    """An environment whose infos hold arrays of varying shape, objects, and its own `episode`."""
 
     def step(self, action: Any) -> Any:
         *rest, _ = super().step(action)

@@ -224,7 +224,7 @@ class ThreeOutOfBounds(Plain):
 
 
 class TwoWrongParts(Plain):
-    """Both parts have another dtype than declared."""
+    """The dtypes of both parts differ from the declared ones."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)

@@ -74,7 +74,7 @@ class EndsAtTen(CutAtTen):
 
 
 class BothFlags(EndsAtTen):
-    """Both flags on the last step, which counts as terminated."""
+    """Sets both flags on the last step, which counts as terminated."""
 
     truncates = True
 

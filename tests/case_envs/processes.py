@@ -53,7 +53,7 @@ class SlowReset(Plain):
 
 
 class SlowNeedsToken(SlowReset, NeedsToken):
-    """Both."""
+    """A slow reset that needs a token."""
 
 
 class Talks(Plain):

@@ -52,7 +52,7 @@ class RemembersEpisodes(Plain):
 
 
 class NoRandomNumbers(Plain):
-    """Its reset seeds nothing, so that it has no `np_random`."""
+    """An environment whose reset seeds nothing, so that it has no `np_random`."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.t = 0

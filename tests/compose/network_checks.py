@@ -20,7 +20,7 @@ with socket.create_connection((sys.argv[1], 5432), 10) as connection:
 
 
 def check_pages(stack: Stack) -> None:
-    """Both servers' pages and APIs answer on this machine."""
+    """Checks that the pages and APIs of both servers answer on this machine."""
     for name, address in (("MLflow", stack.mlflow_uri), ("Prefect", stack.prefect_uri)):
         page = _get(address)
         require("<html" in page.lower(), f"{name} at {address} shows no page: {page[:200]}")

@@ -50,7 +50,7 @@ def test_a_step_is_four_frames_and_an_observation_four_of_them() -> None:
 
 
 def test_a_later_episode_comes_back_in_another_instance() -> None:
-    """Its reset had no seed of its own."""
+    """An episode whose reset has no seed."""
     config, rng = load_config("ppo/pong"), np.random.default_rng(0)
     env, other = make_env(config, 0), make_env(config, 0)
     env.reset(seed=3)

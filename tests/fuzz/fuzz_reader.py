@@ -170,7 +170,7 @@ class Reader:
         return make_result(read_decision(file), "0" * 32, "1", None).to_dict()
 
     def _overrides(self, data: bytes) -> Any:
-        """As a flow takes them: as text, and as what Prefect makes of it."""
+        """Reads overrides as a flow takes them: as text, and as the values that Prefect makes of the text."""
         text = data.decode(errors="replace")
         results = [load_config("ppo/cartpole", text)]
         try:

@@ -1,4 +1,4 @@
-"""Feeds thousands of changed files to the readers, and counts what came of them: `make fuzz`.
+"""Feeds thousands of changed files to the readers and counts the outcomes: `make fuzz`.
 
     python tests/fuzz/fuzz_run.py --inputs 200000 --out benchmarks/results/fuzz.json
 
@@ -36,7 +36,7 @@ from hypothesis.errors import Flaky
 BATCH = 250
 """Inputs of one hypothesis run, each with a seed of its own."""
 HANG_SECONDS = 5.0
-"""Of CPU, or a minute on the clock."""
+"""Seconds of CPU time, or a minute of wall-clock time, after which an input counts as a hang."""
 GOOD = ("loaded", "refused")
 
 Fault = tuple[Case, dict[str, Any]]
@@ -50,7 +50,7 @@ class Child:
         self._process: subprocess.Popen[str] | None = None
 
     def ask(self, case: Case) -> dict[str, Any]:
-        """Returns what came of an input."""
+        """Returns the outcome of an input."""
         if self._process is None:
             self._start()
         assert self._process is not None
@@ -112,7 +112,7 @@ def cases(format: str) -> st.SearchStrategy[Case]:
 
 
 class Tally:
-    """What came of all inputs."""
+    """The outcomes of all inputs."""
 
     def __init__(self) -> None:
         self.outcomes: dict[str, Counter[str]] = {}

@@ -11,7 +11,7 @@ from fuzz_run import GOOD, Child, Tally, fuzz
 from fuzz_samples import FORMATS, make_samples
 
 INPUTS = 130
-"""Of each format."""
+"""The number of changed files of each format."""
 
 FOUND = [
     Case("trainer/ppo", (("swap", 0, 0), ("crlf",)), True),  # a name in the archive that is no UTF-8

@@ -63,7 +63,7 @@ def test_a_process_that_wakes_up_after_its_run_was_resumed_writes_nothing_to_it(
             said = []
             deadline = time.monotonic() + 30
             while not said or (said[-1] == "logged" and time.monotonic() < deadline):
-                # On another machine its shipper is told by MLflow, when it has something to send.
+                # On another machine its shipper learns it from MLflow when it has something to send.
                 sleeper.stdin.write(f"{300 + 10 * len(said)}\n")
                 sleeper.stdin.flush()
                 said.append(sleeper.stdout.readline().rstrip())

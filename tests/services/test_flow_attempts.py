@@ -58,7 +58,7 @@ class FlowRun:
         self.services.post(f"/flow_runs/{self.id}/set_state", state)
 
     def retry(self, **environment: str) -> None:
-        """As the button in the UI does: the flow run is scheduled again; with other variables in its environment."""
+        """Schedules the flow run again, as the button in the UI does, with other environment variables."""
         self.services.patch("/work_pools/rl-training", {"is_paused": True})  # until it is as it shall be
         self.set_state("SCHEDULED", "AwaitingRetry")
         if environment:

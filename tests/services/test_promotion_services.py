@@ -53,7 +53,7 @@ def champion(server: Server) -> str:
 
 
 def test_of_two_processes_at_once_the_better_is_champion(server):
-    """As in `benchmarks/promotion/promotion_pairs.py`, which plays 20 pairs: one pair with each first."""
+    """A small version of `benchmarks/promotion/promotion_pairs.py`, which plays 20 pairs: one pair with each first."""
     result = compete(server.uri, server.folder, 2)
     assert holds(result), result["played"]
     worse_first, better_first = result["played"]
@@ -67,7 +67,7 @@ def test_of_two_processes_at_once_the_better_is_champion(server):
 
 
 def test_a_decision_that_was_killed_before_the_alias_is_finished(store_template, tmp_path, monkeypatch):
-    """SIGKILL between the record and the alias: whoever asks again finishes it, and plays nothing."""
+    """SIGKILL between the record and the alias: the next promotion completes it and plays no episode."""
     (tmp_path / "mlflow.db").write_bytes(store_template.read_bytes())
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
@@ -114,7 +114,7 @@ def test_the_champion_is_loaded_by_its_alias_and_acts_in_the_environment(server,
 
 
 def test_the_champion_is_served_over_http(server, champion, tmp_path):
-    """As the page says, with `mlflow models serve`; on a port of this machine alone."""
+    """Serves with `mlflow models serve`, as the page says, on a local port."""
     port = free_port()
     words = ["models", "serve", "--model-uri", f"models:/{MODEL}@champion", "--env-manager", "local"]
     log = tmp_path / "served.log"

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.services
 FILE_SECRET, LOGIN_SECRET, BLOCK_SECRET = "CASE-SECRET-FILE-0001", "CASE-SECRET-URI-0002", "CASE-SECRET-BLOCK-0003"
 
 PATIENCE = 600.0
-"""Seconds to wait for what takes ten on a machine of one's own."""
+"""Seconds to wait for what takes ten seconds on an idle machine."""
 
 MODEL = "story"
 GATE = {"model": MODEL, "floor": 0.0, "episodes": 20}
