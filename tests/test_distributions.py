@@ -86,7 +86,7 @@ def test_log_prob_and_entropy_equal_torch(family: str) -> None:
     distribution = make()
     actions, drawn_log_prob = distribution.sample(LOGITS, np.random.default_rng(1))
     assert (actions.dtype, actions.shape, drawn_log_prob.dtype) == (dtype, shape, np.float32)
-    judged = distribution.judge(LOGITS, actions)
+    judged = distribution.evaluate_actions(LOGITS, actions)
     log_prob, entropy = by_torch(distribution, torch.from_numpy(LOGITS), actions)
     np.testing.assert_allclose(judged.logprobs_B, log_prob.detach().numpy(), rtol=0, atol=2e-5)
     np.testing.assert_allclose(judged.entropies_B, entropy.detach().numpy(), rtol=0, atol=2e-5)
@@ -104,7 +104,7 @@ def test_gradients_equal_autograd(family: str, name: str) -> None:
     log_prob, entropy = by_torch(distribution, outputs, actions)
     wanted = [outputs, *distribution.parameters()]
     expected = torch.autograd.grad((weights * log_prob).sum() + 0.3 * entropy.sum(), wanted)
-    judged = distribution.judge(backend.view(outputs), backend.array(actions))
+    judged = distribution.evaluate_actions(backend.view(outputs), backend.array(actions))
     for _ in range(2):  # parameters' gradients are overwritten and not added to
         d_outputs = backend.tensor(judged.backward(backend.view(weights), 0.3))
     for got, want in zip([d_outputs, *(p.grad for p in distribution.parameters())], expected, strict=True):
@@ -117,7 +117,7 @@ def test_mode_is_the_most_probable_action(family: str) -> None:
     distribution = make()
     mode = distribution.mode(LOGITS)
     assert (mode.dtype, mode.shape) == (dtype, shape)
-    best = distribution.judge(LOGITS, mode).logprobs_B
+    best = distribution.evaluate_actions(LOGITS, mode).logprobs_B
     for seed in range(20):
         _, drawn = distribution.sample(LOGITS, np.random.default_rng(seed))
         assert (drawn <= best + 1e-5).all()
@@ -125,7 +125,7 @@ def test_mode_is_the_most_probable_action(family: str) -> None:
 
 def test_closed_forms() -> None:
     def judge(distribution: Distribution, outputs: np.ndarray, actions: np.ndarray) -> tuple[float, float]:
-        judged = distribution.judge(outputs, actions)
+        judged = distribution.evaluate_actions(outputs, actions)
         return judged.logprobs_B.item(), judged.entropies_B.item()
 
     uniform = np.zeros((1, 4), np.float32)
@@ -143,7 +143,7 @@ def test_the_entropy_is_the_mean_of_minus_the_log_probability() -> None:
     logits = np.float32([[0.3, -1.0, 2.0, 0.7]])
     for distribution, choices in ((MultiCategorical([2, 2]), [2, 2]), (Bernoulli(4), [2] * 4), (Categorical(4), [4])):
         actions = np.array(list(product(*(range(n) for n in choices)))).squeeze()
-        judged = distribution.judge(np.repeat(logits, len(actions), 0), actions)
+        judged = distribution.evaluate_actions(np.repeat(logits, len(actions), 0), actions)
         probs = np.exp(judged.logprobs_B)
         assert probs.sum() == pytest.approx(1.0, abs=1e-6)
         assert -(probs * judged.logprobs_B).sum() == pytest.approx(judged.entropies_B[0], abs=1e-6)
@@ -191,7 +191,7 @@ def test_extreme_logits_stay_finite_and_impossible_actions_are_not_drawn() -> No
         actions, log_prob = distribution.sample(np.repeat(logits, 1000, axis=0), np.random.default_rng(2))
         assert len(np.unique(actions, axis=0)) == 1
         assert log_prob.tolist() == [0.0] * 1000
-        judged = distribution.judge(logits, actions[:1])
+        judged = distribution.evaluate_actions(logits, actions[:1])
         assert (judged.logprobs_B.item(), judged.entropies_B.item()) == pytest.approx((0.0, 0.0), abs=1e-30)
 
 

@@ -15,7 +15,7 @@ from rl_training.networks.actor_critic import ActorCritic
 from rl_training.networks.adam import FlatAdam
 from rl_training.networks.backend import Backend, backend_of, softplus
 from rl_training.networks.distributions import Categorical, DiagGaussian
-from rl_training.networks.feature_extractors import ImageBody, MixedBody, make_body, to_arrays
+from rl_training.networks.feature_extractors import ImageExtractor, MixedExtractor, make_feature_extractor, to_arrays
 from rl_training.networks.flat import FlatParameters
 from rl_training.networks.initialization import orthogonal_
 from rl_training.networks.mlp import StackedMLP
@@ -309,13 +309,13 @@ def test_a_network_sees_every_change_of_its_parameters() -> None:
     ],
 )
 def test_image_features_by_size(shape: tuple[int, ...], features: int) -> None:
-    body = ImageBody(shape, np.random.default_rng(0))
+    body = ImageExtractor(shape, np.random.default_rng(0))
     assert body.features == features
     assert body(torch.zeros(2, *shape, dtype=torch.uint8)).shape == (2, features)
 
 
 def test_images_are_scaled_to_one() -> None:
-    body = ImageBody((1, 1, 1), np.random.default_rng(0))
+    body = ImageExtractor((1, 1, 1), np.random.default_rng(0))
     weight = body.weights[0][:, 0, 1, 1]
     first = torch.relu(weight)  # a pixel of 255 is 1.0
     second = torch.relu(body.weights[1][:, :, 1, 1] @ first)
@@ -325,8 +325,8 @@ def test_images_are_scaled_to_one() -> None:
 
 def test_mixed_features_are_those_of_each_image_and_the_vector() -> None:
     layout = SimpleNamespace(kind="mixed", shape=(), dtype=MIXED)
-    body = make_body(layout, np.random.default_rng(0))
-    assert isinstance(body, MixedBody)
+    body = make_feature_extractor(layout, np.random.default_rng(0))
+    assert isinstance(body, MixedExtractor)
     assert body.features == 64 * 2 * 2 + 64 * 1 * 1 + 3
     observations = np.zeros(4, MIXED)
     observations["vector"] = np.arange(12).reshape(4, 3)
@@ -340,7 +340,7 @@ def test_mixed_features_are_those_of_each_image_and_the_vector() -> None:
 
 def test_a_mixed_observation_may_have_no_vector() -> None:
     dtype = np.dtype([("camera", np.uint8, (1, 5, 5))])
-    body = make_body(SimpleNamespace(kind="mixed", shape=(), dtype=dtype), np.random.default_rng(0))
+    body = make_feature_extractor(SimpleNamespace(kind="mixed", shape=(), dtype=dtype), np.random.default_rng(0))
     assert body(to_arrays(np.zeros(2, dtype), backend_of(CPU))).shape == (2, body.features) == (2, 256)
 
 

@@ -227,17 +227,17 @@ class PPO(NetworkAlgorithm):
         """Fills the gradient; returns the `Measurements`, the last of them squared."""
         config, backend, xp, count = self.config, self.backend, self.backend.xp, len(actions)
         outputs_BK, values_B1 = self.network(observations)
-        judged = self.distribution.judge(outputs_BK, actions)
-        log_ratios_B = judged.logprobs_B - old_logprobs_B
+        evaluation = self.distribution.evaluate_actions(outputs_BK, actions)
+        log_ratios_B = evaluation.logprobs_B - old_logprobs_B
         ratios_B = xp.exp(log_ratios_B)
 
         policy_loss, d_ratios_B = clipped_surrogate_loss(ratios_B, advantages_B, clip_range, xp)
         value_loss, d_values_B = clipped_value_loss(values_B1[:, 0], old_values_B, returns_B, config.value_clip, xp)
         # The loss is policy_loss + value_coef * value_loss - entropy_coef * entropy, and d ratio / d log_prob = ratio.
-        d_outputs_BK = judged.backward(d_ratios_B * ratios_B, -config.entropy_coef / count)
+        d_outputs_BK = evaluation.backward(d_ratios_B * ratios_B, -config.entropy_coef / count)
         self.network.backward(d_outputs_BK, config.value_coef * d_values_B[:, None])
 
-        entropy = backend.mean(judged.entropies_B)
+        entropy = backend.mean(evaluation.entropies_B)
         approx_kl = backend.mean(ratios_B - 1.0 - log_ratios_B)
         clip_fraction = backend.mean(xp.abs(ratios_B - 1.0) > clip_range)
         return policy_loss, value_loss, entropy, approx_kl, clip_fraction, self.parameters.squared_gradient_norm()

@@ -36,11 +36,11 @@ class _VectorPart:
         columns = out[:, self.offset : self.offset + self.size]
         space = self.leaf.space
         if isinstance(space, spaces.Discrete):
-            _one_hot(values.reshape(len(values), 1) - space.start, np.array([space.n]), columns)
+            _write_one_hot(values.reshape(len(values), 1) - space.start, np.array([space.n]), columns)
         elif isinstance(space, spaces.MultiDiscrete):
-            _one_hot((values - space.start).reshape(len(values), -1), space.nvec.ravel(), columns)
+            _write_one_hot((values - space.start).reshape(len(values), -1), space.nvec.ravel(), columns)
         else:
-            columns[:] = _as_float32(values).reshape(len(values), -1)
+            columns[:] = _cast_to_float32(values).reshape(len(values), -1)
 
     def feature(self, index: int) -> str:
         """Returns the name of the feature in column `index` of this part."""
@@ -88,7 +88,7 @@ class ObservationEncoder:
             if _is_image(leaf.space):
                 self._images.append(_make_image_part(leaf, f"image_{len(self._images)}"))
             else:
-                self._vectors.append(_VectorPart(leaf, self.vector_size, _vector_size(leaf)))
+                self._vectors.append(_VectorPart(leaf, self.vector_size, _count_features(leaf)))
         if not self._images and self.vector_size == 0:
             raise UnsupportedSpace(f"observation space {space} holds no number; at least one feature is needed")
         self._leaves = [part.leaf for part in self._vectors] + [part.leaf for part in self._images]
@@ -128,7 +128,7 @@ class ObservationEncoder:
             The encoded observations [N, *shape], which may share memory with `batch`.
         """
         if self._plain:
-            return _as_float32(np.asarray(batch)).reshape(len(batch), -1)
+            return _cast_to_float32(np.asarray(batch)).reshape(len(batch), -1)
         return self._assemble([np.asarray(leaf.pick(batch)) for leaf in self._leaves])
 
     def encode_list(self, observations: Sequence[Any]) -> NDArray[Any]:
@@ -235,14 +235,14 @@ class ActionCodec:
         return actions.astype(self._env_dtype, copy=False)
 
 
-def _as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
+def _cast_to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
     if values.dtype == np.float32:
         return values
     with np.errstate(over="ignore"):  # An overflow becomes an infinity, which the caller detects and reports.
         return values.astype(np.float32)
 
 
-def _one_hot(choices: NDArray[Any], counts: NDArray[Any], out: NDArray[np.float32]) -> None:
+def _write_one_hot(choices: NDArray[Any], counts: NDArray[Any], out: NDArray[np.float32]) -> None:
     """Writes choices [N, K], each below its count [K], as concatenated one-hot rows to `out`, which holds zeros."""
     if ((choices < 0) | (choices >= counts)).any():
         raise ValueError(
@@ -252,7 +252,7 @@ def _one_hot(choices: NDArray[Any], counts: NDArray[Any], out: NDArray[np.float3
     out[np.arange(len(choices))[:, None], choices + offsets] = 1.0
 
 
-def _vector_size(leaf: Leaf) -> int:
+def _count_features(leaf: Leaf) -> int:
     space = leaf.space
     if isinstance(space, spaces.Discrete):
         return int(space.n)

@@ -1,6 +1,6 @@
-"""Policy and value function as one module.
+"""The networks of policy and value function.
 
-Shapes: N environments, K outputs of the policy head.
+Shapes: N environments, B batch, K outputs of the policy head.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from rl_training.networks.observed_mlp import ObservedMLP
 
 
 class ActorCritic(ObservedMLP):
-    """Two MLPs of the same hidden widths, policy [B, K] and value [B, 1], on common features of the observation.
+    """Two MLPs of equal hidden widths, policy [B, K] and value [B, 1], on the features of an observation.
 
-    A vector is its own features, so that the two share nothing; convolutions are shared.
+    Images share their convolutions between the two MLPs; for vectors, the two share nothing.
     """
 
     def __init__(
@@ -34,6 +34,6 @@ class ActorCritic(ObservedMLP):
         self.distribution = distribution
 
     def act(self, observations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the policy's outputs [N, K], valid until the next evaluation, and the values [N], for good."""
+        """Returns the policy's outputs [N, K], valid until the next evaluation, and a copy of the values [N]."""
         outputs_NK, values_N1 = self.evaluate(to_arrays(observations, self.backend))
         return self.backend.numpy(outputs_NK), self.backend.numpy(values_N1[:, 0]).copy()

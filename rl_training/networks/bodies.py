@@ -2,16 +2,12 @@
 
 import warnings
 
-from rl_training.networks.feature_extractors import (
-    Body,
-    ImageBody,
-    MixedBody,
-    ObservationLayout,
-    VectorBody,
-    fewest_weights,
-    make_body,
-    to_arrays,
-)
+from rl_training.networks.feature_extractors import FeatureExtractor as Body
+from rl_training.networks.feature_extractors import ImageExtractor as ImageBody
+from rl_training.networks.feature_extractors import MixedExtractor as MixedBody
+from rl_training.networks.feature_extractors import ObservationLayout, fewest_weights, to_arrays
+from rl_training.networks.feature_extractors import VectorExtractor as VectorBody
+from rl_training.networks.feature_extractors import make_feature_extractor as make_body
 
 __all__ = [
     "Body",
@@ -25,8 +21,8 @@ __all__ = [
 ]
 
 warnings.warn(
-    "rl_training.networks.bodies is called rl_training.networks.feature_extractors now; the old name goes with the"
-    " next version",
+    "rl_training.networks.bodies was renamed to rl_training.networks.feature_extractors; use the new name, because the"
+    " old one will be removed in the next version",
     DeprecationWarning,
     stacklevel=2,
 )

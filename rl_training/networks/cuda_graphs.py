@@ -1,7 +1,7 @@
-"""Functions of tensors that a GPU runs as one CUDA graph.
+"""Records functions of tensors as CUDA graphs.
 
-A small network's update is some hundred kernels, each of which takes longer to launch than to run. Recorded once, they
-are launched together.
+The update of a small network takes some hundred kernels, each of which takes longer to launch than to run. A CUDA graph
+records them once and launches them together.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ logger = logging.getLogger(__name__)
 Input: TypeAlias = Tensor | Mapping[str, Tensor] | float
 Outputs: TypeAlias = tuple[Tensor, ...]
 Record: TypeAlias = Callable[[Callable[[], Outputs]], tuple[Outputs, Callable[[], None]]]
-"""Given a function without arguments, returns its outputs and what computes them again, in the same memory."""
+"""Takes a function without arguments; returns its outputs and a function that recomputes them in the same memory."""
 
 WARM_UPS = 3
-"""Calls before a recording, in which libraries choose their kernels and buffers are made."""
+"""Number of calls before a recording, in which libraries choose their kernels and allocate buffers."""
 
 
 def cuda_graph(device: torch.device, function: Callable[[], Outputs]) -> tuple[Outputs, Callable[[], None]]:
-    """Records what a function launches on a GPU, as a `Record`."""
+    """Records the kernels that a function launches on a GPU; see `Record`."""
     with torch.cuda.device(device):
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # of both, as autograd adds up where it first did
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # for warm-up and capture: autograd accumulates on the stream that it first used
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(WARM_UPS):
                 function()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        # Other threads (a checkpoint that is being written) may use the GPU meanwhile.
+        # Other threads, such as one that writes a checkpoint, may use the GPU meanwhile.
         with torch.cuda.graph(graph, stream=side, capture_error_mode="thread_local"):
             outputs = function()
     return outputs, graph.replay
@@ -43,25 +43,27 @@ def cuda_graph(device: torch.device, function: Callable[[], Outputs]) -> tuple[O
 
 @dataclass(frozen=True)
 class Recording:
-    """A function, recorded for inputs of certain shapes."""
+    """The recording of a function for inputs of certain shapes."""
 
     places: Sequence[Tensor]
-    """Where its inputs are read."""
+    """Tensors that the recording reads its inputs from."""
     replay: Callable[[], None]
+    """Recomputes the outputs."""
     outputs: Outputs
+    """Tensors that the recording writes its outputs to."""
 
 
 class CapturedFunction:
-    """A function that is recorded at its first call with inputs of certain shapes, and from then on played back.
+    """Records a function at the first call with inputs of certain shapes, and replays the recording from then on.
 
-    It must do the same each time but for the values of its inputs, wait for nothing from the device, and change nothing
-    that it reads: it is called a few times more before it is recorded.
+    Apart from the values of its inputs, the function must do the same in each call. It must not wait for the device,
+    and must not modify what it reads, because it is called several times before it is recorded.
 
     Args:
-        function: Takes tensors, mappings of them and numbers (which arrive as tensors without an axis, since they may
-            differ from call to call), and returns tensors.
-        record: What records; `cuda_graph` on a GPU.
-        device: Where the tensors lie.
+        function: Takes tensors, mappings of tensors, and numbers, and returns tensors. Numbers arrive as tensors
+            without an axis, because they may differ from call to call.
+        record: Makes the recording; `cuda_graph` on a GPU.
+        device: Device of the tensors.
     """
 
     def __init__(self, function: Callable[..., Outputs], record: Record, device: torch.device) -> None:
@@ -73,15 +75,17 @@ class CapturedFunction:
         """Returns the function's outputs, valid until the next call with inputs of the same shapes."""
         if self._refused:
             return self._function(*inputs)
-        leaves = list(_leaves(inputs))
+        leaves = list(_flatten(inputs))
         key = tuple((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else None for leaf in leaves)
         if key not in self._recordings:
             try:
-                self._recordings[key] = self._new_recording(inputs)
+                self._recordings[key] = self._make_recording(inputs)
             except RuntimeError as error:
-                # What can't be recorded can still be computed.
+                # A function that can't be recorded can still be called.
                 self._refused = True
-                logger.warning(f"the GPU runs updates kernel by kernel, since they can't be made a CUDA graph: {error}")
+                logger.warning(
+                    f"updates run on the GPU kernel by kernel because they can't be recorded as a CUDA graph: {error}"
+                )
                 return self._function(*inputs)
         recording = self._recordings[key]
         for place, leaf in zip(recording.places, leaves, strict=True):
@@ -89,14 +93,14 @@ class CapturedFunction:
         recording.replay()
         return recording.outputs
 
-    def _new_recording(self, inputs: Sequence[Input]) -> Recording:
-        own = [self._own(each) for each in inputs]
+    def _make_recording(self, inputs: Sequence[Input]) -> Recording:
+        own = [self._copy(each) for each in inputs]
         outputs, replay = self._record(lambda: self._function(*own))
-        places = [leaf for leaf in _leaves(own) if isinstance(leaf, Tensor)]
+        places = [leaf for leaf in _flatten(own) if isinstance(leaf, Tensor)]
         return Recording(places, replay, outputs)
 
-    def _own(self, given: Input) -> Input:
-        """Returns a copy of an input, whose memory stays its own."""
+    def _copy(self, given: Input) -> Input:
+        """Returns a copy of an input, for the recording to read from."""
         if isinstance(given, Mapping):
             return {name: tensor.clone() for name, tensor in given.items()}
         if isinstance(given, Tensor):
@@ -104,7 +108,7 @@ class CapturedFunction:
         return torch.tensor(given, dtype=torch.float64, device=self._device)
 
 
-def _leaves(inputs: Sequence[Input]) -> Iterator[Tensor | float]:
+def _flatten(inputs: Sequence[Input]) -> Iterator[Tensor | float]:
     for each in inputs:
         if isinstance(each, Mapping):
             yield from each.values()

@@ -1,4 +1,4 @@
-"""What turns a batch of observations into features: nothing for vectors, convolutions for images.
+"""Feature extractors: convolutions for images; vectors are their own features.
 
 Shapes: B batch, F features, C, H, W of an image.
 """
@@ -19,19 +19,19 @@ from rl_training.networks.backend import Array, Backend
 from rl_training.networks.initialization import HIDDEN_GAIN, orthogonal_
 
 Observations: TypeAlias = Array | Mapping[str, Tensor]
-"""A batch: the backend's array of vectors, a tensor of images, or a tensor for each part of a mixed observation."""
+"""A batch of observations: an array of vectors, a tensor of images, or a tensor for each part if mixed."""
 
 VECTOR_FIELD = "vector"
-"""The field of a mixed observation that is no image."""
+"""The field of a mixed observation that holds its vector part."""
 
 NATURE = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))
-"""Channels, kernel, stride, padding of each convolution (Mnih et al. 2015, Methods); for sides of 36 pixels or more."""
+"""Channels, kernel, stride and padding of each convolution, for images of 36 x 36 pixels or more (Mnih et al. 2015)."""
 SMALL = ((32, 3, 1, 1), (64, 3, 2, 1), (64, 3, 2, 1))
-"""The same for smaller images, down to a single pixel."""
+"""Channels, kernel, stride and padding of each convolution, for smaller images, down to a single pixel."""
 
 
 class ObservationLayout(Protocol):
-    """One observation, as an array."""
+    """Kind, shape and dtype of one encoded observation."""
 
     @property
     def kind(self) -> str:
@@ -39,38 +39,39 @@ class ObservationLayout(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one observation: (O,), (C, H, W), or () where mixed."""
+        """Shape of one observation: (O,), (C, H, W), or () if mixed."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """float32, uint8, or a structured type with a float32 field `vector` and a uint8 field for each image."""
 
 
-class Body(nn.Module):
-    """Turns observations into features [B, features]."""
+class FeatureExtractor(nn.Module):
+    """Converts observations to features [B, F]."""
 
     features: int
+    """Number of features (F)."""
 
 
-class VectorBody(Body):
-    """Hands vectors on."""
+class VectorExtractor(FeatureExtractor):
+    """Returns vectors unchanged."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
         self.features = features
 
     def forward(self, observations: Array) -> Array:
-        """[B, F] to [B, F]."""
+        """Returns the vectors [B, F]."""
         return observations
 
 
-class ImageBody(Body):
-    """Convolutions with rectifiers over images of bytes."""
+class ImageExtractor(FeatureExtractor):
+    """Applies convolutions with rectifiers to images of bytes."""
 
     def __init__(self, shape: tuple[int, ...], rng: np.random.Generator) -> None:
         super().__init__()
         channels, height, width = shape
-        self.layers = _layers(height, width)
+        self.layers = _choose_layers(height, width)
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         for outputs, kernel, stride, padding in self.layers:
             weight = torch.empty(outputs, channels, kernel, kernel)
@@ -82,76 +83,76 @@ class ImageBody(Body):
         self.features = channels * height * width
 
     def forward(self, observations: Tensor) -> Tensor:
-        """Bytes [B, C, H, W] to [B, F]."""
+        """Returns the features [B, F] of images, uint8 [B, C, H, W]."""
         x = observations.to(self.weights[0].dtype) / 255.0
         for (_, _, stride, padding), weight, bias in zip(self.layers, self.weights, self.biases, strict=True):
             x = functional.relu(functional.conv2d(x, weight, bias, stride, padding))
         return x.flatten(1)
 
 
-class MixedBody(Body):
-    """An `ImageBody` for each image, beside the vector part."""
+class MixedExtractor(FeatureExtractor):
+    """Concatenates the features of each image, by its own `ImageExtractor`, and the vector part."""
 
     def __init__(self, dtype: np.dtype[Any], rng: np.random.Generator) -> None:
         super().__init__()
         shapes = {name: dtype[name].shape for name in dtype.names or ()}
         self.vector_features = int(np.prod(shapes.pop(VECTOR_FIELD, (0,))))
-        bodies = {name: ImageBody(shape, rng) for name, shape in shapes.items()}
-        self.images = nn.ModuleDict(bodies)
-        self.features = self.vector_features + sum(body.features for body in bodies.values())
+        extractors = {name: ImageExtractor(shape, rng) for name, shape in shapes.items()}
+        self.images = nn.ModuleDict(extractors)
+        self.features = self.vector_features + sum(extractor.features for extractor in extractors.values())
 
     def forward(self, observations: Mapping[str, Tensor]) -> Tensor:
-        """A batch of each part to [B, F]."""
-        parts = [body(observations[name]) for name, body in self.images.items()]
+        """Returns the features [B, F] of a batch of each part."""
+        parts = [extractor(observations[name]) for name, extractor in self.images.items()]
         if self.vector_features:
             parts.append(observations[VECTOR_FIELD])
         return torch.cat(parts, dim=1)
 
 
 def fewest_weights(layout: ObservationLayout, hidden: Sequence[int], outputs: int) -> int:
-    """Returns how many weights, biases apart, a network on observations of a layout has at least.
+    """Returns the least number of weights, without biases, of a network for observations of a layout.
 
     Args:
         layout: Kind, shape and dtype of one observation.
-        hidden: Widths of its hidden layers.
-        outputs: Width of its output.
+        hidden: Widths of the hidden layers.
+        outputs: Width of the output.
     """
     fields = {} if layout.dtype.names is None else {name: layout.dtype[name].shape for name in layout.dtype.names}
     vector = fields.pop(VECTOR_FIELD, (0,)) if fields else layout.shape if layout.kind == "vector" else (0,)
     images = list(fields.values()) if fields else [layout.shape] if layout.kind == "image" else []
-    counts = [_convolution_size(shape) for shape in images]
+    counts = [_count_convolution(shape) for shape in images]
     widths = [prod(vector) + sum(features for _, features in counts), *hidden, outputs]
     return sum(weights for weights, _ in counts) + sum(a * b for a, b in pairwise(widths))
 
 
-def _convolution_size(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Returns the weights and the features of an `ImageBody`."""
+def _count_convolution(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Returns the number of weights, and of features, of an `ImageExtractor`."""
     channels, height, width = shape
     weights = 0
-    for outputs, kernel, stride, padding in _layers(height, width):
+    for outputs, kernel, stride, padding in _choose_layers(height, width):
         weights += outputs * channels * kernel**2
         channels = outputs
         height, width = ((side + 2 * padding - kernel) // stride + 1 for side in (height, width))
     return weights, channels * height * width
 
 
-def _layers(height: int, width: int) -> tuple[tuple[int, int, int, int], ...]:
+def _choose_layers(height: int, width: int) -> tuple[tuple[int, int, int, int], ...]:
     return NATURE if min(height, width) >= 36 else SMALL
 
 
-def make_body(layout: ObservationLayout, rng: np.random.Generator) -> Body:
-    """Returns the body for observations of a layout."""
+def make_feature_extractor(layout: ObservationLayout, rng: np.random.Generator) -> FeatureExtractor:
+    """Returns the feature extractor for observations of a layout."""
     if layout.kind == "vector":
-        return VectorBody(layout.shape[0])
+        return VectorExtractor(layout.shape[0])
     if layout.kind == "image":
-        return ImageBody(layout.shape, rng)
-    return MixedBody(layout.dtype, rng)
+        return ImageExtractor(layout.shape, rng)
+    return MixedExtractor(layout.dtype, rng)
 
 
 def to_arrays(observations: np.ndarray, backend: Backend) -> Observations:
-    """Returns a batch of observations as a body takes it, sharing memory where it can."""
+    """Converts a batch of observations to the input of a feature extractor, sharing memory if possible."""
     if observations.dtype.names is not None:
-        # The fields of a packed record are not aligned, which torch asks for.
+        # Torch requires aligned memory, and the fields of a packed record are not aligned.
         parts = {name: np.ascontiguousarray(observations[name]) for name in observations.dtype.names}
         return {name: torch.from_numpy(part).to(backend.device) for name, part in parts.items()}
     if observations.dtype == np.uint8:

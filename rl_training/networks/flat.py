@@ -1,8 +1,8 @@
-"""All parameters of a network in one vector, and all of their gradients in another.
+"""Stores all parameters of a network in one vector, and all gradients in another.
 
-Clipping is then one norm, an optimiser step a few operations on one array, Polyak averaging one more, and the memory
-can be read by numpy. Each parameter starts at a multiple of 64 bytes (a cache line, and the widest vector register);
-the gaps hold zeros, have no gradient, and stay zero.
+Clipping is then one norm, an optimiser step a few operations on one array, Polyak averaging one operation, and numpy
+can read the memory. Each parameter starts at a multiple of 64 bytes (a cache line, and the widest vector register); the
+gaps between parameters hold zeros, have no gradient, and stay zero.
 """
 
 from __future__ import annotations
@@ -24,36 +24,43 @@ ALIGNMENT_BYTES = 64
 
 @runtime_checkable
 class Bound(Protocol):
-    """A module that computes on the memory of its parameters."""
+    """A module that computes directly on the memory of its parameters."""
 
     def bind(self, backend: Backend) -> None:
-        """Computes from now on with a backend, on the memory where parameters and gradients are now."""
+        """Makes the module compute with a backend, on the current memory of its parameters and gradients."""
 
 
 @dataclass(frozen=True)
 class Layers:
-    """Parameters by name: those that were taken over from another network, and those that were not."""
+    """Names of parameters, by whether they were copied from another network."""
 
     carried: tuple[str, ...]
+    """Parameters that were copied."""
     fresh: tuple[str, ...]
+    """Parameters that kept their initial values."""
 
     def beside(self, others: Layers, prefix: str) -> Layers:
-        """Returns these with those of a second network, which get a prefix."""
+        """Returns these names together with those of a second network, which get a prefix."""
         carried, fresh = ([f"{prefix}{name}" for name in names] for names in (others.carried, others.fresh))
         return Layers((*self.carried, *carried), (*self.fresh, *fresh))
 
 
 class FlatParameters:
-    """Moves the parameters of a module into one vector, of which they are views from then on.
+    """Moves the parameters of a module into one vector and turns them into views of it.
 
-    Parts of the module that compute with arrays are bound to that memory. The module's `nn.Parameter` objects stay the
-    same, each with a `grad` that is a view of `gradient`: never set it to None. Moving or casting the module
-    afterwards, or copying it, breaks the bond; a second network (a target, say) is constructed, and its vector copied.
+    Parts of the module that compute with arrays (`Bound`) are bound to this memory. The module keeps its `nn.Parameter`
+    objects, whose `grad` is a view of `gradient`; never set `grad` to None. Do not move, cast or copy the module
+    afterwards, because its parameters would leave the vector. To copy a network, for example as a target, construct a
+    second one and copy the vector.
+
+    Args:
+        module: The network.
+        device: Device to move the parameters to.
 
     Attributes:
         vector: The parameters, [P].
         gradient: The gradients, [P].
-        backend: What computes with them.
+        backend: The backend that computes with the parameters.
     """
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
@@ -75,7 +82,7 @@ class FlatParameters:
             parameter.grad = self.gradient[place].view(parameter.shape)
         self.backend = backend_of(device)
         self._gradient = self.backend.view(self.gradient)
-        for part in reversed(list(module.modules())):  # those inside of others first
+        for part in reversed(list(module.modules())):  # innermost modules first
             if isinstance(part, Bound):
                 part.bind(self.backend)
 
@@ -83,11 +90,11 @@ class FlatParameters:
         raise TypeError("a copy would lose the shared memory; construct a second network and copy its vector")
 
     def squared_gradient_norm(self) -> Array:
-        """Returns the square of the gradient's Euclidean norm, one number of the backend's."""
+        """Returns the square of the gradient's Euclidean norm, as an array of one number."""
         return self._gradient @ self._gradient
 
     def clip_gradient(self, norm: float, max_norm: float) -> None:
-        """Scales the gradient, whose norm is `norm`, so that it is at most `max_norm`."""
+        """Scales the gradient, whose norm is `norm`, so that its norm is at most `max_norm`."""
         if norm > max_norm:
             self.gradient.mul_(max_norm / norm)
 
@@ -101,32 +108,35 @@ class FlatParameters:
         return self._non_finite(self.gradient, gradients)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Returns a copy of each parameter by name, on the CPU and with memory of its own."""
+        """Returns a copy of each parameter by name, on the CPU."""
         return {name: parameter.detach().cpu().clone() for name, parameter in self._parameters.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Copies parameters in.
+        """Copies the parameters of `state` into this network.
 
         Raises:
-            CheckpointError: A name or shape is not this network's.
+            CheckpointError: The names or shapes differ from this network's, or a value is not finite.
         """
-        if faults := dict(self._misfits(state)):
+        if faults := dict(self._find_misfits(state)):
             raise CheckpointError(f"weights do not fit the network of these settings: {'; '.join(faults.values())}")
         with torch.no_grad():
             for name, parameter in self._parameters.items():
                 parameter.copy_(require_finite_values(name, state[name]))
 
     def load_layers_that_fit(self, state: Mapping[str, Tensor]) -> Layers:
-        """Copies in the layers whose shapes are those of this network's; the others stay as they are.
+        """Copies the layers whose shapes match into this network; other layers keep their values.
 
-        A layer is its weights and biases, which are of no use without each other.
+        A layer is copied with both its weights and its biases, or not at all.
+
+        Returns:
+            The names of the copied and the other parameters.
 
         Raises:
-            CheckpointError: No layer fits.
+            CheckpointError: No layer fits, or a value is not finite.
         """
-        faults = dict(self._misfits(state))
-        misfits = {_layer(name) for name in faults}
-        carried = [name for name in self._parameters if _layer(name) not in misfits]
+        faults = dict(self._find_misfits(state))
+        misfits = {_find_layer(name) for name in faults}
+        carried = [name for name in self._parameters if _find_layer(name) not in misfits]
         if not any("weights" in name for name in carried):
             raise CheckpointError(f"no layer of the checkpoint's network fits: {'; '.join(faults.values())}")
         with torch.no_grad():
@@ -134,10 +144,10 @@ class FlatParameters:
                 self._parameters[name].copy_(require_finite_values(name, state[name]))
         return Layers(tuple(carried), tuple(name for name in self._parameters if name not in carried))
 
-    def _misfits(self, state: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
-        """Yields each name that only one of the two has, or with another shape, and says so."""
-        expected = {name: _form(parameter) for name, parameter in self._parameters.items()}
-        got = {str(name): _form(tensor) for name, tensor in state.items()}
+    def _find_misfits(self, state: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
+        """Yields each name that only one of the networks has, or whose shape differs, with a message."""
+        expected = {name: _describe(parameter) for name, parameter in self._parameters.items()}
+        got = {str(name): _describe(tensor) for name, tensor in state.items()}
         for name in sorted(expected.keys() | got.keys()):
             if expected.get(name) != got.get(name):
                 yield name, f"{name}: got {got.get(name, 'none')}, expected {expected.get(name, 'none')}"
@@ -149,13 +159,13 @@ class FlatParameters:
         return next(name for name, view in views.items() if not bool(torch.isfinite(view).all()))
 
 
-def _form(tensor: object) -> object:
-    """The shape of a tensor, and its dtype where it is no usual one."""
+def _describe(tensor: object) -> object:
+    """Describes a tensor by its shape, and by its dtype if that is not float32."""
     if not isinstance(tensor, Tensor):
         return f"a {type(tensor).__name__}"
     return tuple(tensor.shape) if tensor.dtype is torch.float32 else (*tensor.shape, str(tensor.dtype))
 
 
-def _layer(name: str) -> str:
-    """The name of the layer that a parameter is of: its weights' own."""
+def _find_layer(name: str) -> str:
+    """Returns the name of the layer that a parameter belongs to, which is the name of its weights."""
     return name.replace("biases", "weights")

@@ -1,7 +1,7 @@
-"""Multi-layer perceptrons that stand side by side on one input, with the backward pass written out.
+"""A stack of multi-layer perceptrons (MLPs) with a common input, and a written-out backward pass.
 
-A policy and its value function, or twin critics, have the same hidden layers: as one stack they take a single batched
-matrix product a layer. Shapes: S networks, B batch, I inputs, H hidden units, K outputs of one network.
+A policy and its value function, or twin critics, have equal hidden layers. As one stack, they take a single batched
+matrix product per layer. Shapes: S networks, B batch, I inputs, H hidden units, K outputs of one network.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from rl_training.networks.workspace import Buffer, Part, StackArrays, Workspace
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation whose derivative is a function of its output, in place; each way by what is quickest on a CPU."""
+    """An in-place activation whose derivative is a function of its output; each pass uses the fastest call on a CPU."""
 
     apply_: Callable[[Buffer, Any], object]
-    """h <- f(h), given the buffer of h and the backend's module."""
+    """Computes h <- f(h), given the buffer of h and the module `xp` of the backend."""
     backward_: Callable[[Tensor, Tensor], object]
-    """d <- d * f'(.), given d and the output h."""
+    """Computes d <- d * f'(.), given d and the output h."""
 
 
 ACTIVATIONS = {
@@ -44,14 +44,14 @@ ACTIVATIONS = {
 
 
 class StackedMLP(nn.Module):
-    """The parameters of S networks with common hidden widths, each with a linear head of its own.
+    """The parameters of S networks with equal hidden widths, each with its own linear head.
 
     Attributes:
-        weights: Hidden weights, [S, I, H] a layer.
-        biases: Hidden biases, [S, 1, H] a layer.
-        head_weights: [H, K] a network.
-        head_biases: [K] a network.
-        bound: What computes with them, once `FlatParameters` has given them their place.
+        weights: Hidden weights, [S, I, H] per layer.
+        biases: Hidden biases, [S, 1, H] per layer.
+        head_weights: Weights of the heads, [H, K] per network.
+        head_biases: Biases of the heads, [K] per network.
+        bound: Computes with the parameters; set by `bind`, which `FlatParameters` calls.
     """
 
     bound: BoundMLPs
@@ -65,15 +65,15 @@ class StackedMLP(nn.Module):
         head_gains: Sequence[float],
         rng: np.random.Generator,
     ) -> None:
-        """Makes the networks: orthogonal weights (gain sqrt 2 in hidden layers), zero biases.
+        """Makes the networks, with orthogonal weights (gain √2 in hidden layers) and zero biases.
 
         Args:
             inputs: Width of the common input.
             hidden: Widths of the hidden layers; may be empty.
-            outputs: Width of each network's output; their number is S.
+            outputs: Width of the output of each network; the length is S.
             activation: A key of `ACTIVATIONS`.
             head_gains: Gain of each head.
-            rng: The stream `init`.
+            rng: Generator of the stream `init`.
         """
         super().__init__()
         self.activation = ACTIVATIONS[activation]
@@ -90,29 +90,29 @@ class StackedMLP(nn.Module):
             orthogonal_(weight, gain, rng)
 
     def bind(self, backend: Backend) -> None:
-        """Computes from now on with a backend, on the memory where parameters and gradients are now."""
+        """Makes the module compute with a backend, on the current memory of its parameters and gradients."""
         self.bound = BoundMLPs(self, backend)
 
 
 class BoundMLPs:
-    """Evaluates a `StackedMLP` and goes back through it, where its parameters are at the moment of binding.
+    """Evaluates a `StackedMLP` and backpropagates through it, on the memory that its parameters had at binding.
 
     Attributes:
-        backend: What computes.
+        backend: The backend that computes.
     """
 
     def __init__(self, stack: StackedMLP, backend: Backend) -> None:
         self.backend, self._activation, self._widths = backend, stack.activation, stack.widths
-        self._own = self._arrays(stack, lambda parameter: parameter)
-        self._gradients = self._arrays(stack, lambda parameter: parameter.grad)
+        self._own = self._view_arrays(stack, lambda parameter: parameter)
+        self._gradients = self._view_arrays(stack, lambda parameter: parameter.grad)
         self._like = stack.head_biases[0]
         self._workspaces: dict[int, Workspace] = {}
 
     def evaluate(self, x_BI: Array) -> list[Array]:
-        """Returns the output of each network, [B, K] each; valid until the next evaluation of as large a batch."""
-        work = self._workspace(len(x_BI))
+        """Returns the output of each network, [B, K] each; valid until the next evaluation of a batch of equal size."""
+        work = self._get_workspace(len(x_BI))
         if work.is_large:
-            THREADS.call(work.multiplications, *(partial(self._forward, part, x_BI) for part in self._parts(work)))
+            THREADS.call(work.multiplications, *(partial(self._forward, part, x_BI) for part in self._split(work)))
         else:
             self._forward(work.whole, x_BI)
         return work.heads
@@ -120,33 +120,33 @@ class BoundMLPs:
     def backpropagate(
         self, x_BI: Array, d_outputs: Sequence[Array], *, parameters: bool = True, columns: slice | None = None
     ) -> Array | None:
-        """Goes back through the last evaluation of as large a batch, which must have been that of `x_BI`.
+        """Backpropagates through the last evaluation of a batch of equal size, which must have been that of `x_BI`.
 
         Args:
             x_BI: The inputs.
-            d_outputs: The loss's gradient by each output, [B, K] each.
-            parameters: Whether to overwrite the gradient of each parameter.
-            columns: The inputs whose gradient is wanted.
+            d_outputs: Gradient of the loss with respect to each output, [B, K] each.
+            parameters: Whether to overwrite the gradients of the parameters.
+            columns: Columns of the inputs whose gradient to return.
 
         Returns:
-            The gradient by the inputs `columns`, [B, columns]; None without them.
+            The gradient with respect to `columns` of the inputs, [B, columns]; None if `columns` is None.
         """
-        work = self._workspace(len(x_BI))
+        work = self._get_workspace(len(x_BI))
         if work.is_large:
-            go_back = partial(self._backward, x_BI, parameters)
-            tasks = (partial(go_back, part, d_outputs[part.networks]) for part in self._parts(work))
+            backward = partial(self._backward, x_BI, parameters)
+            tasks = (partial(backward, part, d_outputs[part.networks]) for part in self._split(work))
             THREADS.call(work.multiplications, *tasks)
         else:
             self._backward(x_BI, parameters, work.whole, d_outputs)
         if columns is None:
             return None
         if not work.outputs:
-            return _sum_of_products(d_outputs, self._own.head_weights, columns)
-        return _sum_of_products(work.gradients[0].array, self._own.weights[0], columns)
+            return _sum_products(d_outputs, self._own.head_weights, columns)
+        return _sum_products(work.gradients[0].array, self._own.weights[0], columns)
 
     def _forward(self, part: Part, x_BI: Array) -> None:
         xp, own = self.backend.xp, part.own
-        h_SBH = x_BI  # which the first product spreads over the networks
+        h_SBH = x_BI  # the first product broadcasts the input over the networks
         for weight, bias, output in zip(own.weights, own.biases, part.outputs, strict=True):
             h_SBH = xp.matmul(h_SBH, weight, out=output.array)
             xp.add(h_SBH, bias, out=h_SBH)
@@ -171,34 +171,36 @@ class BoundMLPs:
             self._activation.backward_(d.tensor, part.outputs[layer].tensor)
             below = part.gradients[layer - 1] if layer else None
             if below is not None and parameters and part.is_large:
-                by_parameters = partial(self._parameter_gradient, part, layer, x_BI, d)
-                THREADS.call(part.multiplications, by_parameters, partial(self._input_gradient, part, layer, d, below))
+                parameter_task = partial(self._compute_parameter_gradient, part, layer, x_BI, d)
+                THREADS.call(
+                    part.multiplications, parameter_task, partial(self._compute_input_gradient, part, layer, d, below)
+                )
             else:
                 if parameters:
-                    self._parameter_gradient(part, layer, x_BI, d)
+                    self._compute_parameter_gradient(part, layer, x_BI, d)
                 if below is not None:
-                    self._input_gradient(part, layer, d, below)
+                    self._compute_input_gradient(part, layer, d, below)
             d = below or d
 
-    def _parameter_gradient(self, part: Part, layer: int, x_BI: Array, d: Buffer) -> None:
+    def _compute_parameter_gradient(self, part: Part, layer: int, x_BI: Array, d: Buffer) -> None:
         xp, gradients = self.backend.xp, part.own_gradients
         inputs = part.outputs[layer - 1].array.swapaxes(1, 2) if layer else x_BI.T
         xp.matmul(inputs, d.array, out=gradients.weights[layer])
         xp.matmul(part.ones_1B, d.array, out=gradients.biases[layer])
 
-    def _input_gradient(self, part: Part, layer: int, d: Buffer, below: Buffer) -> None:
+    def _compute_input_gradient(self, part: Part, layer: int, d: Buffer, below: Buffer) -> None:
         self.backend.xp.matmul(d.array, part.own.weights[layer].swapaxes(1, 2), out=below.array)
 
-    def _parts(self, work: Workspace) -> list[Part]:
-        """Returns all networks together, or each by itself where they shall be computed side by side."""
+    def _split(self, work: Workspace) -> list[Part]:
+        """Returns all networks as one part, or each as its own part if threads should compute them in parallel."""
         return work.each if THREADS.splits(work.multiplications) else [work.whole]
 
-    def _arrays(self, stack: StackedMLP, pick: Callable[[nn.Parameter], Any]) -> StackArrays:
+    def _view_arrays(self, stack: StackedMLP, pick: Callable[[nn.Parameter], Any]) -> StackArrays:
         groups = (stack.weights, stack.biases, stack.head_weights, stack.head_biases)
         views = [[self.backend.view(pick(parameter)) for parameter in group] for group in groups]
         return StackArrays(views[0], views[1], views[2], [bias[None] for bias in views[3]])
 
-    def _workspace(self, batch: int) -> Workspace:
+    def _get_workspace(self, batch: int) -> Workspace:
         if batch not in self._workspaces:
             self._workspaces[batch] = Workspace(
                 batch, self._widths, self._own, self._gradients, self._like, self.backend
@@ -206,6 +208,6 @@ class BoundMLPs:
         return self._workspaces[batch]
 
 
-def _sum_of_products(d_outputs: Sequence[Array], weights: Sequence[Array], columns: slice) -> Array:
-    """Returns the gradient by some of the inputs that all networks share, given the first layer's, [B, columns]."""
+def _sum_products(d_outputs: Sequence[Array], weights: Sequence[Array], columns: slice) -> Array:
+    """Returns the gradient with respect to columns of the common input, given that of the first layer, [B, columns]."""
     return sum(d @ weight[columns].T for d, weight in zip(d_outputs, weights, strict=True))

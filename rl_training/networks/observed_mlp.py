@@ -1,6 +1,6 @@
-"""MLPs on an observation's features, with gradients that need no autograd: what all algorithms learn with.
+"""The network of all algorithms: MLPs on the features of an observation, with written-out gradients.
 
-Shapes: B batch, F features of the observation, A further inputs, K outputs of one network.
+Shapes: B batch, I inputs, F features of the observation, A further inputs, K outputs of one network.
 """
 
 from __future__ import annotations
@@ -13,25 +13,30 @@ import torch
 from torch import nn
 
 from rl_training.networks.backend import Array, Backend
-from rl_training.networks.feature_extractors import ObservationLayout, Observations, VectorBody, make_body
+from rl_training.networks.feature_extractors import (
+    ObservationLayout,
+    Observations,
+    VectorExtractor,
+    make_feature_extractor,
+)
 from rl_training.networks.mlp import StackedMLP
 from rl_training.networks.threads import THREADS
 
 
 class Evaluated:
-    """What the last evaluation leaves to a backward pass; no module, of which attributes are slow to set."""
+    """State of the last evaluation, for the backward pass; not an `nn.Module`, whose attributes are slow to set."""
 
     features: Any = None
-    """The body's output with its graph, or vectors themselves; None after an evaluation without gradients."""
+    """The features with their graph, or the vectors themselves; None after an evaluation without gradients."""
     inputs: Array | None = None
-    """What went into the MLPs, [B, I]."""
+    """The inputs of the MLPs, [B, I]."""
 
 
 class ObservedMLP(nn.Module):
-    """A stack of MLPs on the features of an observation, and on further inputs beside them (a critic's action).
+    """A stack of MLPs whose input is the features of an observation and further inputs (a critic's action).
 
-    A loss hands its gradient by the outputs to `backward`, which overwrites each parameter's `grad`. The MLPs' part is
-    written out; convolutions go autograd's way.
+    A loss passes its gradient with respect to the outputs to `backward`, which overwrites the `grad` of each parameter.
+    The backward pass of the MLPs is written out; convolutions use autograd.
     """
 
     def __init__(
@@ -48,28 +53,29 @@ class ObservedMLP(nn.Module):
 
         Args:
             layout: Kind, shape and dtype of one observation.
-            further_inputs: A.
+            further_inputs: Number of further inputs (A).
             hidden: Widths of the hidden layers of each MLP.
             outputs: Width of each MLP's output.
             activation: A key of `ACTIVATIONS`.
-            head_gains: Gain of each MLP's head.
-            rng: The stream `init`.
+            head_gains: Gain of the head of each MLP.
+            rng: Generator of the stream `init`.
         """
         super().__init__()
-        self.body = make_body(layout, rng)
-        self._vectors = isinstance(self.body, VectorBody)
+        # Checkpoints name weights after this attribute, so its name must stay.
+        self.body = make_feature_extractor(layout, rng)
+        self._vectors = isinstance(self.body, VectorExtractor)
         inputs = self.body.features + further_inputs
         self.mlps = StackedMLP(inputs, hidden, outputs, activation, head_gains, rng)
         self._evaluated = Evaluated()
 
     def bind(self, backend: Backend) -> None:
-        """Computes from now on with a backend, on the memory where parameters and gradients are now."""
+        """Makes the module compute with a backend, on the current memory of its parameters and gradients."""
         self.backend, self._bound, self._evaluated = backend, self.mlps.bound, Evaluated()
 
     def evaluate(self, observations: Observations, further_BA: Array | None = None) -> list[Array]:
-        """Returns the output of each MLP, [B, K] each; only `further_gradient` may follow.
+        """Returns the output of each MLP, [B, K] each, without preparing for `backward`; `further_gradient` may follow.
 
-        Like all outputs they are valid until the next evaluation of as large a batch.
+        The outputs are valid until the next evaluation of a batch of equal size.
         """
         if self._vectors:
             return self._evaluate(None, observations, further_BA)
@@ -78,7 +84,7 @@ class ObservedMLP(nn.Module):
         return self._evaluate(None, self.backend.view(features_BF), further_BA)
 
     def forward(self, observations: Observations, further_BA: Array | None = None) -> list[Array]:
-        """Returns the output of each MLP, [B, K] each, and keeps what `backward` needs."""
+        """Returns the output of each MLP, [B, K] each, and prepares for `backward`."""
         if self._vectors:
             return self._evaluate(observations, observations, further_BA)
         with torch.enable_grad(), THREADS.in_torch():
@@ -86,7 +92,7 @@ class ObservedMLP(nn.Module):
         return self._evaluate(features_BF, self.backend.view(features_BF), further_BA)
 
     def backward(self, *d_outputs: Array) -> None:
-        """Overwrites the gradient of every parameter, given that by each output, [B, K] each.
+        """Overwrites the gradients of all parameters, given the gradient with respect to each output, [B, K] each.
 
         Raises:
             RuntimeError: The last evaluation was not by `forward`.
@@ -105,13 +111,15 @@ class ObservedMLP(nn.Module):
             evaluated.features.backward(self.backend.tensor(d_features_BF))
 
     def further_gradient(self, *d_outputs: Array) -> Array:
-        """Returns the gradient by the further inputs of the last evaluation, [B, A], and leaves the parameters' be.
+        """Returns the gradient with respect to the further inputs of the last evaluation, [B, A].
+
+        The gradients of the parameters stay unchanged.
 
         Raises:
             RuntimeError: Nothing was evaluated.
         """
         if self._evaluated.inputs is None:
-            raise RuntimeError("the gradient by further inputs must follow an evaluation")
+            raise RuntimeError("`further_gradient` must follow an evaluation")
         columns = slice(self.body.features, None)
         return self._bound.backpropagate(self._evaluated.inputs, d_outputs, parameters=False, columns=columns)
 

@@ -1,4 +1,4 @@
-"""The value of each action, as one output or as a duel of two.
+"""The Q-network of DQN, plain or dueling.
 
 Shapes: B batch, K actions.
 """
@@ -19,8 +19,9 @@ from rl_training.networks.observed_mlp import ObservedMLP
 class QNetwork(nn.Module):
     """Q(s, a) for every action a.
 
-    A dueling network has two MLPs on common features: the state's value, and the actions' advantages over their mean
-    (Wang et al. 2016, equation 9). Its last output, the advantages, has the same largest action as Q.
+    A dueling network has two MLPs on common features: one for the value of the state, and one for the advantages of the
+    actions over their mean (Wang et al. 2016, equation 9). Its last output, the advantages, has the same best action as
+    Q.
     """
 
     def __init__(
@@ -36,11 +37,11 @@ class QNetwork(nn.Module):
 
         Args:
             layout: Kind, shape and dtype of one observation.
-            actions: K.
-            hidden: Widths of the hidden layers (of both MLPs, where dueling).
+            actions: Number of actions (K).
+            hidden: Widths of the hidden layers, of both MLPs if dueling.
             activation: A key of `ACTIVATIONS`.
-            dueling: Whether value and advantages are told apart.
-            rng: The stream `init`.
+            dueling: Whether to compute value and advantages separately.
+            rng: Generator of the stream `init`.
         """
         super().__init__()
         self.dueling = dueling
@@ -48,15 +49,15 @@ class QNetwork(nn.Module):
         self.observed = ObservedMLP(layout, 0, hidden, outputs, activation, [VALUE_GAIN] * len(outputs), rng)
 
     def evaluate(self, observations: Observations) -> Array:
-        """Returns Q, [B, K], for which no gradient is wanted."""
+        """Returns Q, [B, K], without preparing for `backward`."""
         return self._combine(*self.observed.evaluate(observations))
 
     def forward(self, observations: Observations) -> Array:
-        """Returns Q, [B, K], and keeps what `backward` needs."""
+        """Returns Q, [B, K], and prepares for `backward`."""
         return self._combine(*self.observed(observations))
 
     def backward(self, d_q_BK: Array) -> None:
-        """Overwrites the gradient of every parameter, given that by Q."""
+        """Overwrites the gradients of all parameters, given the gradient with respect to Q, [B, K]."""
         if self.dueling:
             self.observed.backward(d_q_BK.sum(1)[:, None], d_q_BK - d_q_BK.mean(1)[:, None])
         else:

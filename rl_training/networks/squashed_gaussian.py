@@ -1,4 +1,4 @@
-"""A Gaussian squashed into [-1, 1] by the hyperbolic tangent, with its gradient written out.
+"""A Gaussian squashed into [-1, 1] by the hyperbolic tangent, with a written-out gradient.
 
 Shapes: B batch (or environments), A action dims. The policy's 2A outputs are the means and the log deviations.
 """
@@ -15,32 +15,33 @@ from rl_training.networks.backend import Array, Backend, softplus
 from rl_training.networks.distributions import LOG_2PI
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
-"""The log deviation is cut to these (Haarnoja et al. 2018b, as in their code)."""
+"""Bounds to which the log deviation is clipped, as in the code of Haarnoja et al. 2018b."""
 LOG_2 = math.log(2.0)
 
 
 @dataclass(frozen=True, slots=True)
 class SquashedSample:
-    """Actions drawn by reparametrisation: a function of the policy's outputs and of noise."""
+    """Actions as a function of the policy's outputs and of noise (the reparametrisation trick)."""
 
     actions_BA: Array
-    """tanh of the Gaussian's draw."""
+    """tanh of the draws from the Gaussian."""
     logprobs_B: Array
-    """Their log-density."""
+    """Log-density of each action."""
     deviations_BA: Array
-    """The draw's distance from its mean: the deviation times the noise."""
+    """Distance of each draw from its mean: the deviation times the noise."""
     free_BA: Array
-    """1 where the log deviation was not cut, 0 where it was."""
+    """0 where the log deviation was clipped, 1 elsewhere."""
 
     def backward(self, d_actions_BA: Array, d_logprob: float, xp: Any) -> Array:
-        """Returns the gradient by the outputs, [B, 2A].
+        """Returns the gradient of the loss with respect to the outputs, [B, 2A].
 
         Args:
-            d_actions_BA: The loss's gradient by the actions.
-            d_logprob: That by the log-density of each.
-            xp: The module whose arrays these are.
+            d_actions_BA: Gradient of the loss with respect to the actions.
+            d_logprob: Gradient of the loss with respect to each log-density, one number for all.
+            xp: The module numpy or torch, according to the arrays.
         """
-        # d tanh(u) / du = 1 - a^2, and d log p / du = 2 a: all that is left of the Gaussian is its deviation.
+        # d tanh(u) / du = 1 - a^2, and d log p / du = 2 a: given the noise, the Gaussian's density depends only on the
+        # deviation.
         slopes_BA = (1.0 - self.actions_BA) * (1.0 + self.actions_BA)
         d_means_BA = d_actions_BA * slopes_BA + 2.0 * d_logprob * self.actions_BA
         d_log_stds_BA = (d_means_BA * self.deviations_BA - d_logprob) * self.free_BA
@@ -51,9 +52,9 @@ def sample(outputs: Array, noise_BA: Array, backend: Backend) -> SquashedSample:
     """Returns tanh(mean + deviation * noise) and its log-density.
 
     Args:
-        outputs: [B, 2A] of the policy.
+        outputs: Outputs of the policy, [B, 2A].
         noise_BA: Standard normal draws.
-        backend: Whose arrays these are.
+        backend: Backend of the arrays.
 
     Source: Haarnoja et al. 2018b, appendix C.
     """
@@ -69,7 +70,7 @@ def sample(outputs: Array, noise_BA: Array, backend: Backend) -> SquashedSample:
 
 
 def log_slope(xp: Any, draws: Array) -> Array:
-    """Returns log(1 - tanh(u)^2), exact however large u is: 2 (log 2 - u - softplus(-2u))."""
+    """Returns log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), which is exact even for large u."""
     return 2.0 * (LOG_2 - draws - softplus(xp, -2.0 * draws))
 
 
@@ -82,6 +83,6 @@ def draw(outputs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def mode(outputs: np.ndarray) -> np.ndarray:
-    """Returns tanh of the mean, the action float32 [N, A] without noise."""
+    """Returns the actions without noise, tanh of the means, float32 [N, A]."""
     actions: np.ndarray = np.tanh(np.split(outputs, 2, axis=1)[0])
     return actions

@@ -1,9 +1,10 @@
-"""A second thread, for what is large enough to gain by one.
+"""A second thread, for computations that are large enough to gain from it.
 
-The threads of numpy's own library divide each product and wait for each other in a busy loop: small products take ten
-times longer by them, and all products a hundred times wherever somebody else wants a CPU. So that library has one
-thread. What has two are functions that do not need each other, such as the passes of policy and value function, of twin
-critics, and the two products of a layer's backward pass: each computes to the last bit what it would alone.
+The threads of numpy's linear algebra library split each product and wait for each other in a busy loop. Small products
+become ten times slower, and all products a hundred times slower if another process uses a CPU. So that library is
+limited to one thread. Instead, independent functions run in two threads, such as the passes of policy and value
+function, those of twin critics, or the two products in a layer's backward pass. Each function computes the same result,
+to the last bit, as it would in one thread.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 PAYS = 10_000_000
-"""Multiplications from which on a function gains by a thread of its own: those of 150 rows by 256 x 256."""
+"""Number of multiplications above which a second thread pays off: a product of 150 rows by 256 x 256."""
 
 
 class Helper:
-    """A thread that calls one function at a time. Two locks hand it over in a third of the time an executor takes."""
+    """A thread that calls one function at a time; two locks hand it over in a third of the time of an executor."""
 
     def __init__(self) -> None:
         self._asked, self._done = threading.Lock(), threading.Lock()
@@ -34,12 +35,12 @@ class Helper:
         self._thread.start()
 
     def ask(self, task: Callable[[], object] | None) -> None:
-        """Has a function called; None ends the thread."""
+        """Makes the thread call a function; None ends the thread."""
         self._task = task
         self._asked.release()
 
     def wait(self) -> BaseException | None:
-        """Waits until the function has returned; returns what it raised."""
+        """Waits until the function has finished, and returns the exception that it raised, or None."""
         self._done.acquire()
         return self._error
 
@@ -49,7 +50,7 @@ class Helper:
         self._thread.join()
 
     def _serve(self) -> None:
-        # Both are a thread's own. What is not finite is found in an update's measurements.
+        # These settings are per thread. An update checks its measurements for numbers that are not finite.
         np.seterr(all="ignore")
         torch.set_num_threads(1)
         while True:
@@ -65,18 +66,18 @@ class Helper:
 
 
 class Threads:
-    """The threads that compute in this process: one, but for the thread that is within `using`."""
+    """The threads of this process for computations: one, except for the thread inside `using`."""
 
     def __init__(self) -> None:
         self._helper: Helper | None = None
-        self._alone()
-        os.register_at_fork(after_in_child=self._alone)
+        self._reset()
+        os.register_at_fork(after_in_child=self._reset)
 
     @contextmanager
     def using(self, count: int) -> Iterator[None]:
-        """Has `count` threads within the block: torch for convolutions all of them, networks up to two.
+        """Uses `count` threads within the block: all of them for torch's convolutions, up to two for MLPs.
 
-        Other threads, which evaluate a policy for example, compute alone meanwhile.
+        Other threads of the process, for example one that evaluates a policy, compute in one thread meanwhile.
         """
         with ExitStack() as before:
             before.callback(torch.set_num_threads, torch.get_num_threads())
@@ -90,18 +91,18 @@ class Threads:
             yield
 
     def splits(self, multiplications: int) -> bool:
-        """Returns whether two functions that make so many each would be called at the same time now."""
-        return self._helps() and not self._busy and multiplications >= PAYS
+        """Returns whether two functions with this many multiplications each would run in parallel now."""
+        return self._can_help() and not self._busy and multiplications >= PAYS
 
     def call(self, multiplications: int, first: Callable[[], object], *others: Callable[[], object]) -> None:
-        """Calls functions that do not need each other, the second at the same time as the others where that pays.
+        """Calls independent functions; the second one runs in parallel with the others if that pays off.
 
-        What one of them hands to `call` itself is called in its own thread.
+        If one of the functions uses `call` itself, its functions run in its own thread.
 
         Args:
-            multiplications: How many each makes in its largest product.
-            first: A function.
-            *others: More of them.
+            multiplications: Number of multiplications in the largest product of each function.
+            first: The first function.
+            *others: The other functions.
         """
         if self._helper is None or not others or not self.splits(multiplications):
             for task in (first, *others):
@@ -121,8 +122,8 @@ class Threads:
 
     @contextmanager
     def in_torch(self) -> Iterator[None]:
-        """Gives all threads to torch within the block, whose convolutions are always large."""
-        if not self._helps():
+        """Lets torch use all threads within the block, because convolutions are always large."""
+        if not self._can_help():
             yield
             return
         torch.set_num_threads(self._count)
@@ -131,14 +132,14 @@ class Threads:
         finally:
             torch.set_num_threads(1)
 
-    def _helps(self) -> bool:
+    def _can_help(self) -> bool:
         return self._helper is not None and threading.get_ident() == self._owner
 
     def _set(self, count: int, helper: Helper | None, owner: int) -> None:
         self._count, self._helper, self._owner = count, helper, owner
 
-    def _alone(self) -> None:
-        """Also in a forked process, which has no thread but the one that forked."""
+    def _reset(self) -> None:
+        """Returns to one thread; a forked process needs this because it has only the thread that forked."""
         self._count, self._owner, self._busy, self._helper = 1, 0, False, None
 
 

@@ -1,4 +1,4 @@
-"""The memory that a stack of networks computes in: its parameters and gradients as arrays, and a batch's buffers.
+"""The working memory of a stack of networks: parameters and gradients as arrays, and buffers for each batch size.
 
 Shapes: S networks, B batch, I inputs, H hidden units, K outputs of one network.
 """
@@ -18,14 +18,14 @@ from rl_training.networks.threads import PAYS
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory that both torch and the backend see."""
+    """Memory that torch and the backend share."""
 
     tensor: Tensor
     array: Array
 
     @staticmethod
     def make(shape: tuple[int, ...], like: Tensor, backend: Backend) -> Buffer:
-        """Returns memory of the dtype and on the device of a tensor, not initialised."""
+        """Allocates uninitialised memory with the dtype and device of the tensor `like`."""
         tensor = torch.empty(shape, dtype=like.dtype, device=like.device)
         return Buffer(tensor, backend.view(tensor))
 
@@ -35,19 +35,19 @@ class Buffer:
 
 @dataclass(frozen=True)
 class StackArrays:
-    """The parameters of a stack or their gradients, as the backend's arrays."""
+    """The parameters of a stack, or their gradients, as arrays of the backend."""
 
     weights: list[Array]
-    """[S, I, H] a hidden layer."""
+    """Hidden weights, [S, I, H] per layer."""
     biases: list[Array]
-    """[S, 1, H] a hidden layer."""
+    """Hidden biases, [S, 1, H] per layer."""
     head_weights: list[Array]
-    """[H, K] a network."""
+    """Weights of the heads, [H, K] per network."""
     head_biases: list[Array]
-    """[1, K] a network."""
+    """Biases of the heads, [1, K] per network."""
 
-    def of(self, networks: slice) -> StackArrays:
-        """Returns those of some of the networks."""
+    def select(self, networks: slice) -> StackArrays:
+        """Returns the arrays of some of the networks."""
         return StackArrays(
             [weight[networks] for weight in self.weights],
             [bias[networks] for bias in self.biases],
@@ -58,31 +58,34 @@ class StackArrays:
 
 @dataclass(frozen=True)
 class Part:
-    """Some of a stack's networks, with the buffers of one batch size."""
+    """Some of the networks of a stack, with buffers for one batch size."""
 
     networks: slice
+    """Indices of the networks in the stack."""
     multiplications: int
-    """How many the largest product of one of them makes."""
+    """Number of multiplications in the largest product of one network."""
     is_large: bool
-    """Whether a second thread could gain anything."""
+    """Whether the products are large enough for a second thread."""
     own: StackArrays
+    """The parameters."""
     own_gradients: StackArrays
+    """The gradients of the parameters."""
     outputs: list[Buffer]
-    """Every hidden layer's output, [S, B, H]."""
+    """The output of each hidden layer, [S, B, H]."""
     gradients: list[Buffer]
-    """The loss's gradient by each, [S, B, H]."""
+    """Gradient of the loss with respect to each of these outputs, [S, B, H]."""
     heads: list[Array]
-    """Each network's output, [B, K]."""
+    """The output of each network, [B, K]."""
     ones_1B: Array
-    """A product with it is the sum over a batch, at the speed of a product."""
+    """Ones, so that a fast matrix product sums over a batch."""
 
-    def of(self, networks: slice) -> Part:
-        """Returns that of some of the networks."""
+    def select(self, networks: slice) -> Part:
+        """Returns the part with only some of the networks."""
         return replace(
             self,
             networks=networks,
-            own=self.own.of(networks),
-            own_gradients=self.own_gradients.of(networks),
+            own=self.own.select(networks),
+            own_gradients=self.own_gradients.select(networks),
             outputs=[buffer[networks] for buffer in self.outputs],
             gradients=[buffer[networks] for buffer in self.gradients],
             heads=self.heads[networks],
@@ -90,7 +93,7 @@ class Part:
 
 
 class Workspace:
-    """The buffers of one batch size, made once: allocation in an update would cost as much as its arithmetic."""
+    """Buffers for one batch size, allocated once, because allocation would cost as much as an update's arithmetic."""
 
     def __init__(
         self,
@@ -119,4 +122,4 @@ class Workspace:
             heads=self.heads,
             ones_1B=backend.view(torch.ones((1, batch), dtype=like.dtype, device=like.device)),
         )
-        self.each = [self.whole.of(slice(s, s + 1)) for s in range(networks)]
+        self.each = [self.whole.select(slice(s, s + 1)) for s in range(networks)]
