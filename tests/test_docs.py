@@ -182,6 +182,14 @@ def test_the_tutorials_deployment_fits_into_the_project(tmp_path):
     assert added.warnings == ()
 
 
+def test_the_python_page_describes_every_public_name():
+    import rl_training
+
+    page = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
+    described = set(re.findall(r"^::: rl_training\.(\w+)$", page, re.MULTILINE)) | set(re.findall(r"`(\w+Config)`", page))
+    assert described == set(rl_training.__all__) - {"__version__"}
+
+
 def test_what_may_change_on_resume_is_what_the_page_says():
     from rl_training.config.reference import update_page
 
