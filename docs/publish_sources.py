@@ -71,8 +71,10 @@ def _page(path: Path) -> str:
     except ClassNotFound:
         lexer = TextLexer(stripnl=False)
     lines = highlight(text, lexer, HtmlFormatter(nowrap=True)).splitlines()
-    anchored = "\n".join(f'<span id="L{number}">{line or " "}</span>' for number, line in enumerate(lines, start=1))
+    anchored = "\n".join(
+        f'<span class="line" id="L{number}">{line}</span>' for number, line in enumerate(lines, start=1)
+    )
     return (
         f"---\nsearch:\n  exclude: true\nhide: [navigation, toc]\n---\n\n# {path}\n\n"
-        f'<div class="highlight"><pre><code>{anchored}</code></pre></div>\n'
+        f'<div class="highlight"><pre class="source"><code>{anchored}</code></pre></div>\n'
     )

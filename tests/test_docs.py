@@ -186,7 +186,9 @@ def test_the_python_page_describes_every_public_name():
     import rl_training
 
     page = (ROOT / "docs" / "reference" / "python.md").read_text(encoding="utf-8")
-    described = set(re.findall(r"^::: rl_training\.(\w+)$", page, re.MULTILINE)) | set(re.findall(r"`(\w+Config)`", page))
+    described = set(re.findall(r"^::: rl_training\.(\w+)$", page, re.MULTILINE)) | set(
+        re.findall(r"`(\w+Config)`", page)
+    )
     assert described == set(rl_training.__all__) - {"__version__"}
 
 
