@@ -274,7 +274,7 @@ def test_a_kill_at_any_moment_of_a_save_leaves_only_complete_files_under_final_n
         assert found is not None
         assert found.num_timesteps == 200
         policies.append(found.policy_sha256)
-        assert all("a save that did not end" in line for line in skipped)
+        assert all("a save that did not finish" in line for line in skipped)
         for path in root.glob("step_*"):
             open_checkpoint(path)
     old, new = policy_sha256(policy_state()), policy_sha256(policy_state(5.0))
@@ -295,7 +295,7 @@ def test_the_newest_good_one_is_by_the_step_inside_and_says_what_it_skipped(tmp_
     assert found is not None
     assert (found.path.name, found.num_timesteps) == ("renamed-by-hand", 900)
     assert skipped == [
-        f"{tmp_path}/.tmp-1-step_000000003000: a save that did not end",
+        f"{tmp_path}/.tmp-1-step_000000003000: a save that did not finish",
         f"{tmp_path}/step_000000002000/policy.pt is damaged: its sha256 is not the manifest's",
         f"{tmp_path}/step_000000001000/trainer.pt is missing",
     ]

@@ -232,7 +232,7 @@ def test_what_is_no_checkpoint_at_all_is_refused(tmp_path: Path) -> None:
     said = refusal(lambda: find_checkpoint(tmp_path / "empty"))
     assert "empty has no good checkpoint; " in said
     assert said.endswith(
-        "; where the run is in MLflow, resume it by its MLflow run id; else train again with another run_dir"
+        "; if the run is in MLflow, resume it by its MLflow run id; else train again with another run_dir"
     )
     (tmp_path / "step_000000000007").mkdir()
     assert "has no manifest.json" in refusal(lambda: find_checkpoint(tmp_path / "step_000000000007"))

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from rl_training.runtime.checkpoint.plain_state import first_non_finite, from_plain, policy_sha256, to_plain
+from rl_training.runtime.checkpoint.plain_state import find_non_finite, from_plain, policy_sha256, to_plain
 
 
 def through_disk(state: Any) -> Any:
@@ -142,10 +142,10 @@ def test_a_loaded_state_with_more_in_it_is_refused(plain: Any) -> None:
 
 def test_the_first_nan_or_infinity_is_found_by_name_and_index() -> None:
     weights = torch.zeros(2, 3)
-    assert first_non_finite({"weights": {"a": weights}, "low": [float("-inf")]}) is None
+    assert find_non_finite({"weights": {"a": weights}, "low": [float("-inf")]}) is None
     weights[1, 2] = float("nan")
-    assert first_non_finite({"weights": {"a": weights}}) == "weights/a[1, 2]"
-    assert first_non_finite(to_plain({"n": {"mean": np.array([0.0, np.inf])}})) == "n/mean[1]"
+    assert find_non_finite({"weights": {"a": weights}}) == "weights/a[1, 2]"
+    assert find_non_finite(to_plain({"n": {"mean": np.array([0.0, np.inf])}})) == "n/mean[1]"
 
 
 def test_policy_sha256_is_over_sorted_names_dtypes_shapes_and_bytes() -> None:

@@ -72,7 +72,7 @@ def test_fresh_episodes_are_recorded_everywhere(client, tmp_path: Path) -> None:
     resumed, said = command("resume", trained["run_id"], "--set", "total_timesteps=160")
     expected = [{"num_timesteps": 128, "fresh_episodes": [0, 1], "changed": []}]
     assert resumed["inexact"] == expected
-    reason = "the episodes of environments 0, 1 could not be brought back, so they began fresh ones"
+    reason = "the episodes of environments 0, 1 could not be restored, so new ones began"
     assert f"this resume is not exact, at step 128: {reason}" in said
     assert json.loads((Path(resumed["run_dir"]) / "metadata.json").read_text())["inexact"] == expected
     manifest = json.loads((Path(resumed["checkpoint"]) / "manifest.json").read_text())

@@ -16,7 +16,7 @@ from rl_training.errors import EnvironmentFault, NumericError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.networks import flat
 from rl_training.runtime.checkpoint import load_policy_state, newest_good, read_best
-from rl_training.runtime.checkpoint.plain_state import first_non_finite
+from rl_training.runtime.checkpoint.plain_state import find_non_finite
 from tests.off_policy_runs import dqn, sac
 
 ALGORITHMS = pytest.mark.parametrize("algo", ["ppo", "dqn", "sac"])
@@ -52,7 +52,7 @@ def good_afterwards(run_dir: Path, *, before: int) -> None:
     assert before - 21 <= checkpoint.num_timesteps < before
     best = read_best(run_dir / "checkpoints")
     for kept in (checkpoint, *([best[0]] if best is not None else [])):
-        assert first_non_finite(load_policy_state(kept)) is None
+        assert find_non_finite(load_policy_state(kept)) is None
     resumed = DefaultExperimentManager().resume(run_dir)
     assert resumed.num_timesteps == checkpoint.num_timesteps
     resumed.discard()

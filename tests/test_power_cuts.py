@@ -137,7 +137,7 @@ def resume_from(cut: Cut, recorded: Recorded) -> int | None:
         return None
     # Nothing is missing that a checkpoint stands on.
     assert all(is_whole(checkpoint.path) for checkpoint in found)
-    assert all("a save that did not end" in line for line in skipped)
+    assert all("a save that did not finish" in line for line in skipped)
     step = found[0].num_timesteps
     for name in ("metadata.json", "tracking.json"):
         assert json.loads((run_dir / name).read_text())["run_uid"] == recorded.run_uid

@@ -492,7 +492,7 @@ def test_a_checkpoint_without_a_buffer_says_so(tmp_path: Path) -> None:
     checkpoint = write_checkpoint(
         tmp_path, config=CONFIG, run_uid="u", algorithm="dqn", num_timesteps=3, policy=policy_state(), trainer={}
     )
-    assert refusal(checkpoint.path) == f"{checkpoint.path} has no replay buffer, which dqn needs to go on"
+    assert refusal(checkpoint.path) == f"{checkpoint.path} has no replay buffer, which dqn needs to resume"
 
 
 @pytest.mark.parametrize(

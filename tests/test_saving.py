@@ -200,7 +200,7 @@ def test_a_disk_that_is_full_for_a_while_costs_the_checkpoints_of_that_while(cap
     checkpoints = result.run_dir / "checkpoints"
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
         f"{result.run_dir}/replay can't be written: File too large; the newest good checkpoint is "
-        f"{checkpoints}/step_000000000050; training goes on, and saves again when the next checkpoint is due"
+        f"{checkpoints}/step_000000000050; training continues, and saves again when the next checkpoint is due"
     ] * 2
     assert names(checkpoints) == ["best.json", *(f"step_{step:012d}" for step in (0, 50, 200, 240))]
     assert not list(result.run_dir.rglob(".tmp-*"))

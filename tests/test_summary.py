@@ -66,8 +66,8 @@ def test_resumes_that_were_not_exact_are_said():
         {"num_timesteps": 9_000, "fresh_episodes": [], "changed": ["threads: 1 -> 2", "torch: 2.9.0 -> 2.9.1"]},
     ]
     assert format_summary({**DONE, "inexact": inexact})[1:3] == [
-        "not exact: resumed at step 2,048: the episodes of environments 0, 3 could not be brought back, so "
-        "they began fresh ones (the environment is not deterministic, or native)",
+        "not exact: resumed at step 2,048: the episodes of environments 0, 3 could not be restored, so "
+        "new ones began (the environment is not deterministic, or native)",
         "not exact: resumed at step 9,000: sums may differ from here on (threads: 1 -> 2, torch: 2.9.0 -> 2.9.1)",
     ]
 

@@ -1,9 +1,9 @@
-"""Saving while training goes on: the training thread hands over what a checkpoint holds, another thread writes it.
+"""Saves checkpoints in a second thread while training continues.
 
-States are copied, since training goes on to change them; of a replay buffer, which may be large, nothing is
-(`replay_shards.py`). Serialising, hashing, syncing to disk, renaming and removing old checkpoints are left to the other
-thread, which takes things in order, one checkpoint at a time. When training hears of a checkpoint that is whole depends
-on its own steps alone, never on how fast the disk is.
+The training thread copies the states, because training goes on changing them; a replay buffer, which may be large, is
+not copied (`replay_shards.py`). The saving thread serialises, hashes, syncs, renames and removes old checkpoints, one
+checkpoint at a time. Training learns of a complete checkpoint at a moment that depends on its own steps, never on the
+speed of the disk.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from rl_training.system.durable_files import sync_directory, sync_file
 logger = logging.getLogger(__name__)
 
 LAST_PAUSES = (1.0, 3.0, 6.0)
-"""Seconds after which a run's last checkpoint is tried again where it can't be written."""
+"""The pauses in seconds before each new try to write the last checkpoint of a run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What a checkpoint shall hold besides the progress; see `write_checkpoint`."""
+    """The content of a checkpoint besides the progress; see `write_checkpoint`."""
 
     policy: Mapping[str, Any]
     trainer: Mapping[str, Any]
     extra: Mapping[str, Any]
     shards: WriteShards | None
-    """Writes what the replay buffer has sealed; None without one."""
+    """Writes the sealed shards of the replay buffer; None without a replay buffer."""
     files: Collection[Path] = ()
-    """What callbacks have written: lines of metrics that a resume will not make again, evaluations. It must be on disk
-    before the checkpoint is."""
+    """Files that callbacks have written, such as metrics, which a resume would not write again. They must be on disk
+    before the checkpoint."""
 
 
 def require_newest(run: TrainingRun, checkpoint: Checkpoint) -> None:
@@ -70,52 +70,52 @@ def require_newest(run: TrainingRun, checkpoint: Checkpoint) -> None:
 
 
 class Saver:
-    """Saves a run. Its methods belong to the training thread.
+    """Saves the checkpoints of a run; call its methods in the training thread.
 
     Args:
         run: The run.
-        config: Its settings.
-        whole: Is called with each checkpoint that is whole, and whether it is the best so far.
+        config: The settings of the run.
+        on_complete: Called with each complete checkpoint, and whether it is the best so far.
     """
 
-    def __init__(self, run: TrainingRun, config: TrainConfig, whole: Callable[[Checkpoint, bool], None]) -> None:
+    def __init__(self, run: TrainingRun, config: TrainConfig, on_complete: Callable[[Checkpoint, bool], None]) -> None:
         self.failed = False
-        """Whether the checkpoint on the way could not be written; `end` says why."""
-        self._run, self._config, self._whole = run, config, whole
+        """Whether the checkpoint being written has failed; `end` logs why."""
+        self._run, self._config, self._on_complete = run, config, on_complete
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="saver")
         self._saving: Future[Checkpoint] | None = None
         self._progress = Progress()
-        """As it is in training, of the newest checkpoint that was begun."""
+        """The progress object of training, as passed to the latest `begin`."""
         self._moment: tuple[Any, ...] | None = None
         self._last_step = 0
         self._to_sync: set[Path] = set()
-        """Files that no checkpoint which is on disk has brought there."""
-        self._best_on_the_way: float | None = None
+        """Files that callbacks have written since the last complete checkpoint."""
+        self._best_being_written: float | None = None
         self._best_on_disk: float | None = None
 
     def resume(self, progress: Progress, opened: Checkpoint) -> Checkpoint | None:
-        """Goes on with a run; returns its best checkpoint and sets the progress's `best_return` by it.
+        """Resumes a run: returns its best checkpoint and sets `progress.best_return` accordingly.
 
         Args:
-            progress: As it was in `opened`.
-            opened: The checkpoint. It is the best itself, where the run ended before that could be recorded.
+            progress: The progress in `opened`.
+            opened: The checkpoint. It may be the best itself if the run ended before that was recorded.
         """
-        best = _best_so_far(self._run, progress, opened)
+        best = _find_best(self._run, progress, opened)
         self._last_step, self._best_on_disk = opened.num_timesteps, progress.best_return
         return best
 
-    def due(self, num_timesteps: int) -> bool:
-        """Returns whether `checkpoint.every` asks for a checkpoint at a step."""
+    def is_due(self, num_timesteps: int) -> bool:
+        """Returns whether `checkpoint.every` asks for a checkpoint at this step."""
         every = self._config.checkpoint.every
         return num_timesteps // every > self._last_step // every
 
     def begin(self, progress: Progress, take: Callable[[], Contents], *, is_best: bool = False) -> None:
-        """Begins a checkpoint, and returns when the states are copied; does nothing where this moment is saved.
+        """Begins a checkpoint and returns once the states are copied; does nothing if this moment is already saved.
 
         Args:
-            progress: How far training is.
-            take: Returns what else to save.
-            is_best: Whether the policy's evaluation is the best so far, `progress.best_return`.
+            progress: The progress of training.
+            take: Returns the rest of the content.
+            is_best: Whether the evaluation of the policy, `progress.best_return`, is the best so far.
 
         Raises:
             NumericError: The policy has a NaN or infinity; nothing is written.
@@ -135,21 +135,21 @@ class Saver:
         require_finite(contents.policy, step)
         self._saving = self._thread.submit(partial(self._write, step, contents, best_return))
         self._saving.add_done_callback(self._note)
-        self._progress, self._moment, self._last_step, self._best_on_the_way = progress, moment, step, best_return
+        self._progress, self._moment, self._last_step, self._best_being_written = progress, moment, step, best_return
 
     def end(self) -> None:
-        """Waits for the checkpoint on the way, if any; one that can't be written is said, and does not end training."""
+        """Waits for the checkpoint being written, if any; logs a failure, which does not end training."""
         try:
             self._end()
         except CheckpointNotWritten as error:
-            logger.warning("%s; training goes on, and saves again when the next checkpoint is due", error)
+            logger.warning("%s; training continues, and saves again when the next checkpoint is due", error)
 
     def save(self, progress: Progress, take: Callable[[], Contents], pauses: Iterable[float] = ()) -> None:
-        """Saves as `begin` and waits for the end; tries again after pauses where the checkpoint can't be written.
+        """Saves a checkpoint and waits until it is complete; tries again after each pause if it can't be written.
 
         Raises:
-            CheckpointNotWritten: From the last try.
-            NumericError: As `begin`.
+            CheckpointNotWritten: The last try failed.
+            NumericError: The policy has a NaN or infinity; nothing is written.
         """
         for pause in (*pauses, None):
             self.begin(progress, take)
@@ -163,11 +163,11 @@ class Saver:
                 time.sleep(pause)
 
     def write_ahead(self, shards: WriteShards) -> None:
-        """Has shards written that no checkpoint needs yet; what goes wrong is said, and left to the next checkpoint."""
+        """Writes shards that no checkpoint needs yet; logs a failure, and the next checkpoint tries again."""
         self._thread.submit(partial(self._write_ahead, shards))
 
     def close(self) -> None:
-        """Waits until everything is written that was handed over, and ends the thread."""
+        """Waits until everything is written, and ends the thread."""
         try:
             self.end()
         finally:
@@ -178,7 +178,7 @@ class Saver:
             return
         wait([self._saving])
         saving, self._saving, self.failed = self._saving, None, False
-        is_best = self._best_on_the_way is not None
+        is_best = self._best_being_written is not None
         try:
             checkpoint = saving.result()
         except Exception:
@@ -188,13 +188,13 @@ class Saver:
             raise
         self._to_sync.clear()
         if is_best:
-            self._best_on_disk = self._best_on_the_way
-        self._whole(checkpoint, is_best)
+            self._best_on_disk = self._best_being_written
+        self._on_complete(checkpoint, is_best)
 
     def _note(self, saving: Future[Checkpoint]) -> None:
         self.failed = saving.exception() is not None
 
-    # In the other thread.
+    # The methods below run in the saving thread.
 
     def _write(self, num_timesteps: int, contents: Contents, best_return: float | None) -> Checkpoint:
         require_not_taken_over(self._run.run_dir)
@@ -214,7 +214,10 @@ class Saver:
 
     def _sync(self, paths: Collection[Path]) -> None:
         for path in (*paths, *{path.parent for path in paths}):
-            with report_write_errors(self._run.checkpoints, path), suppress(FileNotFoundError):  # removed by its writer
+            with (
+                report_write_errors(self._run.checkpoints, path),
+                suppress(FileNotFoundError),
+            ):  # its writer has removed it
                 sync_directory(path) if path.is_dir() else sync_file(path)
 
     def _write_ahead(self, shards: WriteShards) -> None:
@@ -225,11 +228,11 @@ class Saver:
             logger.warning("%s; the next checkpoint tries again", error)
 
 
-def _best_so_far(run: TrainingRun, progress: Progress, opened: Checkpoint) -> Checkpoint | None:
+def _find_best(run: TrainingRun, progress: Progress, opened: Checkpoint) -> Checkpoint | None:
     try:
         best = read_best(run.checkpoints, opened)
     except CheckpointError as error:
-        logger.warning("%s; the next evaluation begins a new best", error)
+        logger.warning("%s; the best checkpoint is chosen among later evaluations", error)
         best = None
     recorded = -math.inf if best is None else best[1]
     evaluated_here = progress.last_evaluation == opened.num_timesteps

@@ -1,7 +1,7 @@
-"""Resumes that may not be exact: found out when a checkpoint is taken back, and kept with the run and its checkpoints.
+"""Detects resumes that may not be exact, and records them with the run and its checkpoints.
 
-A list of them, each with the step and the reasons, stands in the run's `metadata.json`, in the manifest of every later
-checkpoint, in the run's summary, and as a tag of the MLflow run.
+The list of inexact resumes, each with its step and reasons, is in the `metadata.json` of the run, in the manifest of
+every later checkpoint, in the summary of the run, and in a tag of the MLflow run.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ logger = logging.getLogger(__name__)
 
 INEXACT = "inexact"
 """The key of the list in a manifest's `extra`, in `metadata.json` and in a summary."""
-MOST_INDICES = 8
-"""Environments that are named in words; native ones are many."""
+MAX_INDICES = 8
+"""The largest number of environments that a message lists; native environments are many."""
 
 
 def describe_computer(device: torch.device, threads: int) -> dict[str, Any]:
-    """Returns what sums depend on beside versions, for a manifest's `extra`."""
+    """Describes the hardware and threads, on which floating-point sums depend, for a manifest's `extra`."""
     capability = torch.backends.cpu.get_cpu_capability()
     cpu = f"{platform.machine()} {capability}"
-    return {"device": str(device), "threads": threads, "cpu": cpu, "products": product_kernels()}
+    return {"device": str(device), "threads": threads, "cpu": cpu, "products": describe_matrix_library()}
 
 
 @cache
-def product_kernels() -> str:
-    """Returns the library of numpy's matrix products and the processor it takes this one for, which decide the sums."""
+def describe_matrix_library() -> str:
+    """Names the library of numpy's matrix products and the processor that it detects, which decide how sums round."""
     pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas"]
-    own = [pool for pool in pools if "numpy" in pool["filepath"]] or pools  # not that of scipy
+    own = [pool for pool in pools if "numpy" in pool["filepath"]] or pools  # not the library of scipy
     return ", ".join(f"{p['internal_api']} {p['version']} {p.get('architecture') or ''}".strip() for p in own)
 
 
 def list_inexact_resumes(
     checkpoint: Checkpoint, fresh: Sequence[int] = (), now: Mapping[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """Returns the resumes that a run which goes on from a checkpoint descends from, and which may not be exact.
+    """Lists the inexact resumes in the history of a run that continues from a checkpoint; logs this one if inexact.
 
     Args:
-        checkpoint: What it goes on from.
-        fresh: The environments that could not be brought back, and began a fresh episode.
-        now: What `computer` returns here; None where nothing is computed any more.
+        checkpoint: The checkpoint.
+        fresh: The indices of environments that could not be restored and began a new episode.
+        now: The result of `describe_computer` on this machine; None if nothing more is computed.
 
     Returns:
-        Of each its `num_timesteps`, the indices of `fresh_episodes`, and what `changed` in device, threads, CPU and
-        versions. The last may be this one; it is said, then.
+        For each inexact resume its `num_timesteps`, the indices of `fresh_episodes`, and what `changed` in device,
+        threads, CPU and versions.
     """
     found = list(checkpoint.manifest.extra.get(INEXACT, []))
     changed = [] if now is None else list(_changes(checkpoint, now))
@@ -66,21 +66,21 @@ def list_inexact_resumes(
 
 
 def record_inexact_resumes(run: TrainingRun, resumes: Sequence[Mapping[str, Any]]) -> None:
-    """Adds inexact resumes to a run's `metadata.json`; what it has of them stays, whatever was made again since."""
+    """Adds inexact resumes to a run's `metadata.json`; earlier entries stay."""
     known = read_metadata(run.run_dir).get(INEXACT, [])
     if new := [resume for resume in resumes if resume not in known]:
         update_metadata(run, {INEXACT: [*known, *new]})
 
 
 def explain_resume(entry: Mapping[str, Any]) -> str:
-    """Returns why a resume was not exact, in words."""
+    """Returns the reasons why a resume was not exact, in words."""
     parts = []
     if entry["fresh_episodes"]:
         indices = list(map(str, entry["fresh_episodes"]))
-        named = ", ".join(indices if len(indices) <= MOST_INDICES else [*indices[:MOST_INDICES], "..."])
+        named = ", ".join(indices if len(indices) <= MAX_INDICES else [*indices[:MAX_INDICES], "..."])
         parts.append(
-            f"the episodes of environments {named} could not be brought back, so they began fresh ones (the "
-            f"environment is not deterministic, or native)"
+            f"the episodes of environments {named} could not be restored, so new ones began (the environment is not "
+            f"deterministic, or native)"
         )
     if entry["changed"]:
         parts.append(f"sums may differ from here on ({', '.join(entry['changed'])})")

@@ -199,7 +199,7 @@ class Trainer(ABC):
         steps, every = self.num_timesteps, self.config.evaluation.every
         if steps // every > self.progress.last_evaluation // every:
             self._evaluate()
-        if self._saver.due(steps):
+        if self._saver.is_due(steps):
             self._save()
         self.check_stop()
 

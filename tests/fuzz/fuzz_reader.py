@@ -31,9 +31,9 @@ from rl_training.experiment.loading import config_from_mapping, config_of_checkp
 from rl_training.promotion.decision import make_result, read_decision
 from rl_training.promotion.monitoring_run import read_evaluation
 from rl_training.runtime.checkpoint import open_checkpoint
+from rl_training.runtime.checkpoint.best_checkpoint import best_path
 from rl_training.runtime.checkpoint.downloads import read_download
 from rl_training.runtime.checkpoint.plain_state import policy_sha256, to_plain
-from rl_training.runtime.checkpoint.reading import best_path
 from rl_training.runtime.checkpoint.replay_shards import load_replay
 from rl_training.runtime.run_utils import open_training_run
 from rl_training.runtime.workflows import load_policy

@@ -1,16 +1,16 @@
-"""Checkpoints: directories that are whole or not there, verified by hash, with nothing in them that can run.
+"""Checkpoints: directories that are complete or absent, are verified by hash, and hold nothing that can run.
 
-`write_checkpoint` writes one, `open_checkpoint` verifies one, `newest_good` finds the one to go on from, and `prune`
-removes the old ones. `ReplayStore` keeps a replay buffer in files that checkpoints share. `docs/checkpoints.md`
+`write_checkpoint` writes a checkpoint, `open_checkpoint` verifies one, `newest_good` finds the one to resume from, and
+`prune` removes old ones. `ReplayStore` keeps a replay buffer in files that checkpoints share. `docs/checkpoints.md`
 describes the format.
 """
 
 from rl_training.run_layout import CHECKPOINTS, CONFIG, checkpoint_name
+from rl_training.runtime.checkpoint.best_checkpoint import best_path, read_best, write_best
 from rl_training.runtime.checkpoint.manifest import FORMAT_VERSION, Manifest
 from rl_training.runtime.checkpoint.plain_state import from_plain, policy_sha256, to_plain
 from rl_training.runtime.checkpoint.reading import (
     Checkpoint,
-    best_path,
     find_checkpoint,
     has_later,
     list_checkpoints,
@@ -18,10 +18,9 @@ from rl_training.runtime.checkpoint.reading import (
     load_trainer_state,
     newest_good,
     open_checkpoint,
-    read_best,
 )
 from rl_training.runtime.checkpoint.replay_shards import ReplayStore, ShardEntry, WriteShards, load_replay
-from rl_training.runtime.checkpoint.writing import prune, require_finite, write_best, write_checkpoint
+from rl_training.runtime.checkpoint.writing import prune, require_finite, write_checkpoint
 
 __all__ = [
     "CHECKPOINTS",

@@ -1,4 +1,4 @@
-"""Checkpoints that come from elsewhere: what is known of a downloaded one, and how one gets into a run's directory."""
+"""Records where downloaded checkpoints come from, and brings checkpoints from elsewhere into a run directory."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ DOWNLOAD = "download.json"
 
 @dataclass(frozen=True)
 class Download:
-    """Where a downloaded checkpoint stands in its run."""
+    """The origin of a downloaded checkpoint."""
 
     newest: bool
-    """Whether no later one was known when it was downloaded."""
+    """Whether it was the newest checkpoint of its run when it was downloaded."""
     run_dir: Path
-    """The run's directory, which may be on another machine."""
+    """The directory of the run, which may be on another machine."""
 
 
 class DownloadForm(TypedDict):
-    """What `DOWNLOAD` says."""
+    """The content of `download.json`."""
 
     newest: bool
     run_dir: str
 
 
 def write_download(checkpoint: Checkpoint, download: Download) -> None:
-    """Writes it down beside a checkpoint that was just downloaded."""
+    """Records the origin of a checkpoint that was just downloaded, beside it."""
     content = {"newest": download.newest, "run_dir": str(download.run_dir)}
     (checkpoint.path.parent / DOWNLOAD).write_text(json.dumps(content), encoding="utf-8")
 
 
 def read_download(checkpoint: Checkpoint) -> Download | None:
-    """Returns what was written down; None for a checkpoint in its own run's directory.
+    """Returns the origin of a downloaded checkpoint; None for a checkpoint in the directory of its own run.
 
     Raises:
-        CheckpointError: The file is damaged.
+        CheckpointError: The record is damaged.
     """
     path = checkpoint.path.parent / DOWNLOAD
     if not path.is_file():
@@ -63,14 +63,17 @@ def read_download(checkpoint: Checkpoint) -> Download | None:
 
 
 def import_checkpoint(checkpoint: Checkpoint, root: Path) -> Checkpoint:
-    """Returns a checkpoint as one of the run that goes on from it: in its directory, under the name of its step.
+    """Brings a checkpoint into the directory of the run that continues from it.
 
-    So the run has, from its first moment here, what it can be resumed from. Files are linked where the file system can,
-    and else copied; a damaged checkpoint in the way is set aside.
+    From then on, the run can be resumed on this machine. Files are linked, or copied if the file system has no hard
+    links; a damaged checkpoint in the way is set aside.
 
     Args:
-        checkpoint: Verified.
-        root: The run's `checkpoints` directory.
+        checkpoint: The verified checkpoint.
+        root: The `checkpoints` directory of the run.
+
+    Returns:
+        The checkpoint in `root`.
 
     Raises:
         CheckpointNotWritten: The directory can't be written.

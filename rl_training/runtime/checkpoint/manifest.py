@@ -1,7 +1,7 @@
-"""A checkpoint's manifest: what it is, and the size and hash of each of its files.
+"""The manifest of a checkpoint: what the checkpoint is, and the size and hash of each of its files.
 
-It is written last and read first. Nothing in a checkpoint's directory is opened unless the manifest names it, by a
-plain file name, and no file is used before its size and hash are those that the manifest states.
+The manifest is written last and read first. A file in the directory is opened only if the manifest lists it, by a plain
+file name, and used only if its size and hash match.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, FiniteFloat, NonNegativeInt, ValidationError
-from typing_extensions import TypedDict
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
 from rl_training.errors import CheckpointError, one_line
 from rl_training.run_layout import CONFIG
 from rl_training.security.untrusted_json import NotReadable, open_plain_file, read_json
-from rl_training.state_checks import Count
 from rl_training.system.durable_files import FileEntry, Sha256
 
 FORMAT: Literal["rl_training.checkpoint"] = "rl_training.checkpoint"
@@ -34,32 +32,24 @@ POLICY, TRAINER = "policy.pt", "trainer.pt"
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _SHARD_NAME = re.compile(r"[0-9a-f]{64}\.pt")
-MOST_CONFIG_BYTES = 2**20
+MAX_CONFIG_BYTES = 2**20
 _SETTLED_NS = 2 * 10**9
 
 FileState = tuple[int, int, int, int, int]
-"""What tells one state of a file from another: device, inode, size, and times of the last write and the last change."""
-
-
-class Best(TypedDict):
-    """What `best.json` says."""
-
-    checkpoint: str
-    num_timesteps: Count
-    return_mean: FiniteFloat
+"""Changes whenever a file does: device, inode, size, and the times of the last write and the last change."""
 
 
 class Manifest(BaseModel):
-    """What `manifest.json` says."""
+    """The content of `manifest.json`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     format: Literal["rl_training.checkpoint"] = FORMAT
     format_version: Literal[1] = FORMAT_VERSION
     algorithm: str
-    """Name of the registered algorithm."""
+    """The name of the registered algorithm."""
     num_timesteps: NonNegativeInt
-    """The step: environment transitions so far. Order among checkpoints is by this number alone."""
+    """The step: environment transitions so far. This number alone orders checkpoints."""
     run_uid: str
     """The run that wrote it."""
     created: str
@@ -67,25 +57,25 @@ class Manifest(BaseModel):
     versions: dict[str, str]
     """Versions of Python and of the packages that the numbers depend on."""
     config_hash: Sha256
-    """Hash of the settings that define the run."""
+    """The hash of the settings that define the run."""
     policy_sha256: Sha256
-    """Identity of the policy: over names, dtypes, shapes and bytes."""
+    """The identity of the policy: a hash over names, dtypes, shapes and bytes."""
     files: dict[str, FileEntry]
-    """Every file but the manifest itself."""
+    """Every file except the manifest."""
     extra: dict[str, Any] = {}
-    """What the writer adds, JSON."""
+    """JSON that the writer adds."""
 
     def to_json(self) -> str:
-        """Returns the text of `manifest.json`, which ends with a hash of all that is before it."""
+        """Returns the text of `manifest.json`, which ends with a hash of everything before it."""
         body = self.model_dump(mode="json")
         return json.dumps({**body, "manifest_sha256": _body_sha256(body)}, indent=2, allow_nan=False) + "\n"
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Reads and checks `manifest.json` alone; the other files are not opened.
+    """Reads and checks `manifest.json`; opens no other file.
 
     Raises:
-        CheckpointError: It is missing, damaged, foreign, or of a newer format.
+        CheckpointError: The manifest is missing, damaged, foreign, or of a newer format.
     """
     path = directory / MANIFEST
     if not directory.is_dir():
@@ -94,7 +84,9 @@ def read_manifest(directory: Path) -> Manifest:
     try:
         data = read_json(path, Any)
     except FileNotFoundError:
-        raise CheckpointError(f"{directory} has no {MANIFEST}: it is no checkpoint, or its save never ended") from None
+        raise CheckpointError(
+            f"{directory} has no {MANIFEST}: it is not a checkpoint, or its save did not finish"
+        ) from None
     except (OSError, NotReadable) as error:
         raise CheckpointError(f"{path} can't be read: {one_line(error)}") from error
     if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -117,7 +109,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def is_shard(name: str) -> bool:
-    """Returns whether a checkpoint's file is a replay shard: named by its sha256, so the same in each that names it."""
+    """Returns whether a file is a replay shard, which is named by its sha256, so that equal names mean equal files."""
     return _SHARD_NAME.fullmatch(name) is not None
 
 
@@ -125,18 +117,19 @@ def verify_files(directory: Path, files: Mapping[str, FileEntry]) -> dict[str, F
     """Checks the size and hash of each file.
 
     Returns:
-        The state in which each file was hashed: one that is still in it need not be hashed again. Left out are files of
-        the last two seconds, which a change within one tick of the file system's clock would leave in the same state.
+        The state in which each file was hashed; a file still in this state need not be hashed again. Files changed
+        within the last two seconds are left out, because another change within one tick of the file system's clock
+        would not show.
 
     Raises:
-        CheckpointError: A file is missing, is a link, or differs; the message names it.
+        CheckpointError: A file, which the message names, is missing, is a link, or differs.
     """
     states = {}
     for name, entry in files.items():
         path = directory / name
         try:
             with open_plain_file(path) as file:
-                state, now = file_state(file), time.time_ns()
+                state, now = read_file_state(file), time.time_ns()
                 check_open_file(path, file, entry)
                 if max(state[-2:]) < now - _SETTLED_NS:
                     states[name] = state
@@ -147,17 +140,17 @@ def verify_files(directory: Path, files: Mapping[str, FileEntry]) -> dict[str, F
     return states
 
 
-def file_state(file: BufferedReader) -> FileState:
-    """Returns the state that an open file is in."""
+def read_file_state(file: BufferedReader) -> FileState:
+    """Returns the current state of an open file."""
     status = os.fstat(file.fileno())
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def check_open_file(path: Path, file: BufferedReader, entry: FileEntry) -> None:
-    """Checks an open file against its entry and winds it back to its start.
+    """Checks an open file against its entry and seeks back to its start.
 
     Raises:
-        CheckpointError: Its size or hash differs.
+        CheckpointError: The size or hash differs.
     """
     size = os.fstat(file.fileno()).st_size
     if size != entry.size:
@@ -168,14 +161,14 @@ def check_open_file(path: Path, file: BufferedReader, entry: FileEntry) -> None:
 
 
 def read_settings_text(path: Path, file: BufferedReader) -> str:
-    """Returns the text of a file of settings.
+    """Returns the text of a settings file.
 
     Raises:
-        CheckpointError: It is too large, or no UTF-8.
+        CheckpointError: The file is too large or not UTF-8.
     """
-    data = file.read(MOST_CONFIG_BYTES + 1)
-    if len(data) > MOST_CONFIG_BYTES:
-        raise CheckpointError(f"{path} is refused: it has more than {MOST_CONFIG_BYTES:,} bytes")
+    data = file.read(MAX_CONFIG_BYTES + 1)
+    if len(data) > MAX_CONFIG_BYTES:
+        raise CheckpointError(f"{path} is refused: it has more than {MAX_CONFIG_BYTES:,} bytes")
     try:
         return data.decode()
     except UnicodeDecodeError as error:

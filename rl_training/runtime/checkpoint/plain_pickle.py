@@ -1,8 +1,8 @@
-"""A reader of the pickles that `torch.save` makes of a plain state, for files that anyone may have written.
+"""Reads the pickles in files of `torch.save` that anyone may have written.
 
-Pickle is a small program for a stack machine. This machine knows only the instructions that a plain state needs: it can
-make numbers, strings, lists, tuples, dicts and tensors, and can't import or call anything. What it makes is paid for
-from a budget that the file's size sets, so that a small file can't fill the memory.
+A pickle is a small program for a stack machine. This machine knows only the instructions that a plain state needs: it
+makes numbers, strings, lists, tuples, dicts and tensors, and can't import or call anything. Every object is paid for
+from a budget that depends on the size of the file, so that a small file can't fill the memory.
 """
 
 from __future__ import annotations
@@ -32,63 +32,63 @@ STORED = {
     "torch uint32": torch.uint32,
     "torch uint64": torch.uint64,
 }
-"""The dtype that each name stands for: that of a storage, or of a tensor whose storage is bytes."""
+"""The dtype of each name: that of a storage, or of a tensor whose storage is untyped bytes."""
 
 BYTES = "torch.storage UntypedStorage"
 TENSOR = "torch._utils _rebuild_tensor_v2"
 TENSOR_OF_BYTES = "torch._utils _rebuild_tensor_v3"
 HOOKS = "collections OrderedDict"
-"""Each tensor has an empty one, where torch keeps hooks."""
+"""Each tensor has an empty one, in which torch would keep hooks."""
 
-LARGEST_SIDE = 2**40
-"""No dimension of a tensor is larger, not even that of an empty one."""
+MAX_DIMENSION = 2**40
+"""The largest dimension of a tensor, even of an empty tensor."""
 
-# What objects cost, in bytes, rounded up: themselves and their place in a container. A tensor has paid for some 1,000
-# bytes more by then, which it frees: its arguments.
+# The cost of objects in bytes, rounded up: their own memory and their place in a container. A tensor costs about 1,000
+# bytes more while it is made, for its arguments.
 _NUMBER, _TEXT, _CONTAINER, _ITEM, _TENSOR = 40, 120, 120, 110, 500
 
 
 class NotPlain(ValueError):
-    """The pickle is damaged, or does something that the pickle of a plain state never does."""
+    """The pickle is damaged, or does something that no pickle of a plain state does."""
 
 
 @dataclass(frozen=True)
 class Global:
-    """A name that stands for a function or type of torch's; it is only compared, never looked up."""
+    """The name of a function or type of torch; it is only compared, never looked up."""
 
     name: str
 
 
 class Storage(NamedTuple):
-    """The numbers of a tensor, which are in a file of their own."""
+    """A reference to the numbers of a tensor, which are in a file of their own."""
 
     kind: str
     """A key of `STORED`, or `BYTES`."""
     key: str
-    """Names the file."""
+    """The name of the file."""
     numbers: int
-    """How many there are."""
+    """The count of numbers."""
 
 
 LoadStorage = Callable[[Storage, torch.dtype], torch.Tensor]
-"""Returns the numbers of a storage, one dimension of a dtype."""
+"""A function that returns the numbers of a storage as a tensor [numbers] of a dtype."""
 
 _KNOWN = {name: Global(name) for name in (*STORED, BYTES, TENSOR, TENSOR_OF_BYTES, HOOKS)}
 _NO_HOOKS = object()
 
 
 def read_pickle(data: bytes, load_storage: LoadStorage, budget: int) -> Any:
-    """Returns what a pickle of protocol 2 describes.
+    """Returns the value that a pickle of protocol 2 describes.
 
     Args:
         data: The pickle.
         load_storage: Reads the numbers of tensors.
-        budget: Bytes that all that is made may take, but for the numbers of tensors.
+        budget: The bytes of memory that the value may take, without the numbers of tensors.
 
     Raises:
-        NotPlain: It is no pickle of a plain state, or what it describes is too large for its file.
-        IndexError: It takes what is not there.
-        UnicodeDecodeError: It has no text where there should be one.
+        NotPlain: It is not the pickle of a plain state, or describes more than the budget allows.
+        IndexError: It takes a value from an empty stack.
+        UnicodeDecodeError: A string in it is not UTF-8.
     """
     return _Machine(data, load_storage, budget).run()
 
@@ -98,7 +98,7 @@ class _Machine:
         self._data, self._position = data, 0
         self._load_storage, self._budget = load_storage, budget
         self._stack: list[Any] = []
-        self._outer: list[list[Any]] = []  # the stacks below each mark
+        self._outer: list[list[Any]] = []  # the stack below each mark
         self._memo: dict[int, str | Global] = {}
 
     def run(self) -> Any:
@@ -154,7 +154,7 @@ class _Machine:
         data = self._take(int.from_bytes(self._take(4), "little"))
         self._push(data.decode(), _TEXT + 4 * len(data) * (not data.isascii()))
 
-    # Containers. Each is in one place: an object that is in two, or in itself, would need the memo.
+    # Containers. None occurs twice or inside itself: that would need the memo.
 
     def _mark(self) -> None:
         self._push(None, _CONTAINER)
@@ -197,7 +197,7 @@ class _Machine:
         value, key = self._stack.pop(), self._stack.pop()
         self._set([key, value])
 
-    # The memo, of which strings and names alone are used.
+    # The memo, which holds strings and names only.
 
     def _put(self, index: int) -> None:
         value = self._stack[-1]
@@ -243,9 +243,9 @@ class _Machine:
 
     def _tensor(self, storage: Storage, dtype: torch.dtype, offset: Any, size: Any, stride: Any) -> torch.Tensor:
         for numbers in (size, stride, (offset,)):
-            if type(numbers) is not tuple or not all(type(n) is int and 0 <= n <= LARGEST_SIDE for n in numbers):
+            if type(numbers) is not tuple or not all(type(n) is int and 0 <= n <= MAX_DIMENSION for n in numbers):
                 raise NotPlain("the shape of a tensor is of another form")
-        if len(size) != len(stride) or len(size) > 32 or not _in_order(size, stride):
+        if len(size) != len(stride) or len(size) > 32 or not _is_contiguous(size, stride):
             raise NotPlain(f"a tensor of shape {size} has the strides {stride}: its numbers do not lie in their order")
         count = prod(size)
         numbers = self._load_storage(storage, dtype)
@@ -254,8 +254,8 @@ class _Machine:
         return numbers[offset : offset + count].view(size)
 
 
-def _in_order(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """Returns whether numbers lie in the order of their indices, without gaps."""
+def _is_contiguous(size: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """Returns whether numbers lie in the order of their indices without gaps."""
     expected = 1
     for side, step in zip(reversed(size), reversed(stride), strict=True):
         if side > 1 and step != expected:
@@ -294,4 +294,4 @@ _OPERATIONS: dict[bytes, Callable[[_Machine], None]] = {
     b"Q": _Machine._storage,
     b"R": _Machine._call,
 }
-"""By pickle's code, as `pickletools` describes them."""
+"""The instructions by opcode; `pickletools` describes them."""

@@ -1,7 +1,7 @@
-"""State as tensors, numbers and strings alone, so that it can be stored and loaded without running anything.
+"""Turns state into tensors, numbers and strings, which can be stored and loaded without running any code.
 
-`to_plain` turns numpy arrays into tagged tensors and `from_plain` turns them back; a structured array, which torch has
-no dtype for, travels as its bytes and its dtype's description.
+`to_plain` turns numpy arrays into tagged tensors, and `from_plain` turns them back. A structured array, for which torch
+has no dtype, is stored as its bytes and a description of its dtype.
 """
 
 from __future__ import annotations
@@ -19,35 +19,35 @@ import torch
 from rl_training.errors import CheckpointError, one_line
 
 ARRAY_KEY = "__ndarray__"
-"""A mapping with this key is a numpy array."""
+"""The key that marks a mapping as a numpy array."""
 
-DEEPEST = 60
-"""Containers inside of each other, at most, in a state that is read."""
-MOST_VALUES = 250_000
-"""Tensors, numbers and strings of a policy, at most: each gets a name when they are hashed."""
+MAX_DEPTH = 60
+"""The deepest nesting of containers in a state that is read."""
+MAX_VALUES = 250_000
+"""The largest number of tensors, numbers and strings in a policy; hashing gives each a name."""
 
 _DTYPE = re.compile(r"[<>|][biufcSUVmM][0-9]{1,9}(\[[0-9a-zA-Z]{1,9}\])?")
 
 
 def to_plain(state: Any, name: str = "state", *, copy: bool = False) -> Any:
-    """Returns `state` with numpy arrays as tagged tensors, and tensors detached, on the CPU, and with their own memory.
+    """Returns `state` with numpy arrays as tagged tensors, and tensors detached, on the CPU, with memory of their own.
 
-    A plain state comes back as it is.
+    A state that is already plain is returned unchanged.
 
     Args:
         state: Tensors, numpy arrays, numbers, strings, booleans, None, and lists, tuples and string- or int-keyed
             mappings of them.
-        name: What errors call it.
-        copy: Whether what comes back shares no memory at all with `state`, which may change meanwhile.
+        name: The name of the state in error messages.
+        copy: Whether the result must share no memory with `state`, so that `state` may change afterwards.
 
     Raises:
-        TypeError: Something else is in it; the message names where.
+        TypeError: The state holds a value of another type; the message says where.
     """
-    if isinstance(state, np.generic):  # before float and str, which some numpy scalars are as well
+    if isinstance(state, np.generic):  # first, because some numpy scalars are instances of float or str
         return to_plain(state.item(), name)
     if state is None or type(state) in (bool, int, float, str):
         return state
-    if isinstance(state, str):  # of a type of its own: an enum's member, say
+    if isinstance(state, str):  # a subclass, such as the member of an enum
         return str.__str__(state)
     if isinstance(state, (int, float)):
         return int(state) if isinstance(state, int) else float(state)
@@ -58,7 +58,7 @@ def to_plain(state: Any, name: str = "state", *, copy: bool = False) -> Any:
     if isinstance(state, Mapping):
         for key in state:
             if not isinstance(key, (str, int)):
-                raise TypeError(f"{name} has the key {key!r}; keys are words or whole numbers")
+                raise TypeError(f"{name} has the key {key!r}; expected strings or integers")
         return {to_plain(key): to_plain(value, f"{name}/{key}", copy=copy) for key, value in state.items()}
     if isinstance(state, (list, tuple)):
         items = [to_plain(value, f"{name}/{i}", copy=copy) for i, value in enumerate(state)]
@@ -70,14 +70,14 @@ def to_plain(state: Any, name: str = "state", *, copy: bool = False) -> Any:
 
 
 def from_plain(state: Any, name: str = "state", depth: int = 0) -> Any:
-    """Returns what `to_plain` was given, numpy arrays as arrays again.
+    """Returns the state that `to_plain` was given, with numpy arrays restored.
 
     Raises:
-        TypeError: There is something in it that `to_plain` never writes.
-        ValueError: It is nested more than `DEEPEST` deep, or an array has another size than its tensor.
+        TypeError: The state holds something that `to_plain` never writes.
+        ValueError: The state is nested deeper than `MAX_DEPTH`, or the size of an array differs from its tensor's.
     """
-    if depth > DEEPEST:
-        raise ValueError(f"{one_line(name)} is nested more than {DEEPEST} deep")
+    if depth > MAX_DEPTH:
+        raise ValueError(f"{one_line(name)} is nested more than {MAX_DEPTH} deep")
     if state is None or type(state) in (bool, int, float, str):
         return state
     if type(state) is torch.Tensor:
@@ -90,11 +90,11 @@ def from_plain(state: Any, name: str = "state", depth: int = 0) -> Any:
         return {key: from_plain(value, f"{name}/{key}", depth + 1) for key, value in state.items()}
     if type(state) in (list, tuple):
         return type(state)(from_plain(value, f"{name}/{i}", depth + 1) for i, value in enumerate(state))
-    raise TypeError(f"{name} is a {type(state).__qualname__}, which no checkpoint of ours holds")
+    raise TypeError(f"{name} is a {type(state).__qualname__}, which no checkpoint of rl_training holds")
 
 
 def iterate_leaves(state: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yields each tensor, number and string of a plain state with its name, `weights/body/0` for one."""
+    """Yields the name, such as `weights/body/0`, and value of each tensor, number and string in a plain state."""
     if isinstance(state, dict):
         for key, value in state.items():
             yield from iterate_leaves(value, name if key == ARRAY_KEY else f"{name}/{key}" if name else str(key))
@@ -106,17 +106,17 @@ def iterate_leaves(state: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def require_few_values(state: Any, path: Path) -> None:
-    """Checks, before a policy is hashed, that it has few enough parts.
+    """Checks, before a policy is hashed, that it has at most `MAX_VALUES` values.
 
     Raises:
-        CheckpointError: It has more than `MOST_VALUES`.
+        CheckpointError: The policy has more values.
     """
-    if next(islice(iterate_leaves(state), MOST_VALUES, None), None) is not None:
-        raise CheckpointError(f"{path} is refused: it has more than {MOST_VALUES:,} values, and no policy has so many")
+    if next(islice(iterate_leaves(state), MAX_VALUES, None), None) is not None:
+        raise CheckpointError(f"{path} is refused: it has more than {MAX_VALUES:,} values; no policy has so many")
 
 
-def first_non_finite(state: Any) -> str | None:
-    """Returns where the first NaN or infinity in a tensor of a plain state is, `weights/pi[3]` for one, or None."""
+def find_non_finite(state: Any) -> str | None:
+    """Returns the place of the first NaN or infinity in a plain state, such as `weights/pi[3]`, or None."""
     for name, leaf in iterate_leaves(state):
         if isinstance(leaf, torch.Tensor) and leaf.is_floating_point() and not torch.isfinite(leaf).all():
             index = (~torch.isfinite(leaf)).nonzero()[0].tolist()
@@ -125,9 +125,9 @@ def first_non_finite(state: Any) -> str | None:
 
 
 def policy_sha256(state: Mapping[str, Any]) -> str:
-    """Returns the identity of a policy: a hash over sorted names, dtypes, shapes and bytes, not over a file.
+    """Returns the identity of a policy: a hash over sorted names, dtypes, shapes and bytes rather than over a file.
 
-    Tensors and arrays of the same numbers count as the same, wherever they live.
+    Tensors and arrays of the same numbers hash the same, on any device.
     """
     digest = hashlib.sha256()
     for name, leaf in sorted(iterate_leaves(to_plain(state, "policy")), key=lambda item: item[0]):
@@ -149,7 +149,7 @@ def _own_memory(tensor: torch.Tensor, copy: bool) -> torch.Tensor:
     whole = own.is_contiguous() and own.untyped_storage().nbytes() == own.numel() * own.element_size()
     if whole and not (copy and own.data_ptr() == tensor.data_ptr()):
         return own
-    return own.clone(memory_format=torch.contiguous_format)  # saving one view would save the whole vector
+    return own.clone(memory_format=torch.contiguous_format)  # torch saves the complete storage of a view
 
 
 def _array_to_plain(array: np.ndarray[Any, Any], name: str) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def _array_from_plain(state: dict[Any, Any], name: str) -> np.ndarray[Any, Any]:
 
 
 def _describe(dtype: np.dtype[Any]) -> Any:
-    """Returns a dtype as strings and lists: `"<U4"`, or `[name, description, shape]` a field (without padding)."""
+    """Describes a dtype by strings and lists: `"<U4"`, or `[name, description, shape]` for each field, unpadded."""
     if dtype.fields is None:
         return dtype.str
     fields = [(name, dtype.fields[name][0]) for name in dtype.names or ()]
@@ -184,5 +184,5 @@ def _undescribe(description: Any, depth: int = 0) -> np.dtype[Any]:
     if isinstance(description, str) and _DTYPE.fullmatch(description):
         return np.dtype(description)
     if not isinstance(description, list) or depth > 8:
-        raise TypeError(f"{one_line(description)!r} describes no type of numbers")
+        raise TypeError(f"{one_line(description)!r} does not describe a dtype")
     return np.dtype([(name, _undescribe(base, depth + 1), tuple(shape)) for name, base, shape in description])

@@ -1,4 +1,4 @@
-"""Reading checkpoints: each is verified by hash before use, and nothing in one is ever run."""
+"""Reads checkpoints: each is verified by hash before use, and nothing in a checkpoint is ever run."""
 
 from __future__ import annotations
 
@@ -10,50 +10,48 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.errors import CheckpointError, CheckpointNotWritten, one_line
-from rl_training.run_layout import BEST, CHECKPOINTS, CONFIG, STAGING, STEP, checkpoint_name
+from rl_training.run_layout import CHECKPOINTS, CONFIG, STAGING, STEP
 from rl_training.runtime.checkpoint.manifest import (
     MANIFEST,
     POLICY,
     TRAINER,
-    Best,
     FileState,
     Manifest,
     check_open_file,
-    file_state,
     is_shard,
+    read_file_state,
     read_manifest,
     read_settings_text,
     verify_files,
 )
 from rl_training.runtime.checkpoint.plain_pickle import NotPlain
-from rl_training.runtime.checkpoint.plain_state import first_non_finite, from_plain, policy_sha256, require_few_values
+from rl_training.runtime.checkpoint.plain_state import find_non_finite, from_plain, policy_sha256, require_few_values
 from rl_training.runtime.checkpoint.staging import DAMAGED, SUPERSEDED
 from rl_training.runtime.checkpoint.tensor_file import read_tensor_file
 from rl_training.security.planted_links import refuse_links
-from rl_training.security.untrusted_json import NotReadable, open_plain_file, read_json
-from rl_training.system.durable_files import is_same_file
+from rl_training.security.untrusted_json import open_plain_file
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that was whole when it was written or opened."""
+    """A checkpoint that was complete when it was written or opened."""
 
     path: Path
-    """Its directory."""
+    """The directory of the checkpoint."""
     manifest: Manifest
     hashed: Mapping[str, FileState] = field(default_factory=dict, compare=False, repr=False)
-    """The states in which its replay shards, which may have many gigabytes, were hashed when it was opened."""
+    """The states in which its replay shards, which may take many gigabytes, were hashed when it was opened."""
 
     @property
     def num_timesteps(self) -> int:
-        """Environment transitions until it was taken."""
+        """The step: environment transitions so far."""
         return self.manifest.num_timesteps
 
     @property
     def algorithm(self) -> str:
-        """Name of the registered algorithm that it belongs to."""
+        """The name of the registered algorithm."""
         return self.manifest.algorithm
 
     @property
@@ -63,16 +61,16 @@ class Checkpoint:
 
     @property
     def policy_sha256(self) -> str:
-        """Identity of its policy."""
+        """The identity of the policy."""
         return self.manifest.policy_sha256
 
     def config_text(self) -> str:
-        """Returns its `config.yaml`.
+        """Returns the text of `config.yaml`.
 
         Raises:
-            CheckpointError: The file is damaged, too large, or no text.
+            CheckpointError: The file is damaged, too large, or not text.
         """
-        with _verified_file(self, CONFIG) as file:
+        with _open_verified(self, CONFIG) as file:
             return read_settings_text(self.path / CONFIG, file)
 
 
@@ -80,14 +78,14 @@ def open_checkpoint(path: str | Path, *, policy_only: bool = False, known: Colle
     """Verifies a checkpoint: its manifest, and the size and hash of each file.
 
     Args:
-        path: Its directory.
-        policy_only: Only `config.yaml` and `policy.pt` need be there, as in a registered model; training can't go on
-            from it.
-        known: Names of files that are not read: the caller has hashed them just now.
+        path: The directory of the checkpoint.
+        policy_only: Whether `config.yaml` and `policy.pt` suffice, as in a registered model; such a checkpoint can't be
+            resumed.
+        known: The names of files that the caller has just hashed; they are not read.
 
     Raises:
-        CheckpointError: It is damaged, partial, foreign or of a newer format. One line, which names the file and, where
-            there is one beside it, the newest good checkpoint.
+        CheckpointError: The checkpoint is damaged, partial, foreign or of a newer format. The message names the file
+            and, if there is one, the newest good checkpoint beside it.
     """
     path = Path(path).absolute()
     refuse_links(path)
@@ -98,16 +96,16 @@ def open_checkpoint(path: str | Path, *, policy_only: bool = False, known: Colle
 
 
 def load_policy_state(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Returns what `write_checkpoint` was given as `policy`.
+    """Returns the `policy` that `write_checkpoint` was given.
 
     Raises:
-        CheckpointError: The file is damaged, holds more than tensors, numbers and strings (nothing of it is run), is
-            not the policy that the manifest names, or has a NaN or infinity.
+        CheckpointError: The file is damaged, holds more than tensors, numbers and strings (which is never run), is not
+            the policy that the manifest names, or has a NaN or infinity.
     """
     state, path = load_tensors(checkpoint, POLICY), checkpoint.path / POLICY
     policy = _from_plain(state, path)
     require_few_values(state, path)
-    if (where := first_non_finite(state)) is not None:
+    if (where := find_non_finite(state)) is not None:
         raise CheckpointError(f"{path} is refused: its tensor {where} is NaN or infinite")
     if policy_sha256(state) != checkpoint.policy_sha256:
         raise CheckpointError(f"{path} is refused: its policy is not the one that the manifest names")
@@ -115,25 +113,28 @@ def load_policy_state(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def load_trainer_state(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Returns what `write_checkpoint` was given as `trainer`.
+    """Returns the `trainer` state that `write_checkpoint` was given.
 
     Raises:
-        CheckpointError: The file is damaged, or holds more than tensors, numbers and strings (nothing of it is run).
+        CheckpointError: The file is damaged, or holds more than tensors, numbers and strings (which is never run).
     """
     return _from_plain(load_tensors(checkpoint, TRAINER), checkpoint.path / TRAINER)
 
 
 def list_checkpoints(root: Path) -> tuple[list[Checkpoint], list[str]]:
-    """Reads the manifests of a run's checkpoints; their other files are not verified.
+    """Reads the manifests of a run's checkpoints; other files are not verified.
+
+    Args:
+        root: The `checkpoints` directory of a run.
 
     Returns:
-        The checkpoints, newest step first (by the manifest, not by name or file time), and one line for each directory
-        that was skipped. What is set aside as damaged is left out.
+        The checkpoints, newest step first (by the manifest, not by name or file time), and one line for each skipped
+        directory. Checkpoints that were set aside as damaged are left out.
     """
     found, skipped = [], []
     for path in sorted(root.iterdir()) if root.is_dir() else []:
         if path.name.startswith(STAGING) and path.is_dir():
-            skipped.append(f"{path}: a save that did not end")
+            skipped.append(f"{path}: a save that did not finish")
         elif path.is_dir() and not path.name.startswith((DAMAGED, ".")):
             try:
                 found.append(Checkpoint(path, read_manifest(path)))
@@ -144,14 +145,14 @@ def list_checkpoints(root: Path) -> tuple[list[Checkpoint], list[str]]:
 
 
 def newest_good(root: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Finds the newest checkpoint that is whole.
+    """Finds the newest complete checkpoint.
 
     Args:
-        root: A run's `checkpoints` directory.
+        root: The `checkpoints` directory of a run.
 
     Returns:
-        The checkpoint with the largest step in its manifest whose files all verify, or None; and one line for each that
-        was skipped on the way.
+        The checkpoint with the largest step whose files all match their hashes, or None; and one line for each skipped
+        checkpoint.
     """
     found, skipped = list_checkpoints(root)
     for checkpoint in found:
@@ -163,7 +164,7 @@ def newest_good(root: Path) -> tuple[Checkpoint | None, list[str]]:
 
 
 def has_later(checkpoint: Checkpoint, root: Path) -> bool:
-    """Returns whether a good checkpoint of a larger step is in `root`; what is not later is not read."""
+    """Returns whether `root` has a good checkpoint of a later step; earlier checkpoints are not verified."""
     found, _ = list_checkpoints(root)
     for later in found:
         if later.num_timesteps > checkpoint.num_timesteps:
@@ -177,30 +178,30 @@ def find_checkpoint(source: str | Path, *, policy_only: bool = False) -> Checkpo
     """Returns the verified checkpoint that a path stands for.
 
     Args:
-        source: A checkpoint's directory; or a run's directory (or the `checkpoints` in it), which stands for its newest
-            good checkpoint. What is skipped on the way is logged.
-        policy_only: As in `open_checkpoint`, of a checkpoint's directory; a run's good checkpoints are whole.
+        source: The directory of a checkpoint; or a run directory, or the `checkpoints` in it, which stands for its
+            newest good checkpoint. Skipped checkpoints are logged.
+        policy_only: As in `open_checkpoint`; applies to the directory of a checkpoint only.
 
     Raises:
         CheckpointError: There is no good checkpoint.
     """
-    path = Path(source).absolute()  # an environment may change the working folder
+    path = Path(source).absolute()  # because an environment may change the working folder
     refuse_links(path)
     if not path.is_dir() or (path / MANIFEST).exists() or path.name.startswith(STEP):
         return open_checkpoint(path, policy_only=policy_only)
     root = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
     checkpoint, skipped = newest_good(root)
     if checkpoint is None:
-        raise CheckpointError(_nothing_good(path, root, skipped))
+        raise CheckpointError(_explain_no_checkpoint(path, root, skipped))
     for line in skipped:
         logger.warning("skipped: %s", line)
     return checkpoint
 
 
-def _nothing_good(path: Path, root: Path, skipped: list[str]) -> str:
+def _explain_no_checkpoint(path: Path, root: Path, skipped: list[str]) -> str:
     is_run = any((folder / CONFIG).is_file() for folder in (path, path.parent))
     if any(not written.name.startswith(STAGING) for written in root.glob(f"*{STEP}*")):
-        advice = "where the run is in MLflow, resume it by its MLflow run id; else train again with another run_dir"
+        advice = "if the run is in MLflow, resume it by its MLflow run id; else train again with another run_dir"
         return "; ".join([f"{path} has no good checkpoint", *skipped, advice])
     if is_run:
         advice = "train again with another run_dir, or remove this one first"
@@ -208,45 +209,8 @@ def _nothing_good(path: Path, root: Path, skipped: list[str]) -> str:
     return f"{path} holds no run and no checkpoint"
 
 
-def best_path(root: Path) -> tuple[Path, float] | None:
-    """Returns where the best checkpoint is, unverified, and its mean return; None where none is recorded.
-
-    Raises:
-        CheckpointError: The record is damaged.
-    """
-    path = root / BEST
-    if not path.exists():
-        return None
-    try:
-        best = read_json(path, Best)
-        name = best["checkpoint"]
-        if name != checkpoint_name(best["num_timesteps"]):
-            raise NotReadable(f"checkpoint {one_line(name)!r} is no name of a checkpoint")
-    except (OSError, NotReadable) as error:
-        raise CheckpointError(f"{path} is damaged: {one_line(error)}; remove it to go on without") from error
-    return root / name, best["return_mean"]
-
-
-def read_best(root: Path, opened: Checkpoint | None = None) -> tuple[Checkpoint, float] | None:
-    """Returns the checkpoint with the best periodic evaluation, verified, and its mean return; None if there is none.
-
-    Args:
-        root: A run's `checkpoints` directory.
-        opened: A checkpoint that was opened just now; the shards that both have are not hashed again.
-
-    Raises:
-        CheckpointError: The record or the checkpoint is damaged.
-    """
-    best = best_path(root)
-    if best is None:
-        return None
-    path, return_mean = best
-    known = {name for name in opened.hashed if is_same_file(path / name, opened.path / name)} if opened else set()
-    return open_checkpoint(path, known=known), return_mean
-
-
 def verify_checkpoint(path: Path, *, policy_only: bool = False, known: Collection[str] = ()) -> Checkpoint:
-    """Does the work of `open_checkpoint`, whose errors also say where the newest good checkpoint is."""
+    """Verifies a checkpoint as `open_checkpoint` does, but its errors don't name the newest good checkpoint."""
     manifest = read_manifest(path)
     names = {CONFIG, POLICY} if policy_only else manifest.files.keys() - known
     states = verify_files(path, {name: entry for name, entry in manifest.files.items() if name in names})
@@ -254,18 +218,18 @@ def verify_checkpoint(path: Path, *, policy_only: bool = False, known: Collectio
 
 
 def load_tensors(checkpoint: Checkpoint, name: str) -> Any:
-    """Returns what one of its files holds, in plain form (see `plain_state`).
+    """Returns the content of a tensor file of a checkpoint, in plain form (see `plain_state`).
 
     Raises:
-        CheckpointError: The file is damaged, or holds more than tensors, numbers and strings (nothing of it is run).
+        CheckpointError: The file is damaged, or holds more than tensors, numbers and strings (which is never run).
     """
-    with _verified_file(checkpoint, name) as file:
+    with _open_verified(checkpoint, name) as file:
         try:
             return read_tensor_file(file)
         except NotPlain as error:
             raise CheckpointError(
-                f"{checkpoint.path / name} is refused: it holds more than tensors, numbers and strings, or is no such "
-                f"file at all ({one_line(error)}); nothing in it was run"
+                f"{checkpoint.path / name} is refused: it holds more than tensors, numbers and strings, or is no file "
+                f"of torch.save ({one_line(error)}); nothing in it was run"
             ) from error
 
 
@@ -280,12 +244,12 @@ def _from_plain(state: Any, path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def _verified_file(checkpoint: Checkpoint, name: str) -> Iterator[Any]:
-    """Opens a file and checks it through the handle that it is then read by, an unchanged shard only once."""
+def _open_verified(checkpoint: Checkpoint, name: str) -> Iterator[Any]:
+    """Opens and checks a file, then yields the same handle for reading; skips the check of an unchanged shard."""
     path = checkpoint.path / name
     try:
         with open_plain_file(path) as file:
-            if checkpoint.hashed.get(name) != file_state(file):
+            if checkpoint.hashed.get(name) != read_file_state(file):
                 check_open_file(path, file, checkpoint.manifest.files[name])
             yield file
     except OSError as error:
@@ -293,7 +257,7 @@ def _verified_file(checkpoint: Checkpoint, name: str) -> Iterator[Any]:
 
 
 def newest_good_hint(root: Path) -> str:
-    """Returns the end of an error's line: where the newest good checkpoint is; empty where `root` is no run's."""
+    """Returns a clause for error messages that names the newest good checkpoint; empty if `root` has no checkpoints."""
     try:
         if not any(root.glob(f"{STEP}*")):
             return ""
@@ -305,7 +269,7 @@ def newest_good_hint(root: Path) -> str:
 
 @contextmanager
 def report_write_errors(root: Path, target: Path) -> Iterator[None]:
-    """Turns what the system says of a write to `target` into one line, with the newest good checkpoint in `root`."""
+    """Turns an OSError into a `CheckpointNotWritten` that names `target` and the newest good checkpoint in `root`."""
     try:
         yield
     except OSError as error:

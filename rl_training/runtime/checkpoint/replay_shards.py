@@ -1,12 +1,12 @@
-"""A replay buffer on disk: immutable files that its checkpoints share, of which each save writes only what is new.
+"""Keeps a replay buffer on disk in immutable files that checkpoints share, so that a save writes only new transitions.
 
-A shard holds consecutive transitions, by their numbers in the run; the buffer's ring is a window over the shards. It is
-named by the hash of its bytes. A run keeps those of the current window under `replay/`; a checkpoint has them as hard
-links, so it is whole by itself and they go with the last checkpoint that needs them.
+A shard holds consecutive transitions, by their numbers in the run, and is named by the hash of its bytes; the ring of
+the buffer is a window over the shards. A run keeps the shards of the current window under `replay/`. A checkpoint has
+them as hard links, so it is complete by itself, and a shard is deleted with the last checkpoint that needs it.
 
-The training thread only says what a shard holds: it seals it. Another thread takes a sealed shard's transitions out of
-the ring, one shard at a time, so that there is no second buffer in memory, and writes them. A step of training that
-would overwrite what is sealed and not taken yet waits for that.
+The training thread seals a shard: it only decides which transitions the shard holds. The saving thread then copies them
+out of the ring, one shard at a time so that there is never a second buffer in memory, and writes them. A step of
+training that would overwrite sealed transitions waits until they are copied.
 """
 
 from __future__ import annotations
@@ -37,51 +37,51 @@ from rl_training.system.durable_files import (
 )
 
 PIECE_BYTES = 16 * 2**20
-"""A shard is of this size at most, or of 1/256 of the buffer where that is more."""
+"""The largest size of a shard, unless 1/256 of the buffer is more."""
 
 
 @dataclass(frozen=True)
 class ShardEntry:
-    """A shard that is whole on disk."""
+    """A shard that is complete on disk."""
 
     path: Path
-    """Named by its sha256."""
+    """The file, named by its sha256."""
     first: int
-    """Number of its first transition in the run."""
+    """The number of its first transition in the run."""
     count: int
-    """Transitions."""
+    """The number of transitions."""
     file: FileEntry
 
     @property
     def end(self) -> int:
-        """Number of the transition after its last."""
+        """The number of the transition after its last."""
         return self.first + self.count
 
 
 WriteShards = Callable[[], list[ShardEntry]]
-"""Writes sealed shards, in any one thread, in the order in which they were sealed; returns all of the ring's, in order.
+"""Writes sealed shards in the order of sealing, in any one thread; returns all shards of the ring in order.
 
-Raises `CheckpointNotWritten` where the disk is full, read-only, or the like; no stub is left, what is written stays.
+Raises `CheckpointNotWritten` if a shard can't be written; complete shards stay, and nothing partial is left.
 """
 
 
 @dataclass(eq=False)
 class _Shard:
-    """Transitions that belong together: in the ring, on the way to the disk, or there."""
+    """Transitions that share a file: sealed in the ring, being written, or on disk."""
 
     first: int
     end: int
     copy: Callable[[], dict[str, NDArray[Any]]] | None = None
-    """Takes what is to be written out of the ring; None once that has happened, or was given up."""
+    """Copies the transitions out of the ring; None once that has happened or was given up."""
     entry: ShardEntry | None = None
-    """Of the file, once it is whole."""
+    """The file, once it is complete."""
     error: BaseException | None = None
-    """Why it was given up."""
+    """The reason why writing was given up."""
     taken: threading.Event = field(default_factory=threading.Event)
-    """Set from when on the ring's rows may be overwritten."""
+    """Set once the rows in the ring may be overwritten."""
 
     def take(self) -> dict[str, NDArray[Any]]:
-        """Returns a copy of what is to be written."""
+        """Returns a copy of the transitions and frees their rows in the ring."""
         if self.copy is None:
             raise self.error or AssertionError("a shard is written once")
         rows, self.copy = self.copy(), None
@@ -89,18 +89,16 @@ class _Shard:
         return rows
 
     def give_up(self, error: BaseException) -> None:
-        """Lets go of the ring; whoever else was to write it fails by the same error."""
+        """Frees the rows in the ring; other attempts to write this shard raise the same error."""
         self.copy, self.error = None, error
         self.taken.set()
 
 
 class ReplayStore:
-    """The shards of a run's replay buffer.
-
-    Its methods belong to the training thread.
+    """The shards of a run's replay buffer; call its methods in the training thread.
 
     Args:
-        directory: The run's directory / `REPLAY`; made where it is missing.
+        directory: The folder `replay` of the run directory; made if it is missing.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -108,33 +106,33 @@ class ReplayStore:
         self._shards: list[_Shard] = []
 
     def seal(self, buffer: ReplayBuffer) -> WriteShards:
-        """Seals all that no shard has yet.
+        """Seals all transitions that no shard has yet.
 
         Returns:
-            Writes them; returns the shards that hold all that the buffer holds now, for `write_checkpoint`.
+            A function that writes the sealed shards and returns all shards of the buffer, for `write_checkpoint`.
         """
         self._drop_overwritten(buffer)
         failed = next((i for i, shard in enumerate(self._shards) if shard.error is not None), len(self._shards))
-        del self._shards[failed:]  # the buffer still has it
-        if not all(_on_disk(shard.entry) for shard in self._shards if shard.entry is not None):
-            self._shards.clear()  # somebody removed them; likewise
+        del self._shards[failed:]  # the buffer still has these transitions
+        if not all(_is_on_disk(shard.entry) for shard in self._shards if shard.entry is not None):
+            self._shards.clear()  # somebody has removed files; the buffer has their transitions too
         return self._seal(buffer, buffer.total)
 
     def seal_pieces(self, buffer: ReplayBuffer) -> WriteShards | None:
-        """Seals what fills whole shards, so that the next save, in a hurry perhaps, has little left to write.
+        """Seals full shards only, so that the next save, which may be in a hurry, has little left to write.
 
         Returns:
-            As `seal`; None where no shard is full, or the last could not be written: that is left to the next save.
+            As `seal`; None if no shard is full, or if the last shard could not be written, which the next save retries.
         """
-        start, piece = self._start(buffer), _piece(buffer)
+        start, piece = self._start(buffer), _count_piece(buffer)
         if buffer.total - start < piece or (self._shards and self._shards[-1].error is not None):
             return None
         self._drop_overwritten(buffer)
         return self._seal(buffer, start + (buffer.total - start) // piece * piece)
 
     def make_room(self, buffer: ReplayBuffer) -> None:
-        """Waits until the buffer's next step overwrites nothing that is sealed and not taken out of the ring yet."""
-        overwritten = buffer.total + buffer.num_envs - buffer.capacity  # transitions before this one
+        """Waits until the next step of the buffer overwrites no sealed transitions that have yet to be copied."""
+        overwritten = buffer.total + buffer.num_envs - buffer.capacity  # exclusive
         while self._shards and self._shards[0].first < overwritten:
             self._shards[0].taken.wait()
             if self._shards[0].end > overwritten:
@@ -142,21 +140,21 @@ class ReplayStore:
             del self._shards[0]
 
     def load(self, checkpoint: Checkpoint, buffer: ReplayBuffer) -> None:
-        """Fills the buffer from a checkpoint, of this run or another, and goes on with its shards.
+        """Fills the buffer from a checkpoint of this run or another, and continues with its shards.
 
         Raises:
-            CheckpointError: As `load_replay`.
+            CheckpointError: The checkpoint has no replay buffer, one that does not fit, or a damaged file.
             CheckpointNotWritten: The directory can't be written.
         """
         entries = load_replay(checkpoint, buffer)
         with report_write_errors(self.directory.parent / CHECKPOINTS, self.directory):
             make_directory(self.directory)
-            self._shards = [_written(self._adopt(entry)) for entry in entries]
+            self._shards = [_wrap_written(self._adopt(entry)) for entry in entries]
             self._remove_others({entry.path.name for entry in entries})
             sync_directory(self.directory)
 
     def cut_newest(self, buffer: ReplayBuffer, env_indices: Sequence[int]) -> None:
-        """Does the buffer's `cut_newest`, after a load; the next save writes the shard that this changes anew."""
+        """Calls `buffer.cut_newest` after a load; the next save writes the changed shard again."""
         buffer.cut_newest(env_indices)
         del self._shards[-1:]
 
@@ -168,11 +166,11 @@ class ReplayStore:
 
     def _seal(self, buffer: ReplayBuffer, end: int) -> WriteShards:
         while (start := self._start(buffer)) < end:
-            count = min(end - start, _piece(buffer), buffer.capacity - start % buffer.capacity)
+            count = min(end - start, _count_piece(buffer), buffer.capacity - start % buffer.capacity)
             self._shards.append(_Shard(start, start + count, partial(buffer.copy_rows, start, count)))
         return partial(self._write, list(self._shards))
 
-    # In the thread that writes.
+    # The methods below run in the thread that writes.
 
     def _write(self, shards: Sequence[_Shard]) -> list[ShardEntry]:
         try:
@@ -211,26 +209,26 @@ class ReplayStore:
         return replace(entry, path=path)
 
     def _remove_others(self, wanted: set[str]) -> None:
-        """Removes what the ring has overwritten, or a process that was killed wrote later than what is gone on from."""
+        """Removes shards that the ring has overwritten, or that a killed process wrote after the resumed checkpoint."""
         for path in self.directory.glob("*.pt"):
             if path.name not in wanted:
                 path.unlink()
 
 
 def load_replay(checkpoint: Checkpoint, buffer: ReplayBuffer) -> list[ShardEntry]:
-    """Fills a buffer with what was saved in a checkpoint, in the same places.
+    """Fills a buffer with the transitions of a checkpoint, each in the place that it had.
 
     Args:
-        checkpoint: A verified checkpoint.
-        buffer: Of the same capacity, environments and spaces.
+        checkpoint: The verified checkpoint.
+        buffer: A buffer of the same capacity, environments and spaces.
 
     Returns:
-        The checkpoint's shards.
+        The shards of the checkpoint.
 
     Raises:
-        CheckpointError: It has no replay buffer, one that does not fit, or a damaged file, which is named.
+        CheckpointError: The checkpoint has no replay buffer, one that does not fit, or a damaged file.
     """
-    entries = _entries(checkpoint)
+    entries = _list_entries(checkpoint)
     total = entries[-1].end if entries else 0
     oldest = max(0, total - buffer.capacity)
     if entries and entries[0].first > oldest:
@@ -245,19 +243,19 @@ def load_replay(checkpoint: Checkpoint, buffer: ReplayBuffer) -> list[ShardEntry
 
 
 def describe_shards(shards: Sequence[ShardEntry]) -> list[dict[str, Any]]:
-    """Returns the shards as the manifest's `extra` lists them."""
+    """Returns the list of shards for the manifest's `extra`."""
     return [{"first": shard.first, "count": shard.count, "file": shard.path.name} for shard in shards]
 
 
 def find_shared_shards(directory: Path, shards: Sequence[ShardEntry]) -> set[str]:
-    """Returns the names of the shards that a checkpoint's directory has as links to the very same files."""
+    """Returns the names of the shards of which a directory has links to the same files."""
     return {shard.path.name for shard in shards if is_same_file(directory / shard.path.name, shard.path)}
 
 
-def _entries(checkpoint: Checkpoint) -> list[ShardEntry]:
+def _list_entries(checkpoint: Checkpoint) -> list[ShardEntry]:
     listed, manifest = checkpoint.manifest.extra.get(REPLAY), checkpoint.manifest
     if listed is None:
-        raise CheckpointError(f"{checkpoint.path} has no replay buffer, which {checkpoint.algorithm} needs to go on")
+        raise CheckpointError(f"{checkpoint.path} has no replay buffer, which {checkpoint.algorithm} needs to resume")
     entries: list[ShardEntry] = []
     try:
         for shard in listed:
@@ -274,26 +272,26 @@ def _read_shard(checkpoint: Checkpoint, entry: ShardEntry, buffer: ReplayBuffer)
     state = load_tensors(checkpoint, entry.path.name)
     try:
         if not isinstance(state, Mapping) or state.get("first") != entry.first:
-            raise ValueError(f"it holds other things than the transitions from {entry.first}")
+            raise ValueError(f"it does not hold the transitions from {entry.first}")
         arrays = {str(name): value.numpy() for name, value in state.items() if name != "first"}
         buffer.fill_rows(entry.first, entry.count, arrays)
     except (ValueError, AttributeError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"{entry.path} is refused: {error}") from error
 
 
-def _written(entry: ShardEntry) -> _Shard:
+def _wrap_written(entry: ShardEntry) -> _Shard:
     shard = _Shard(entry.first, entry.end, entry=entry)
     shard.taken.set()
     return shard
 
 
-def _piece(buffer: ReplayBuffer) -> int:
-    """Returns the transitions of a full shard, whole rows."""
+def _count_piece(buffer: ReplayBuffer) -> int:
+    """Returns the number of transitions in a full shard, in complete rows."""
     row_bytes = buffer.nbytes * buffer.num_envs // buffer.capacity
     return max(1, max(PIECE_BYTES, buffer.nbytes // 256) // row_bytes) * buffer.num_envs
 
 
-def _on_disk(entry: ShardEntry) -> bool:
+def _is_on_disk(entry: ShardEntry) -> bool:
     try:
         return entry.path.stat().st_size == entry.file.size
     except FileNotFoundError:

@@ -1,8 +1,7 @@
-"""Writing checkpoints: staged beside their target, synced, hashed, renamed; the old ones go only afterwards."""
+"""Writes checkpoints: staged, hashed, synced, then renamed; old checkpoints are removed only afterwards."""
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Collection, Mapping, Sequence
@@ -15,12 +14,12 @@ import torch
 from rl_training.config.serialization import config_hash, dump_config
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError, NumericError
-from rl_training.run_layout import BEST, CONFIG, REPLAY, checkpoint_name
+from rl_training.run_layout import CONFIG, REPLAY, checkpoint_name
 from rl_training.runs.locks import require_not_taken_over
 from rl_training.runs.versions import versions
 from rl_training.runtime.checkpoint import staging
 from rl_training.runtime.checkpoint.manifest import MANIFEST, POLICY, TRAINER, Manifest
-from rl_training.runtime.checkpoint.plain_state import first_non_finite, policy_sha256, to_plain
+from rl_training.runtime.checkpoint.plain_state import find_non_finite, policy_sha256, to_plain
 from rl_training.runtime.checkpoint.reading import (
     Checkpoint,
     list_checkpoints,
@@ -28,7 +27,7 @@ from rl_training.runtime.checkpoint.reading import (
     verify_checkpoint,
 )
 from rl_training.runtime.checkpoint.replay_shards import ShardEntry, describe_shards, find_shared_shards
-from rl_training.system.durable_files import FileEntry, link_or_copy, make_directory, replace_file, write_file
+from rl_training.system.durable_files import FileEntry, link_or_copy, make_directory, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -45,28 +44,28 @@ def write_checkpoint(
     extra: Mapping[str, Any] | None = None,
     shards: Sequence[ShardEntry] | None = None,
 ) -> Checkpoint:
-    """Writes a checkpoint that is whole on disk when this returns, and that was never there half.
+    """Writes a checkpoint that is complete on disk when this returns; a partial one never has its name.
 
-    A good checkpoint that holds the very same is kept and returned. One of the same step with other states was taken in
-    the middle of the step's update, or before its evaluation; it goes once the new one is in place. A damaged one is
-    set aside.
+    A good checkpoint of the same step with the same content is kept and returned. One with other content was taken in
+    the middle of the update of the step, or before its evaluation, and is removed once the new one is in place. A
+    damaged one is set aside.
 
     Args:
-        root: The run's `checkpoints` directory; made where it is missing.
-        config: The settings; `config.yaml` holds them.
-        run_uid: The run's identity.
-        algorithm: Name of the registered algorithm.
+        root: The `checkpoints` directory of the run; made if it is missing.
+        config: The settings, for `config.yaml`.
+        run_uid: The identity of the run.
+        algorithm: The name of the registered algorithm.
         num_timesteps: Environment transitions so far.
         policy: All that evaluation and serving need: tensors, numpy arrays, numbers, strings, lists and mappings.
-        trainer: All else that training needs to go on; likewise.
-        extra: Kept in the manifest as JSON.
-        shards: What `WriteShards` returned, for an algorithm that has a replay buffer. The checkpoint shares these
-            files; they are neither written nor read again.
+        trainer: All else that resuming needs, in the same types.
+        extra: JSON for the manifest.
+        shards: The result of `WriteShards` if the algorithm has a replay buffer. The checkpoint shares these files;
+            they are neither written nor read again.
 
     Raises:
         NumericError: The policy has a NaN or infinity; nothing is written.
-        RunTakenOver: Another process has the run.
-        CheckpointNotWritten: The disk is full, read-only, or the like; what was there stays, and no stub is left.
+        RunTakenOver: Another process has taken the run over.
+        CheckpointNotWritten: The checkpoint can't be written; existing checkpoints stay, and nothing partial is left.
     """
     policy, trainer = to_plain(policy, "policy"), to_plain(trainer, "trainer")
     require_finite(policy, num_timesteps)
@@ -74,7 +73,7 @@ def write_checkpoint(
     with report_write_errors(root, target):
         make_directory(root)
         staging.sweep(root)
-        existing = _existing(target, shards or ())
+        existing = _open_existing(target, shards or ())
         staged = staging.stage(target)
         try:
             entries = _write_files(staged, config, policy, trainer, shards or ())
@@ -92,7 +91,7 @@ def write_checkpoint(
                 extra={**(extra or {}), **({} if shards is None else {REPLAY: describe_shards(shards)})},
             )
             write_file(staged / MANIFEST, lambda file: file.write(manifest.to_json().encode()))
-            require_not_taken_over(root.parent)  # at the last moment, which is what makes taking a run over safe
+            require_not_taken_over(root.parent)  # as late as possible, so that taking a run over is safe
             staging.publish(staged, target)
         finally:
             shutil.rmtree(staged, ignore_errors=True)
@@ -100,16 +99,16 @@ def write_checkpoint(
 
 
 def require_finite(policy: Mapping[str, Any], num_timesteps: int) -> None:
-    """Refuses a policy that must never be saved.
+    """Checks that the numbers of a policy are finite.
 
     Args:
-        policy: In plain form.
-        num_timesteps: Its step.
+        policy: The policy, in plain form.
+        num_timesteps: The step, for the message.
 
     Raises:
-        NumericError: It has a NaN or infinity; names the tensor.
+        NumericError: A tensor, which the message names, has a NaN or infinity.
     """
-    if (where := first_non_finite(policy)) is not None:
+    if (where := find_non_finite(policy)) is not None:
         raise NumericError(f"policy tensor {where} is NaN or infinite at step {num_timesteps}; it is not saved")
 
 
@@ -117,12 +116,12 @@ def prune(root: Path, keep_last: int, keep: Collection[Path] = ()) -> list[Path]
     """Removes all but the newest checkpoints.
 
     Args:
-        root: A run's `checkpoints` directory.
-        keep_last: How many of the newest stay.
-        keep: What stays besides.
+        root: The `checkpoints` directory of a run.
+        keep_last: The number of newest checkpoints to keep.
+        keep: Other checkpoints to keep.
 
     Returns:
-        What was removed.
+        The directories that were removed.
 
     Raises:
         CheckpointNotWritten: The directory can't be written.
@@ -133,21 +132,6 @@ def prune(root: Path, keep_last: int, keep: Collection[Path] = ()) -> list[Path]
         for path in doomed:
             staging.remove(path)
     return doomed
-
-
-def write_best(root: Path, checkpoint: Checkpoint, return_mean: float) -> None:
-    """Records the checkpoint with the best periodic evaluation so far.
-
-    Raises:
-        CheckpointNotWritten: The directory can't be written.
-    """
-    best = {
-        "checkpoint": checkpoint.path.name,
-        "return_mean": float(return_mean),
-        "num_timesteps": checkpoint.num_timesteps,
-    }
-    with report_write_errors(root, root / BEST):
-        replace_file(root / BEST, json.dumps(best, allow_nan=False) + "\n")
 
 
 def _write_files(
@@ -168,7 +152,7 @@ def _write_files(
     return entries
 
 
-def _existing(target: Path, shards: Sequence[ShardEntry]) -> Checkpoint | None:
+def _open_existing(target: Path, shards: Sequence[ShardEntry]) -> Checkpoint | None:
     if not target.exists():
         return None
     try:
