@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from rl_training.algorithms.dqn import DQN, check_spaces, epsilon_at
-from rl_training.algorithms.schedules import annealed
+from rl_training.algorithms.schedules import anneal
 from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
 from rl_training.errors import CheckpointError, NumericError
 from rl_training.networks.backend import Backend
@@ -363,8 +363,8 @@ def test_the_seed_decides_weights_and_actions() -> None:
 
 
 def test_schedules_are_functions_of_progress() -> None:
-    assert annealed(0.3, "constant", 0.9) == 0.3
-    assert annealed(0.3, "linear", 2 / 3) == pytest.approx(0.1)
+    assert anneal(0.3, "constant", 0.9) == 0.3
+    assert anneal(0.3, "linear", 2 / 3) == pytest.approx(0.1)
 
 
 # Refusals.
@@ -416,16 +416,16 @@ def test_spaces_that_dqn_trains_on(space: gym.Space) -> None:
 @pytest.mark.parametrize(
     ("space", "would_do"),
     [
-        (gym.spaces.MultiDiscrete([2, 3]), "ppo would do"),
-        (gym.spaces.MultiBinary(2), "ppo would do"),
-        (gym.spaces.Box(-1, 1, (2,)), "ppo and sac would do"),
-        (gym.spaces.Box(-np.inf, np.inf, (2,)), "ppo would do"),
-        (gym.spaces.Text(3), "no algorithm here would do"),
+        (gym.spaces.MultiDiscrete([2, 3]), "ppo can train on it"),
+        (gym.spaces.MultiBinary(2), "ppo can train on it"),
+        (gym.spaces.Box(-1, 1, (2,)), "ppo and sac can train on it"),
+        (gym.spaces.Box(-np.inf, np.inf, (2,)), "ppo can train on it"),
+        (gym.spaces.Text(3), "no built-in algorithm can train on it"),
     ],
 )
 def test_other_action_spaces_are_refused_with_what_would_do(space: gym.Space, would_do: str) -> None:
     (fault,) = check_spaces(VECTOR, space)
-    assert fault == f"action space {space} is not supported; dqn needs Discrete, and {would_do}"
+    assert fault == f"action space {space} is not supported; dqn needs Discrete; {would_do}"
 
 
 def test_both_spaces_are_judged() -> None:

@@ -206,10 +206,10 @@ def test_the_value_loss_is_the_mean_squared_error_and_its_clip_takes_the_larger(
 
 
 def test_normalised_advantages() -> None:
-    np.testing.assert_allclose(ppo_losses.normalized(np.float32([1, 2, 3])), [-1, 0, 1], atol=1e-6)
-    assert ppo_losses.normalized(np.float32([7.5])).tolist() == [7.5]
+    np.testing.assert_allclose(ppo_losses.normalize_advantages(np.float32([1, 2, 3])), [-1, 0, 1], atol=1e-6)
+    assert ppo_losses.normalize_advantages(np.float32([7.5])).tolist() == [7.5]
     for constant in (0.1, -1e4, 3.3e-7):
-        assert ppo_losses.normalized(np.full(255, constant, np.float32)).tolist() == [0.0] * 255
+        assert ppo_losses.normalize_advantages(np.full(255, constant, np.float32)).tolist() == [0.0] * 255
 
 
 @pytest.mark.parametrize("batch_size", [31, 16, 5])
@@ -270,7 +270,7 @@ def test_gradients_are_clipped_over_all_parameters_jointly() -> None:
     ("schedule", "progress", "expected"), [("constant", 0.9, 0.2), ("linear", 0.0, 0.2), ("linear", 0.75, 0.05)]
 )
 def test_schedules_are_functions_of_progress(schedule: Any, progress: float, expected: float) -> None:
-    assert module.annealed(0.2, schedule, progress) == pytest.approx(expected)
+    assert module.anneal(0.2, schedule, progress) == pytest.approx(expected)
 
 
 def infinite_ratio_of_a_good_action(ppo: PPO, buffer: RolloutBuffer) -> None:

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.finite import require_finite
+from rl_training.algorithms.finite_checks import require_finite
 from rl_training.algorithms.network_algorithm import OffPolicyAlgorithm
-from rl_training.algorithms.schedules import annealed
-from rl_training.algorithms.space_checks import encoding_faults, wrong_actions
+from rl_training.algorithms.schedules import anneal
+from rl_training.algorithms.space_checks import describe_wrong_actions, find_encoding_faults
 from rl_training.config.dqn import DQNConfig
 from rl_training.data.replay_buffer import ReplayBatch
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
@@ -31,38 +31,38 @@ from rl_training.networks.q_network import QNetwork
 from rl_training.seeding import generator
 
 HUBER_DELTA = 1.0
-"""Errors beyond this count linearly, so that a target far off pulls no harder than one this far."""
+"""Larger errors count linearly, so that a distant target does not pull harder than one at this distance."""
 
 
 @dataclass
 class DQNState:
-    """All that training changes besides the weights: exactly what a checkpoint must hold."""
+    """Everything that training changes besides the weights; a checkpoint holds all of these fields."""
 
     target: FlatParameters
     """The target network's weights."""
     optimizer: FlatAdam
-    """Adam's running means; its steps count the updates."""
+    """Adam's running means and its number of steps."""
     action_rng: np.random.Generator
-    """Draws who explores, and how."""
+    """Draws which environments explore, and their random actions."""
     replay_rng: np.random.Generator
-    """Draws what is learnt from."""
+    """Draws the transitions of each batch."""
 
 
 class DQN(OffPolicyAlgorithm):
-    """Acts, and learns from replayed transitions; knows no environment, file or logger."""
+    """Acts, and learns from replayed transitions."""
 
     state: DQNState
 
     def __init__(
         self, config: DQNConfig, encoder: ObservationEncoder, codec: ActionCodec, device: torch.device
     ) -> None:
-        """Makes the networks, with weights drawn from the seed's `init` stream; the target starts as a copy.
+        """Makes the networks with weights from the seed's `init` stream; the target network starts as a copy.
 
         Args:
             config: The settings.
-            encoder: Kind, shape and dtype of one observation.
-            codec: The action space, `Discrete`.
-            device: Where the networks live.
+            encoder: The kind, shape and dtype of one observation.
+            codec: The action space, which is `Discrete`.
+            device: The device of the networks.
         """
         network, rng = config.network, generator(config.seed, "init")
         self.config, self.num_actions = config, codec.nvec[0]
@@ -79,11 +79,11 @@ class DQN(OffPolicyAlgorithm):
         )
 
     def act(self, observation: np.ndarray, num_timesteps: int) -> np.ndarray:
-        """Chooses an action in each environment: epsilon-greedy, each by a draw of its own.
+        """Chooses an epsilon-greedy action in each environment, with independent draws.
 
         Args:
             observation: [N, *O].
-            num_timesteps: Environment steps so far.
+            num_timesteps: The environment steps so far.
 
         Returns:
             Actions int64 [N].
@@ -96,7 +96,7 @@ class DQN(OffPolicyAlgorithm):
         return np.where(explores_N, random_N, self.act_greedy(observation))
 
     def act_greedy(self, observation: np.ndarray) -> np.ndarray:
-        """Returns the action of the largest Q in each environment, int64 [N]."""
+        """Returns the action with the largest Q in each environment, int64 [N]."""
         outputs = self.network.observed.evaluate(to_arrays(observation, self.backend))
         return self.backend.numpy(outputs[-1].argmax(1))
 
@@ -108,17 +108,17 @@ class DQN(OffPolicyAlgorithm):
         """Takes one gradient step.
 
         Args:
-            batch: Transitions, their observations normalised.
-            progress: The fraction of all timesteps that came before, in [0, 1].
+            batch: Transitions with normalised observations.
+            progress: The completed fraction of all timesteps, in [0, 1].
 
         Returns:
             Metrics by their tracked names.
 
         Raises:
-            NumericError: A loss, gradient or weight is NaN or infinite; nothing has changed then.
+            NumericError: A loss, gradient or weight is NaN or infinite; nothing was changed.
         """
         config, state = self.config, self.state
-        learning_rate = annealed(config.learning_rate, config.learning_rate_schedule, progress)
+        learning_rate = anneal(config.learning_rate, config.learning_rate_schedule, progress)
         measured = self._gradient(batch)
         require_finite(measured, batch, {"Q-network": self.parameters, "target network": state.target})
         self.parameters.clip_gradient(measured["gradient_norm"], config.max_grad_norm)
@@ -127,9 +127,9 @@ class DQN(OffPolicyAlgorithm):
         metrics = measured | {"learning_rate": learning_rate, "exploration_rate": exploration_rate}
         return {f"train/{name}": value for name, value in metrics.items()}
 
-    @np.errstate(all="ignore")  # what is not finite is found in the measurements, and named
+    @np.errstate(all="ignore")  # `require_finite` looks for such values in the measurements
     def _gradient(self, batch: ReplayBatch) -> dict[str, float]:
-        """Fills the gradient with that of the mean Huber loss."""
+        """Writes the gradient of the mean Huber loss; returns the measurements by name."""
         backend = self.backend
         *measured, squared_norm = backend.floats(
             self._backpropagate(
@@ -151,7 +151,7 @@ class DQN(OffPolicyAlgorithm):
         rewards_B: Array,
         discounts_B: Array,
     ) -> tuple[Array, ...]:
-        """Fills the gradient; returns loss, mean and largest Q, and the gradient's squared norm."""
+        """Writes the gradient; returns the loss, the mean and largest Q, and the squared norm of the gradient."""
         backend, xp, rows = self.backend, self.backend.xp, self.backend.rows(len(actions_B))
         targets_B = self._targets(next_observations, rewards_B, discounts_B)
         q_BK = self.network(observations)
@@ -165,7 +165,7 @@ class DQN(OffPolicyAlgorithm):
         return q_loss, backend.mean(taken_B), q_BK.max(), self.parameters.squared_gradient_norm()
 
     def _targets(self, next_observations: Observations, rewards_B: Array, discounts_B: Array) -> Array:
-        """Returns r + discount * Q_target(s', a'), [B]; the discount is 0 where the episode terminated."""
+        """Returns r + discount * Q_target(s', a'), [B]; the discount is 0 if the episode terminated."""
         next_BK = self.target_network.evaluate(next_observations)
         if self.config.double:
             chosen_B = self.network.evaluate(next_observations).argmax(1)
@@ -186,9 +186,10 @@ class DQN(OffPolicyAlgorithm):
 
 
 def epsilon_at(config: DQNConfig, num_timesteps: int) -> float:
-    """Returns the share of random actions at an environment step, a function of nothing else.
+    """Returns the probability of a random action, as a function of the environment step alone.
 
-    All are random before `learning_starts`. The decay is linear from step 0, over `exploration.fraction` of all steps.
+    All actions are random before `learning_starts`. The decay is linear from step 0, over `exploration.fraction` of all
+    steps.
     """
     exploration = config.exploration
     if num_timesteps < config.learning_starts:
@@ -200,8 +201,11 @@ def epsilon_at(config: DQNConfig, num_timesteps: int) -> float:
 
 
 def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> list[str]:
-    """Returns why DQN can't train on these spaces, a sentence each; nothing where it can."""
+    """Returns the reasons why DQN can't train on these spaces, one sentence each."""
     if not isinstance(action_space, gym.spaces.Discrete):
-        discrete = gym.spaces.Discrete(1)  # stands in, so that the observation space is judged too
-        return [*encoding_faults(observation_space, discrete), wrong_actions("dqn", "Discrete", action_space)]
-    return encoding_faults(observation_space, action_space)
+        discrete = gym.spaces.Discrete(1)  # a placeholder, so that the observation space is checked too
+        return [
+            *find_encoding_faults(observation_space, discrete),
+            describe_wrong_actions("dqn", "Discrete", action_space),
+        ]
+    return find_encoding_faults(observation_space, action_space)

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from rl_training.algorithms.network_algorithm import NetworkAlgorithm
-from rl_training.algorithms.ppo_losses import clipped_surrogate_loss, clipped_value_loss, normalized
-from rl_training.algorithms.schedules import annealed
-from rl_training.algorithms.space_checks import encoding_faults
+from rl_training.algorithms.ppo_losses import clipped_surrogate_loss, clipped_value_loss, normalize_advantages
+from rl_training.algorithms.schedules import anneal
+from rl_training.algorithms.space_checks import find_encoding_faults
 from rl_training.config.ppo import PPOConfig
 from rl_training.data.rollout_buffer import Minibatch, RolloutBuffer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
@@ -31,12 +31,12 @@ from rl_training.networks.flat import FlatParameters
 from rl_training.seeding import generator
 
 KL_TOLERANCE = 1.5
-"""An update stops when a minibatch's approximate KL passes this many times `target_kl`."""
+"""An update stops when the approximate KL of a minibatch exceeds `target_kl` times this factor."""
 
 
 @dataclass
 class Measurements:
-    """What a minibatch measures, or sums of it."""
+    """The measurements of a minibatch, or sums of them."""
 
     policy_loss: float = 0.0
     value_loss: float = 0.0
@@ -48,18 +48,18 @@ class Measurements:
 
 @dataclass
 class UpdateCursor:
-    """How far an update has come, so that an interrupted one can go on."""
+    """The position within an update, so that an interrupted update can be continued."""
 
     epoch: int = 0
-    """Passes over the rollout that are complete."""
+    """The number of complete passes over the rollout."""
     position: int = 0
-    """Transitions of this pass that are learnt from."""
+    """The number of transitions of this pass that the update has learned from."""
     order: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """The permutation of this pass, [T * N]; empty before it is drawn."""
+    """The permutation of this pass, int64 [T * N]; empty until it is drawn."""
     sums: dict[str, float] = field(default_factory=lambda: asdict(Measurements()))
-    """Measurements, summed over transitions."""
+    """Measurements summed over transitions."""
     transitions: int = 0
-    """Transitions in the sums."""
+    """The number of transitions in the sums."""
 
     def require_permutation(self) -> None:
         """Checks a restored cursor.
@@ -80,33 +80,33 @@ class UpdateCursor:
 
 @dataclass
 class PPOState:
-    """All that training changes besides the weights: exactly what a checkpoint must hold."""
+    """Everything that training changes besides the weights; a checkpoint holds all of these fields."""
 
     optimizer: FlatAdam
-    """Adam's running means."""
+    """Adam's running means and its number of steps."""
     action_rng: np.random.Generator
     """Draws actions."""
     permutation_rng: np.random.Generator
-    """Draws the order of minibatches."""
+    """Draws the permutations from which minibatches are taken."""
     cursor: UpdateCursor | None = None
-    """The update under way, where one is."""
+    """The position in an unfinished update; None between updates."""
 
 
 class PPO(NetworkAlgorithm):
-    """Acts, and learns from rollouts; knows no environment, file or logger."""
+    """Acts, and learns from rollouts."""
 
     state: PPOState
 
     def __init__(
         self, config: PPOConfig, encoder: ObservationEncoder, codec: ActionCodec, device: torch.device
     ) -> None:
-        """Makes the networks, with weights drawn from the seed's `init` stream.
+        """Makes the networks with weights from the seed's `init` stream.
 
         Args:
             config: The settings.
-            encoder: Kind, shape and dtype of one observation.
+            encoder: The kind, shape and dtype of one observation.
             codec: The action space.
-            device: Where the networks live.
+            device: The device of the networks.
         """
         network, rng = config.network, generator(config.seed, "init")
         self.config = config
@@ -143,23 +143,23 @@ class PPO(NetworkAlgorithm):
         return self.network.act(observation)[1]
 
     def update(self, buffer: RolloutBuffer, progress: float, poll: Callable[[], None]) -> dict[str, float]:
-        """Learns from a rollout whose advantages are computed.
+        """Learns from a rollout with computed advantages.
 
         Args:
             buffer: The rollout.
-            progress: The fraction of all timesteps that came before this rollout, in [0, 1).
-            poll: Called before each minibatch. What it raises leaves the update where it is: a later call, also of
-                another object that has loaded this one's weights and state, goes on there.
+            progress: The fraction of all timesteps that was completed before this rollout, in [0, 1).
+            poll: Called before each minibatch. If it raises, the next call continues the update at this minibatch; so
+                does another object that has loaded this one's weights and state.
 
         Returns:
-            Metrics by their tracked names, means over all transitions learnt from.
+            Metrics by their tracked names, as means over the transitions of all minibatches.
 
         Raises:
             NumericError: A loss, gradient or weight is NaN or infinite.
         """
         config, state = self.config, self.state
-        learning_rate = annealed(config.learning_rate, config.learning_rate_schedule, progress)
-        clip_range = annealed(config.clip_range, config.clip_range_schedule, progress)
+        learning_rate = anneal(config.learning_rate, config.learning_rate_schedule, progress)
+        clip_range = anneal(config.clip_range, config.clip_range_schedule, progress)
         cursor = state.cursor = state.cursor or UpdateCursor()
         for minibatch in self._minibatches(buffer, cursor):
             poll()
@@ -178,26 +178,26 @@ class PPO(NetworkAlgorithm):
         return {f"train/{name}": value for name, value in metrics.items()}
 
     def _minibatches(self, buffer: RolloutBuffer, cursor: UpdateCursor) -> Iterator[Minibatch]:
-        """Yields what is left of the update; a minibatch counts as done when the next one is asked for."""
+        """Yields the remaining minibatches; each counts as done when the next one is requested."""
         total = buffer.num_transitions
         while cursor.epoch < self.config.epochs:
             if len(cursor.order) == 0:
                 cursor.order = self.state.permutation_rng.permutation(total)
             if len(cursor.order) != total:
                 raise CheckpointError(
-                    f"an update of {len(cursor.order)} transitions is under way, the rollout has {total}"
+                    f"the unfinished update has {len(cursor.order)} transitions, but the rollout has {total}"
                 )
             for minibatch in buffer.iter_minibatches(self.config.batch_size, cursor.order[cursor.position :]):
                 yield minibatch
                 cursor.position += len(minibatch)
             cursor.epoch, cursor.position, cursor.order = cursor.epoch + 1, 0, cursor.order[:0]
 
-    @np.errstate(all="ignore")  # what is not finite is found in the measurements, and named
+    @np.errstate(all="ignore")  # `_require_finite` looks for such values in the measurements
     def _gradient(self, minibatch: Minibatch, clip_range: float) -> Measurements:
-        """Fills the gradient with that of the loss on a minibatch."""
+        """Writes the gradient of the loss on a minibatch; returns the measurements."""
         backend, advantages_B = self.backend, minibatch.advantages
         if self.config.normalize_advantage:
-            advantages_B = normalized(advantages_B)
+            advantages_B = normalize_advantages(advantages_B)
         measured = backend.floats(
             self._backpropagate(
                 to_arrays(minibatch.obs, backend),
@@ -224,7 +224,7 @@ class PPO(NetworkAlgorithm):
         advantages_B: Array,
         clip_range: Array,
     ) -> tuple[Array, ...]:
-        """Fills the gradient; returns the `Measurements`, the last of them squared."""
+        """Writes the gradient; returns the fields of `Measurements`, of which the last one is squared."""
         config, backend, xp, count = self.config, self.backend, self.backend.xp, len(actions)
         outputs_BK, values_B1 = self.network(observations)
         evaluation = self.distribution.evaluate_actions(outputs_BK, actions)
@@ -267,18 +267,18 @@ class PPO(NetworkAlgorithm):
 
 
 def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> list[str]:
-    """Returns why PPO can't train on these spaces, a sentence each; nothing where it can.
+    """Returns the reasons why PPO can't train on these spaces, one sentence each.
 
-    Unbounded `Box` actions are no fault: PPO needs no bounds, and nothing is clipped.
+    Unbounded `Box` actions are allowed, because PPO needs no bounds and clips no actions.
     """
-    return encoding_faults(observation_space, action_space)
+    return find_encoding_faults(observation_space, action_space)
 
 
 def explained_variance(buffer: RolloutBuffer) -> dict[str, float]:
-    """Returns 1 - Var(returns - values) / Var(returns) by its name; nothing where the returns are constant."""
+    """Returns 1 - Var(returns - values) / Var(returns) by its name; empty if the returns are constant."""
     returns_TN = buffer.returns[: buffer.position].astype(np.float64)
     variance = float(returns_TN.var())
-    # Below this the returns differ by the rounding of float32 alone.
+    # Below this deviation, the returns differ only by the rounding of float32.
     if math.sqrt(variance) <= 1e-6 * float(np.abs(returns_TN).max()):
         return {}
     errors_TN = returns_TN - buffer.values[: buffer.position]

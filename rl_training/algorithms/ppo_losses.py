@@ -1,4 +1,4 @@
-"""PPO's losses, with their gradients written out, on arrays of numpy or torch.
+"""PPO's losses and their written-out gradients, for arrays of NumPy or torch.
 
 Shapes: B batch.
 """
@@ -16,7 +16,7 @@ from rl_training.networks.backend import Array
 def clipped_surrogate_loss(ratios_B: Array, advantages_B: Array, clip_range: Array, xp: Any) -> tuple[Array, Array]:
     """Returns minus the mean of the pessimistic surrogate (Schulman et al. 2017, equation 7), and its gradient [B].
 
-    A ratio beyond the clip has no gradient where the clipped surrogate is the smaller one.
+    A ratio beyond the clip has no gradient if the clipped surrogate is the smaller one.
     """
     plain_B = ratios_B * advantages_B
     clipped_B = xp.clip(ratios_B, 1.0 - clip_range, 1.0 + clip_range) * advantages_B
@@ -27,9 +27,10 @@ def clipped_surrogate_loss(ratios_B: Array, advantages_B: Array, clip_range: Arr
 def clipped_value_loss(
     values_B: Array, old_B: Array, returns_B: Array, value_clip: float | None, xp: Any
 ) -> tuple[Array, Array]:
-    """Returns the mean squared error, without a factor of one half, and its gradient by the values [B].
+    """Returns the mean squared error, without a factor of one half, and its gradient with respect to the values [B].
 
-    With `value_clip`, the larger of it and that of the value kept within `value_clip` of the rollout's, in each place.
+    With `value_clip`, each squared error is the larger of two: that of the value, and that of the value clipped to
+    within `value_clip` of the rollout's value.
     """
     errors_B = values_B - returns_B
     slopes_B = errors_B
@@ -37,17 +38,17 @@ def clipped_value_loss(
         moves_B = values_B - old_B
         kept_B = old_B + xp.clip(moves_B, -value_clip, value_clip) - returns_B
         kept_is_worse_B = xp.square(kept_B) > xp.square(errors_B)
-        # Where the kept value decides, it moves with the value only within the clip.
+        # If the clipped error is larger, it depends on the value only within the clip.
         slopes_B = errors_B * ~kept_is_worse_B + kept_B * (kept_is_worse_B & (xp.abs(moves_B) <= value_clip))
         errors_B = xp.where(kept_is_worse_B, kept_B, errors_B)
     return (errors_B * errors_B).sum() / len(values_B), slopes_B * (2.0 / len(values_B))
 
 
-def normalized(advantages_B: np.ndarray) -> np.ndarray:
-    """Returns advantages with mean 0 and deviation 1; a single one, which has no deviation, as it is.
+def normalize_advantages(advantages_B: np.ndarray) -> np.ndarray:
+    """Returns advantages with mean 0 and deviation 1; a single advantage has no deviation and is returned unchanged.
 
-    In float64, in which equal advantages have an exact mean and become zeros: in float32 their rounding errors would be
-    blown up to the size of a real signal.
+    The computation is in float64, in which the mean of equal advantages is exact, so that they become zeros. In float32
+    their rounding errors would be scaled up to the size of a real signal.
     """
     if len(advantages_B) < 2:
         return advantages_B

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.finite import require_finite
+from rl_training.algorithms.finite_checks import require_finite
 from rl_training.algorithms.network_algorithm import OffPolicyAlgorithm
-from rl_training.algorithms.schedules import annealed
-from rl_training.algorithms.space_checks import encoding_faults, wrong_actions
+from rl_training.algorithms.schedules import anneal
+from rl_training.algorithms.space_checks import describe_wrong_actions, find_encoding_faults
 from rl_training.algorithms.temperature import make_temperature
 from rl_training.config.sac import SACConfig
 from rl_training.data.replay_buffer import ReplayBatch
@@ -36,14 +36,14 @@ from rl_training.seeding import generator
 
 @dataclass
 class SACState:
-    """All that training changes besides the policy's weights: exactly what a checkpoint must hold."""
+    """Everything that training changes besides the policy's weights; a checkpoint holds all of these fields."""
 
     critics: FlatParameters
-    """The twin critics' weights."""
+    """The weights of both critics."""
     targets: FlatParameters
-    """The twin target critics' weights."""
+    """The weights of both target critics."""
     actor_optimizer: FlatAdam
-    """Adam of the policy; its steps count the updates."""
+    """Adam of the policy; its number of steps is the number of updates."""
     critic_optimizer: FlatAdam
     """Adam of both critics."""
     log_alpha: Tensor
@@ -53,17 +53,17 @@ class SACState:
     action_rng: np.random.Generator
     """Draws actions in the environments."""
     replay_rng: np.random.Generator
-    """Draws what is learnt from."""
+    """Draws the transitions of each batch."""
     noise_rng: np.random.Generator
     """Draws the policy's actions in updates."""
     warmup_actions: np.ndarray
-    """What each environment repeats in the warm-up, float32 [N, A]."""
+    """The random action that each environment repeats in the warm-up, float32 [N, A]."""
 
 
 class SAC(OffPolicyAlgorithm):
-    """Acts, and learns from replayed transitions; knows no environment, file or logger.
+    """Acts, and learns from replayed transitions.
 
-    Actions lie in [-1, 1] everywhere here: in the buffer, the critics, the entropy.
+    All actions here lie in [-1, 1]: in the buffer, for the critics, and in the entropy.
     """
 
     state: SACState
@@ -71,13 +71,13 @@ class SAC(OffPolicyAlgorithm):
     def __init__(
         self, config: SACConfig, encoder: ObservationEncoder, codec: ActionCodec, device: torch.device
     ) -> None:
-        """Makes the networks, with weights drawn from the seed's `init` stream; the targets start as copies.
+        """Makes the networks with weights from the seed's `init` stream; the target critics start as copies.
 
         Args:
             config: The settings.
-            encoder: Kind, shape and dtype of one observation.
-            codec: The action space, a scaled `Box`.
-            device: Where the networks live.
+            encoder: The kind, shape and dtype of one observation.
+            codec: The action space, which is a scaled `Box`.
+            device: The device of the networks.
         """
         network, rng = config.network, generator(config.seed, "init")
         self.config, self.action_dims = config, codec.size
@@ -105,14 +105,14 @@ class SAC(OffPolicyAlgorithm):
         )
 
     def act(self, observation: np.ndarray, num_timesteps: int) -> np.ndarray:
-        """Draws an action in each environment; before `learning_starts`, uniformly from all of [-1, 1].
+        """Draws an action in each environment; before `learning_starts`, uniformly from [-1, 1].
 
         Such a random action is repeated for `warmup_hold` steps (as in Dabney et al. 2021, "Temporally-Extended
-        Epsilon-Greedy Exploration"): single ones cancel out, and never leave a valley, say.
+        Epsilon-Greedy Exploration"), because independent actions cancel out and may never leave a valley.
 
         Args:
             observation: [N, *O].
-            num_timesteps: Environment steps so far.
+            num_timesteps: The environment steps so far.
 
         Returns:
             Actions in [-1, 1], float32 [N, A].
@@ -126,28 +126,28 @@ class SAC(OffPolicyAlgorithm):
         return state.warmup_actions
 
     def act_greedy(self, observation: np.ndarray) -> np.ndarray:
-        """Returns tanh of the mean in each environment, float32 [N, A]."""
+        """Returns the tanh of the mean action in each environment, float32 [N, A]."""
         return squashed_gaussian.mode(self._outputs(observation))
 
     def q_values(self, observation: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Returns the smaller critic's value of actions [N, A] in [-1, 1], float32 [N]."""
+        """Returns the smaller of both critics' values of actions [N, A] in [-1, 1], float32 [N]."""
         backend = self.backend
         first_N1, second_N1 = self.critics.evaluate(to_arrays(observation, backend), backend.array(actions))
         return backend.numpy(backend.xp.minimum(first_N1, second_N1)[:, 0])
 
     def _outputs(self, observation: np.ndarray) -> np.ndarray:
-        """Returns the policy's outputs for acting, [N, 2A], valid until the next evaluation."""
+        """Returns the policy's outputs, [N, 2A], which are valid until its next evaluation."""
         return self.backend.numpy(self.actor.evaluate(to_arrays(observation, self.backend))[0])
 
-    @np.errstate(all="ignore")  # what is not finite is found in the measurements, and named
+    @np.errstate(all="ignore")  # `require_finite` looks for such values in the measurements
     def update(self, batch: ReplayBatch, progress: float) -> dict[str, float]:
-        """Takes one gradient step each of critics, temperature and policy, then moves the target critics.
+        """Takes one gradient step for critics, temperature and policy, then moves the target critics.
 
-        All losses weigh the entropy by alpha as it was before the temperature's step.
+        All losses weight the entropy by the alpha from before the temperature's step.
 
         Args:
-            batch: Transitions, their observations normalised.
-            progress: The fraction of all timesteps that came before, in [0, 1].
+            batch: Transitions with normalised observations.
+            progress: The completed fraction of all timesteps, in [0, 1].
 
         Returns:
             Metrics by their tracked names.
@@ -156,7 +156,7 @@ class SAC(OffPolicyAlgorithm):
             NumericError: A loss, gradient or weight is NaN or infinite.
         """
         config, state, temperature = self.config, self.state, self.temperature
-        learning_rate = annealed(config.learning_rate, config.learning_rate_schedule, progress)
+        learning_rate = anneal(config.learning_rate, config.learning_rate_schedule, progress)
         alpha = temperature.alpha
         metrics = {"entropy_coef": alpha, "learning_rate": learning_rate}
 
@@ -164,7 +164,7 @@ class SAC(OffPolicyAlgorithm):
         next_noise_BA, noise_BA = backend.array(state.noise_rng.standard_normal(shape, dtype=np.float32))
         observations, next_observations = to_arrays(batch.obs, backend), to_arrays(batch.next_obs, backend)
 
-        critic = self._measured(
+        critic = self._name_measurements(
             ("critic_loss", "q_mean", "gradient_norm"),
             self._backpropagate_critics(
                 observations,
@@ -176,14 +176,14 @@ class SAC(OffPolicyAlgorithm):
                 alpha,
             ),
         )
-        require_finite(critic, batch, self._networks())
+        require_finite(critic, batch, self._name_networks())
         state.critic_optimizer.step(state.critics.vector, state.critics.gradient, learning_rate)
 
-        actor = self._measured(
+        actor = self._name_measurements(
             ("actor_loss", "entropy", "actor_gradient_norm"),
             self._backpropagate_actor(observations, noise_BA, alpha),
         )
-        require_finite(actor, batch, self._networks())
+        require_finite(actor, batch, self._name_networks())
         if temperature.optimizer is not None:
             metrics["entropy_coef_loss"] = temperature.step(-actor["entropy"], learning_rate)
         state.actor_optimizer.step(self.parameters.vector, self.parameters.gradient, learning_rate)
@@ -191,8 +191,8 @@ class SAC(OffPolicyAlgorithm):
         state.targets.vector.lerp_(state.critics.vector, config.tau)
         return {f"train/{name}": value for name, value in (metrics | critic | actor).items()}
 
-    def _measured(self, names: Sequence[str], measured: Sequence[Array]) -> dict[str, float]:
-        """Returns what a backward pass has measured by its names; the last is the square of a norm."""
+    def _name_measurements(self, names: Sequence[str], measured: Sequence[Array]) -> dict[str, float]:
+        """Returns the measurements of a backward pass by name; the last measurement is the square of a norm."""
         *losses, squared_norm = self.backend.floats(measured)
         return dict(zip(names, (*losses, math.sqrt(squared_norm)), strict=True))
 
@@ -206,10 +206,10 @@ class SAC(OffPolicyAlgorithm):
         next_noise_BA: Array,
         alpha: Array,
     ) -> tuple[Array, ...]:
-        """Fills the critics' gradient with that of half the sum of their mean squared errors.
+        """Writes the critics' gradient; their loss is half the sum of both mean squared errors.
 
         Returns:
-            That loss, the first critic's mean, and the gradient's squared norm.
+            The loss, the mean value of the first critic, and the squared norm of the gradient.
         """
         backend = self.backend
         targets_B1 = self._targets(next_observations, rewards_B, discounts_B, next_noise_BA, alpha)
@@ -223,17 +223,17 @@ class SAC(OffPolicyAlgorithm):
     def _targets(
         self, next_observations: Observations, rewards_B: Array, discounts_B: Array, noise_BA: Array, alpha: Array
     ) -> Array:
-        """Returns r + discount * (min Q_target(s', a') - alpha log pi(a'|s')), a' of the policy, [B, 1]."""
+        """Returns r + discount * (min Q_target(s', a') - alpha log pi(a'|s')), with a' from the policy, [B, 1]."""
         sample = squashed_gaussian.sample(self.actor.evaluate(next_observations)[0], noise_BA, self.backend)
         first_B1, second_B1 = self.target_critics.evaluate(next_observations, sample.actions_BA)
         next_B1 = self.backend.xp.minimum(first_B1, second_B1) - alpha * sample.logprobs_B[:, None]
         return rewards_B[:, None] + discounts_B[:, None] * next_B1
 
     def _actor_gradient(self, observations: Observations, noise_BA: Array, alpha: Array) -> tuple[Array, ...]:
-        """Fills the policy's gradient with that of mean(alpha log pi(a|s) - min Q(s, a)), a drawn from the policy.
+        """Writes the policy's gradient; its loss is mean(alpha log pi(a|s) - min Q(s, a)), with a from the policy.
 
         Returns:
-            That loss, the entropy, and the gradient's squared norm.
+            The loss, the entropy, and the squared norm of the gradient.
         """
         backend, xp, count = self.backend, self.backend.xp, len(noise_BA)
         sample = squashed_gaussian.sample(self.actor(observations)[0], noise_BA, backend)
@@ -246,15 +246,16 @@ class SAC(OffPolicyAlgorithm):
         self.actor.backward(sample.backward(d_actions_BA, alpha / count, xp))
         return actor_loss, -backend.mean(sample.logprobs_B), self.parameters.squared_gradient_norm()
 
-    def _networks(self) -> dict[str, FlatParameters]:
+    def _name_networks(self) -> dict[str, FlatParameters]:
         return {"policy": self.parameters, "critics": self.state.critics, "target critics": self.state.targets}
 
     def carry_over(self, weights: Mapping[str, Tensor], training: Mapping[str, Any] | None) -> Layers:
-        """Takes over what fits of another agent's networks, and its entropy weight, to begin training with.
+        """Copies the layers that fit from another agent, and its entropy weight, to begin training with them.
 
         Args:
-            weights: Its `policy_state`.
-            training: Its `state_dict`, with the critics; without it they are fresh. The targets start as copies.
+            weights: The other agent's `policy_state`.
+            training: The other agent's `state_dict`; without it, the critics keep their new weights. The target critics
+                start as copies of the critics.
 
         Raises:
             CheckpointError: No layer of the policy fits.
@@ -272,9 +273,12 @@ class SAC(OffPolicyAlgorithm):
 
 
 def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> list[str]:
-    """Returns why SAC can't train on these spaces, a sentence each; nothing where it can."""
+    """Returns the reasons why SAC can't train on these spaces, one sentence each."""
     if not (isinstance(action_space, gym.spaces.Box) and action_space.is_bounded()):
-        bounded = gym.spaces.Box(-1.0, 1.0, (1,))  # stands in, so that the observation space is judged too
+        bounded = gym.spaces.Box(-1.0, 1.0, (1,))  # a placeholder, so that the observation space is checked too
         expected = "a Box with a lower and an upper bound in each dimension"
-        return [*encoding_faults(observation_space, bounded), wrong_actions("sac", expected, action_space)]
-    return encoding_faults(observation_space, action_space, scaled=True)
+        return [
+            *find_encoding_faults(observation_space, bounded),
+            describe_wrong_actions("sac", expected, action_space),
+        ]
+    return find_encoding_faults(observation_space, action_space, scaled=True)

@@ -1,4 +1,4 @@
-"""Which algorithm trains on which action space, in words for the user."""
+"""Checks of spaces: which algorithm can train on which observation and action spaces."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import gymnasium as gym
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder, UnsupportedSpace
 
 
-def encoding_faults(
+def find_encoding_faults(
     observation_space: gym.Space[Any], action_space: gym.Space[Any], *, scaled: bool = False
 ) -> list[str]:
-    """Returns why these spaces have no array form, a sentence each.
+    """Returns the reasons why these spaces have no array form, one sentence each.
 
     Args:
-        observation_space: Of one environment.
-        action_space: Of one environment.
-        scaled: Whether actions are scaled from [-1, 1], for which they need bounds.
+        observation_space: The observation space of one environment.
+        action_space: The action space of one environment.
+        scaled: Whether actions are scaled from [-1, 1], which needs bounds.
     """
     faults = []
     try:
@@ -31,16 +31,16 @@ def encoding_faults(
     return faults
 
 
-def wrong_actions(algorithm: str, expected: str, action_space: gym.Space[Any]) -> str:
-    """Returns the sentence that refuses an action space and names the algorithms that would do."""
+def describe_wrong_actions(algorithm: str, expected: str, action_space: gym.Space[Any]) -> str:
+    """Returns the sentence that refuses an action space and names the algorithms that support it."""
     return (
-        f"action space {action_space} is not supported; {algorithm} needs {expected}, and "
-        f"{' and '.join(trained_by(action_space)) or 'no algorithm here'} would do"
+        f"action space {action_space} is not supported; {algorithm} needs {expected}; "
+        f"{' and '.join(list_algorithms_for(action_space)) or 'no built-in algorithm'} can train on it"
     )
 
 
-def trained_by(action_space: gym.Space[Any]) -> list[str]:
-    """Returns the built-in algorithms that train on an action space."""
+def list_algorithms_for(action_space: gym.Space[Any]) -> list[str]:
+    """Returns the built-in algorithms that can train on an action space."""
     match action_space:
         case gym.spaces.Discrete():
             return ["ppo", "dqn"]

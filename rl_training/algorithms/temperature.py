@@ -14,22 +14,27 @@ from rl_training.networks.adam import FlatAdam
 
 @dataclass
 class Temperature:
-    """The weight of the entropy, alpha: learned as its logarithm, or fixed."""
+    """The weight of the entropy, alpha, which is fixed or learned as its logarithm."""
 
     log_alpha: Tensor
-    """[1]; minus infinity for a fixed weight of 0."""
+    """The logarithm of alpha, float64 [1]; minus infinity for a fixed alpha of 0."""
     optimizer: FlatAdam | None
-    """Adam of log alpha; None where alpha is fixed."""
+    """Adam of log alpha; None if alpha is fixed."""
     target_entropy: float
-    """What a learned weight aims for."""
+    """The entropy that a learned alpha aims for."""
 
     @property
     def alpha(self) -> float:
-        """The weight."""
+        """The weight of the entropy."""
         return math.exp(float(self.log_alpha))
 
     def step(self, logprob: float, learning_rate: float) -> float:
-        """Moves log alpha, given the mean log-density of the policy's actions; returns the loss before the step."""
+        """Takes a gradient step on log alpha; returns the loss before the step.
+
+        Args:
+            logprob: The mean log-density of the policy's actions.
+            learning_rate: Adam's step size.
+        """
         error = logprob + self.target_entropy
         loss = -float(self.log_alpha) * error
         assert self.optimizer is not None
@@ -38,7 +43,7 @@ class Temperature:
 
 
 def make_temperature(config: SACConfig, action_dims: int) -> Temperature:
-    """Returns alpha at its start; on the CPU, since it is a single number."""
+    """Returns the initial temperature; it lives on the CPU because it is a single number."""
     target_entropy = -float(action_dims) if config.target_entropy == "auto" else config.target_entropy
     learned = config.entropy_coef == "auto"
     start = config.initial_entropy_coef if config.entropy_coef == "auto" else config.entropy_coef

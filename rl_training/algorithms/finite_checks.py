@@ -1,4 +1,4 @@
-"""Names the tensor that a NaN or infinity in an update comes from."""
+"""Finds the tensor that caused a NaN or infinity in an update."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from rl_training.networks.flat import FlatParameters
 
 
 def require_finite(measured: Mapping[str, float], batch: ReplayBatch, networks: Mapping[str, FlatParameters]) -> None:
-    """Passes an update's measurements on, where all are finite.
+    """Checks that the measurements of an update are finite.
 
     Args:
-        measured: Losses and gradient norms by name; only these are looked at where they are finite.
-        batch: What was learnt from.
-        networks: What was evaluated or has a gradient, by name.
+        measured: Losses and gradient norms by name. The rest is examined only if one of these is not finite.
+        batch: The batch that the update learned from.
+        networks: The networks that were evaluated or have a gradient, by name.
 
     Raises:
-        NumericError: One is not; names where it comes from, the first of replay, weights, gradients and losses.
+        NumericError: A measurement is not finite; the message names the cause in the replay, weights or gradients.
     """
     for name, value in measured.items():
         if not math.isfinite(value):
-            what = _culprit(batch, networks) or name
+            what = _find_cause(batch, networks) or name
             raise NumericError(f"{what} is not finite ({name} {value}); a lower learning_rate may help")
 
 
-def _culprit(batch: ReplayBatch, networks: Mapping[str, FlatParameters]) -> str | None:
+def _find_cause(batch: ReplayBatch, networks: Mapping[str, FlatParameters]) -> str | None:
     for name, array in vars(batch).items():
         vector = array["vector"] if array.dtype.names else array
         if not np.isfinite(vector).all():
