@@ -13,7 +13,7 @@ from rl_training.config.dqn import DQNConfig
 from rl_training.config.ppo import PPOConfig
 from rl_training.config.sac import SACConfig
 from rl_training.config.settings import TrainConfig
-from rl_training.experiment.registry import AlgorithmSpec
+from rl_training.experiment.algorithm_spec import AlgorithmSpec
 
 
 def _imported_when_called(name: str) -> Callable[..., Any]:
