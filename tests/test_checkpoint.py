@@ -296,7 +296,7 @@ def test_the_newest_good_one_is_by_the_step_inside_and_says_what_it_skipped(tmp_
     assert (found.path.name, found.num_timesteps) == ("renamed-by-hand", 900)
     assert skipped == [
         f"{tmp_path}/.tmp-1-step_000000003000: a save that did not finish",
-        f"{tmp_path}/step_000000002000/policy.pt is damaged: its sha256 is not the manifest's",
+        f"{tmp_path}/step_000000002000/policy.pt is damaged: its sha256 differs from the manifest's",
         f"{tmp_path}/step_000000001000/trainer.pt is missing",
     ]
 

@@ -214,5 +214,5 @@ def test_a_resume_hashes_each_shard_once_and_one_that_was_touched_since_again(mo
     data = bytearray(shard.read_bytes())
     data[-1] ^= 1
     shard.write_bytes(data)
-    with pytest.raises(CheckpointError, match=f"{shard.name} is damaged: its sha256 is not the manifest's"):
+    with pytest.raises(CheckpointError, match=f"{shard.name} is damaged: its sha256 differs from the manifest's"):
         MANAGER.resume(checkpoint)

@@ -88,7 +88,7 @@ def test_the_number_of_a_user_without_a_name_stands_in_the_record(
     ("home", "expected"),
     [
         (None, f"error: user {UID} has no home folder: the system doesn't know this user and HOME is not set; "),
-        ("relative", "error: HOME is the relative path 'relative'; set it to an absolute one"),
+        ("relative", "error: HOME is the relative path 'relative'; set HOME to an absolute path"),
     ],
 )
 def test_a_user_without_a_home_learns_in_one_line_what_to_set(

@@ -477,7 +477,7 @@ def test_a_damaged_shard_is_named_with_the_newest_checkpoint_that_does_without(t
     data[len(data) // 2] ^= 1
     new.write_bytes(data)
     assert refusal(second.path) == (
-        f"{new} is damaged: its sha256 is not the manifest's; the newest good checkpoint is {first.path}"
+        f"{new} is damaged: its sha256 differs from the manifest's; the newest good checkpoint is {first.path}"
     )
     with pytest.raises(CheckpointError, match=f"^{new} is damaged"):
         load_replay(second, make_buffer())  # damaged after it was opened

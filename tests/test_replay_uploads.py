@@ -242,7 +242,7 @@ def test_fine_tuning_fetches_all_but_the_replay_buffer(client, caplog):
         file.seek(100)
         file.write(b"damage")
     assert download_checkpoint(run_id, wanted="weights").num_timesteps < 80
-    assert "step_000000000080/trainer.pt is damaged: its sha256 is not the manifest's" in caplog.text
+    assert "step_000000000080/trainer.pt is damaged: its sha256 differs from the manifest's" in caplog.text
 
 
 def test_sync_sends_the_shards_of_a_run_that_was_trained_offline(client, sent):

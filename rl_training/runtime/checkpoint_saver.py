@@ -214,10 +214,8 @@ class Saver:
 
     def _sync(self, paths: Collection[Path]) -> None:
         for path in (*paths, *{path.parent for path in paths}):
-            with (
-                report_write_errors(self._run.checkpoints, path),
-                suppress(FileNotFoundError),
-            ):  # its writer has removed it
+            # A missing file was removed by its writer.
+            with report_write_errors(self._run.checkpoints, path), suppress(FileNotFoundError):
                 sync_directory(path) if path.is_dir() else sync_file(path)
 
     def _write_ahead(self, shards: WriteShards) -> None:

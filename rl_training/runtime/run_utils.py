@@ -114,10 +114,7 @@ def create_training_run(
     """
     started, run_uid = datetime.now().astimezone(), run_uid or uuid.uuid4().hex
     run_dir = (config.run_dir or _free_directory(config, started, run_uid)).expanduser().absolute()
-    metadata = {
-        **_make_metadata(config, started, run_uid),
-        "forked_from": forked_from,
-    }  # before the directory: git is slow
+    metadata = {**_make_metadata(config, started, run_uid), "forked_from": forked_from}
     try:
         make_directory(run_dir)
         if any((run_dir / name).exists() for name in (CONFIG, METADATA, CHECKPOINTS)):
@@ -127,7 +124,7 @@ def create_training_run(
         sync_directory(run_dir)
     except FileExistsError:
         if not run_dir.is_dir():
-            raise UserError(f"run_dir {run_dir} is a file; expected a directory, or a path that is free") from None
+            raise UserError(f"run_dir {run_dir} is a file; expected a directory, or a free path") from None
         raise UserError(
             f"{run_dir} already holds a run; resume it with "
             f"`{program('rl-training')} resume {shlex.quote(str(run_dir))}`, or choose another run_dir"

@@ -82,7 +82,7 @@ def _require_small(data: bytes) -> None:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 @cache

@@ -56,7 +56,7 @@ def require_usable_folders() -> None:
             f"to a folder that can be written"
         ) from None
     if not found.is_absolute():
-        raise UserError(f"HOME is the relative path {str(found)!r}; set it to an absolute one")
+        raise UserError(f"HOME is the relative path {str(found)!r}; set HOME to an absolute path")
 
 
 def remember_working_folder() -> Callable[[], None]:
@@ -137,7 +137,9 @@ def _absolute(place: str) -> str:
     try:
         return place if place.startswith("~") else str(Path(place).absolute())
     except OSError as error:
-        raise UserError(f"the working folder can't be used ({error.strerror}); change to one that exists") from None
+        raise UserError(
+            f"the working folder can't be used ({error.strerror}); change to a folder that exists"
+        ) from None
 
 
 def _private(name: str) -> Path:

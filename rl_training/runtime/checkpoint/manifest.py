@@ -156,7 +156,7 @@ def check_open_file(path: Path, file: BufferedReader, entry: FileEntry) -> None:
     if size != entry.size:
         raise CheckpointError(f"{path} is damaged: it has {size} bytes, the manifest says {entry.size}")
     if hashlib.file_digest(file, "sha256").hexdigest() != entry.sha256:
-        raise CheckpointError(f"{path} is damaged: its sha256 is not the manifest's")
+        raise CheckpointError(f"{path} is damaged: its sha256 differs from the manifest's")
     file.seek(0)
 
 
@@ -178,7 +178,7 @@ def read_settings_text(path: Path, file: BufferedReader) -> str:
 def _check_names(path: Path, files: Mapping[str, FileEntry]) -> None:
     for name in files:
         if not _PLAIN_NAME.fullmatch(name) or name == MANIFEST:
-            raise CheckpointError(f"{path} names the file {name!r}: file names of a checkpoint stay in its directory")
+            raise CheckpointError(f"{path} names the file {name!r}: the files of a checkpoint lie in its directory")
     for name in (CONFIG, POLICY, TRAINER):
         if name not in files:
             raise CheckpointError(f"{path} does not list {name}, which every checkpoint has")

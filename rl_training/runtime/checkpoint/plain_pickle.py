@@ -103,20 +103,20 @@ class _Machine:
 
     def run(self) -> Any:
         if self._take(2) != b"\x80\x02":
-            raise NotPlain("its pickle is of another protocol than 2")
+            raise NotPlain("its pickle does not use protocol 2")
         while (code := self._take(1)) != b".":
             operation = _OPERATIONS.get(code)
             if operation is None:
-                raise NotPlain(f"its pickle has the instruction {code!r}")
+                raise NotPlain(f"its pickle has the unexpected instruction {code!r}")
             operation(self)
         if len(self._stack) != 1 or self._outer or self._position != len(self._data):
-            raise NotPlain("its pickle ends in the middle, or behind its end")
+            raise NotPlain("its pickle ends too early, or bytes follow its end")
         return self._stack[0]
 
     def _take(self, count: int) -> bytes:
         start, self._position = self._position, self._position + count
         if self._position > len(self._data):
-            raise NotPlain("its pickle is cut short")
+            raise NotPlain("its pickle is truncated")
         return self._data[start : self._position]
 
     def _line(self) -> str:
@@ -172,7 +172,7 @@ class _Machine:
 
     def _tuple_of(self, count: int) -> None:
         if len(self._stack) < count:
-            raise NotPlain("its pickle takes what is not there")
+            raise NotPlain("its pickle takes values from an empty stack")
         items = tuple(self._stack[-count:])
         del self._stack[-count:]
         self._push(items, _CONTAINER)
@@ -180,17 +180,17 @@ class _Machine:
     def _append(self, items: list[Any]) -> None:
         target = self._stack[-1]
         if type(target) is not list:
-            raise NotPlain("its pickle appends to something else than a list")
+            raise NotPlain("its pickle appends to something other than a list")
         target.extend(items)
 
     def _set(self, items: list[Any]) -> None:
         target = self._stack[-1]
         if type(target) is not dict or len(items) % 2:
-            raise NotPlain("its pickle sets items of something else than a dict")
+            raise NotPlain("its pickle sets items of something other than a dict")
         self._budget -= _ITEM * len(items) // 2
         for key, value in zip(items[::2], items[1::2], strict=True):
             if type(key) not in (str, int, bool) or key in target:
-                raise NotPlain("a key of a dict is no word or number, or is there twice")
+                raise NotPlain("a key of a dict is duplicate, or not a string, integer or boolean")
             target[key] = value
 
     def _set_one(self) -> None:
@@ -207,7 +207,7 @@ class _Machine:
 
     def _get(self, index: int) -> None:
         if index not in self._memo:
-            raise NotPlain("something in it is in two places, or in itself")
+            raise NotPlain("an object in it occurs twice or inside itself")
         self._push(self._memo[index], 8)
 
     # Tensors.
@@ -223,7 +223,7 @@ class _Machine:
             case ("storage", Global(kind), str(key), str(), int(count)) if kind in STORED or kind == BYTES:
                 self._push(Storage(kind, key, count), _CONTAINER)
             case _:
-                raise NotPlain("the storage of a tensor is of another form")
+                raise NotPlain("the storage of a tensor is malformed")
 
     def _call(self) -> None:
         arguments, function = self._stack.pop(), self._stack.pop()
@@ -239,18 +239,18 @@ class _Machine:
             ):
                 self._push(self._tensor(storage, STORED[dtype], offset, size, stride), _TENSOR)
             case _:
-                raise NotPlain("it calls a function, or a tensor in it is of another form")
+                raise NotPlain("it calls a function, or a tensor in it is malformed")
 
     def _tensor(self, storage: Storage, dtype: torch.dtype, offset: Any, size: Any, stride: Any) -> torch.Tensor:
         for numbers in (size, stride, (offset,)):
             if type(numbers) is not tuple or not all(type(n) is int and 0 <= n <= MAX_DIMENSION for n in numbers):
-                raise NotPlain("the shape of a tensor is of another form")
+                raise NotPlain("the shape of a tensor is malformed")
         if len(size) != len(stride) or len(size) > 32 or not _is_contiguous(size, stride):
-            raise NotPlain(f"a tensor of shape {size} has the strides {stride}: its numbers do not lie in their order")
+            raise NotPlain(f"a tensor of shape {size} has the strides {stride}: its numbers are not contiguous")
         count = prod(size)
         numbers = self._load_storage(storage, dtype)
         if offset + count > len(numbers):
-            raise NotPlain(f"a tensor of shape {size} is said to be in {len(numbers):,} numbers from {offset:,} on")
+            raise NotPlain(f"a tensor of shape {size} at offset {offset:,} exceeds its {len(numbers):,} numbers")
         return numbers[offset : offset + count].view(size)
 
 

@@ -239,7 +239,7 @@ def _from_plain(state: Any, path: Path) -> dict[str, Any]:
     except (TypeError, ValueError, KeyError, RecursionError) as error:
         raise CheckpointError(f"{path} is refused: {one_line(error)}") from error
     if not isinstance(loaded, dict):
-        raise CheckpointError(f"{path} is refused: it holds a {type(loaded).__name__}, and a mapping is expected")
+        raise CheckpointError(f"{path} is refused: got a {type(loaded).__name__}, expected a mapping")
     return loaded
 
 

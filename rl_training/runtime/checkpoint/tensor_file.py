@@ -90,12 +90,12 @@ class _Archive:
             self._storages[storage.key] = raw
         raw = self._storages[storage.key]
         if len(raw) != storage.numbers * bytes_each or len(raw) % dtype.itemsize:
-            raise NotPlain(f"a tensor's {storage.numbers:,} numbers are in a file of {len(raw):,} bytes")
+            raise NotPlain(f"the file of a tensor's {storage.numbers:,} numbers has {len(raw):,} bytes")
         self._in_tensors -= len(raw)
         if self._in_tensors < 0:
             raise NotPlain("its tensors have more numbers than the file")
         if dtype is torch.bool and len(raw) and int(raw.max()) > 1:
-            raise NotPlain("a truth value in it is neither 0 nor 1")
+            raise NotPlain("a boolean in it is neither 0 nor 1")
         return raw.view(dtype)
 
     def _seek(self, name: str) -> int:
@@ -113,7 +113,7 @@ class _Archive:
 
     def _read_at(self, start: int, count: int) -> bytes:
         if start < 0 or count < 0 or start + count > self._size:
-            raise NotPlain("it is no zip archive, or is cut short")
+            raise NotPlain("it is not a zip archive, or is truncated")
         self._file.seek(start)
         return self._file.read(count)
 
@@ -129,7 +129,7 @@ class _Archive:
             name = data[place + _ENTRY.size : name_end].decode()
             extra, place = data[name_end : name_end + entry[11]], name_end + entry[11] + entry[12]
             if entry[0] != b"PK\x01\x02" or entry[4] != 0 or entry[3] & 1 or name in members:
-                raise NotPlain(f"its file {name[:100]!r} is compressed, encrypted, there twice, or not there")
+                raise NotPlain(f"its file {name[:100]!r} is compressed, encrypted, duplicate or missing")
             members[name] = _parse_member(entry, extra)
         return members
 
@@ -138,12 +138,12 @@ class _Archive:
         tail = self._read_at(self._size - _END.size, _END.size)
         mark, *_, count, length, start, comment = _END.unpack(tail)
         if mark != b"PK\x05\x06" or comment:
-            raise NotPlain("it is no zip archive, or is cut short")
+            raise NotPlain("it is not a zip archive, or is truncated")
         place = self._size - _END.size - _LOCATOR.size
         if place >= 0 and (locator := self._read_at(place, _LOCATOR.size)).startswith(b"PK\x06\x07"):
             end = _END_64.unpack(self._read_at(_LOCATOR.unpack(locator)[2], _END_64.size))
             if end[0] != b"PK\x06\x06":
-                raise NotPlain("its directory is not where its end says")
+                raise NotPlain("its end record points to no directory")
             count, length, start = end[7:10]
         return count, length, start
 
