@@ -77,7 +77,7 @@ def test_what_a_killed_process_trained_beyond_its_checkpoint_is_no_fault_of_the_
     (run.run_dir / "metrics.jsonl").write_text('{"step": 1536}\n')
     record = {"kind": TERM, "phase": "update", "exit_code": 75, "checkpoint_step": 1_408}
     record |= {"seconds_to_exit": 0.1, "seconds_to_checkpoint": 0.0}
-    run._judge(record, True, SimpleNamespace(found_step=found_step))  # type: ignore[arg-type]
+    run._check(record, True, SimpleNamespace(found_step=found_step))  # type: ignore[arg-type]
     assert len(run.faults) == faults
 
 
