@@ -1,18 +1,18 @@
-"""An algorithm of one's own: the cross-entropy method, registered beside the built-in ones.
+"""A custom algorithm: the cross-entropy method, registered next to the built-in algorithms.
 
-Each generation draws one linear policy for each environment from a Gaussian over policies, plays an episode with each,
-and fits the Gaussian to the best (Szita and Lorincz 2006, "Learning Tetris Using the Noisy Cross-Entropy Method", whose
-constant noise keeps the deviation from collapsing). It takes discrete actions.
+Each generation draws one linear policy per environment from a Gaussian over policies, plays an episode with each, and
+fits the Gaussian to the best policies (Szita and Lorincz 2006, "Learning Tetris Using the Noisy Cross-Entropy Method",
+whose constant noise keeps the deviation from collapsing). The algorithm takes discrete actions. To train on CartPole:
 
     python examples/cross_entropy.py
 
-trains it on CartPole. The trainer holds the loop alone; evaluation, checkpoints, resuming, callbacks and tracking come
-with the frame. An installed package offers its algorithm to the command line and the flows, too, by the entry point
+The trainer contains only the loop; the base class provides evaluation, checkpoints, resuming, callbacks and tracking.
+An installed package offers its algorithm to the command line and the flows by the entry point
 
     [project.entry-points."rl_training.algorithms"]
     cross_entropy = "cross_entropy:SPEC"
 
-Shape legend: N environments (and policies of a generation), O features of an observation, A actions.
+Shapes: N environments (and policies per generation), O features of an observation, A actions.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class CrossEntropyConfig(TrainConfig):
     algo: Literal["cross_entropy"] = "cross_entropy"
     """The algorithm."""
     elite_fraction: float = Field(default=0.25, gt=0, lt=1)
-    """Share of a generation that the next one is fitted to."""
+    """Fraction of a generation to which the next one is fitted."""
     noise: float = Field(default=0.1, ge=0)
     """Added to the fitted deviation."""
 
 
 class CrossEntropyTrainer(Trainer):
-    """A generation is one episode of each environment, played by a policy of its own."""
+    """Trains in generations; in each, every environment plays one episode with its own policy."""
 
     config: CrossEntropyConfig
 
@@ -101,7 +101,7 @@ class CrossEntropyTrainer(Trainer):
         self.scores = np.full(self.config.num_envs, np.nan)  # [N], NaN until a policy's episode has ended
 
     def _fit(self) -> None:
-        """Fits the Gaussian to the best of a finished generation (the last one of a run may be cut off)."""
+        """Fits the Gaussian to the best policies of a complete generation; the last one of a run may be incomplete."""
         if not np.isnan(self.scores).any():
             elites = max(1, round(self.config.elite_fraction * self.config.num_envs))
             best = self.candidates[np.argsort(-self.scores, kind="stable")[:elites]]
@@ -116,8 +116,8 @@ class CrossEntropyTrainer(Trainer):
         self._emit("on_update_end", metrics)
 
     def policy(self) -> Policy:
-        """Returns the policy in the middle of the Gaussian."""
-        return _policy(self.mean, self.envs.single_observation_space, self.envs.single_action_space)
+        """Returns the policy at the mean of the Gaussian."""
+        return _make_policy(self.mean, self.envs.single_observation_space, self.envs.single_action_space)
 
     def _policy_state(self) -> dict[str, Any]:
         return {
@@ -147,12 +147,14 @@ class CrossEntropyTrainer(Trainer):
 
 
 def _act(observation: npt.NDArray[Any], weights: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
-    """Returns the action with the largest score, [N]; weights are [N, O+1, A] (a policy a row) or [O+1, A]."""
+    """Returns the actions with the largest scores, [N], for weights [N, O+1, A] (one policy per row) or [O+1, A]."""
     features = np.concatenate([observation, np.ones((len(observation), 1))], axis=1)[:, None, :]  # [N, 1, O+1]
     return (features @ weights)[:, 0].argmax(axis=1)
 
 
-def _policy(mean: npt.NDArray[np.float64], observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Policy:
+def _make_policy(
+    mean: npt.NDArray[np.float64], observation_space: gym.Space[Any], action_space: gym.Space[Any]
+) -> Policy:
     weights = mean.copy()
     return GreedyPolicy(
         encoder=ObservationEncoder(observation_space),
@@ -165,20 +167,20 @@ def _policy(mean: npt.NDArray[np.float64], observation_space: gym.Space[Any], ac
 
 
 def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Sequence[str]:
-    """Returns what the algorithm can't train on."""
+    """Returns why the algorithm can't train on these spaces, one sentence per reason."""
     problems = []
     if not isinstance(action_space, gym.spaces.Discrete):
-        problems.append(f"cross_entropy takes Discrete actions and the environment has {action_space}")
+        problems.append(f"cross_entropy takes Discrete actions, but the environment has {action_space}")
     if ObservationEncoder(observation_space).kind != "vector":
-        problems.append(f"cross_entropy takes vector observations and the environment has {observation_space}")
+        problems.append(f"cross_entropy takes vector observations, but the environment has {observation_space}")
     return problems
 
 
 def load_policy(checkpoint: Checkpoint) -> Policy:
-    """Returns the policy of a checkpoint."""
+    """Loads the policy of a checkpoint."""
     state = load_policy_state(checkpoint)
     spaces = space_from_json(state["observation_space"]), space_from_json(state["action_space"])
-    return _policy(state["mean"].numpy(), *spaces)
+    return _make_policy(state["mean"].numpy(), *spaces)
 
 
 def make_cross_entropy_trainer(
@@ -188,14 +190,14 @@ def make_cross_entropy_trainer(
     resume_from: str | Path | Checkpoint | None = None,
     stop: StopFlag | None = None,
 ) -> Trainer:
-    """Returns a trainer that starts a run, or goes on from a checkpoint."""
+    """Returns a trainer that starts a run, or resumes from a checkpoint."""
     return make_trainer(CrossEntropyTrainer, config, callbacks, resume_from=resume_from, stop=stop)
 
 
 def train_cross_entropy(
     config: CrossEntropyConfig, callbacks: Iterable[Callback] = (), resume_from: str | Path | Checkpoint | None = None
 ) -> TrainResult:
-    """Trains from the start, or from a checkpoint."""
+    """Trains from the start, or resumes from a checkpoint."""
     return make_cross_entropy_trainer(config, callbacks, resume_from=resume_from).train()
 
 
@@ -211,7 +213,7 @@ register_algorithm(SPEC)
 
 
 def main() -> None:
-    """Trains on CartPole and judges the final policy."""
+    """Trains on CartPole and evaluates the final policy."""
     config = CrossEntropyConfig(env_id="CartPole-v1", num_envs=16, total_timesteps=60_000)
     result = train_cross_entropy(config)
     assert result.checkpoint is not None

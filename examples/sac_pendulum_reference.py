@@ -1,10 +1,10 @@
-"""SAC on Pendulum-v1, written out from the package's parts: environment, agent, buffer, and one short loop.
+"""SAC on Pendulum-v1 as one short loop, built from the package's parts: environment, agent and replay buffer.
 
     python examples/sac_pendulum_reference.py --total-timesteps 10_000
 
-It learns what `rl-training train --config sac/pendulum` learns in as many steps, to the bit, and leaves out what a run
-needs besides: evaluation on the way, checkpoints, resuming, tracking. Read it to see the algorithm work; train with the
-other.
+The script learns the same weights, to the last bit, as `rl-training train --config sac/pendulum` with the same number
+of steps. It leaves out everything else that a run needs: evaluation during training, checkpoints, resuming, tracking.
+Read it to see how the algorithm works, and use the command to train.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from rl_training.seeding import episode_seeds
 
 
 def train(config: SACConfig) -> tuple[SAC, GreedyPolicy]:
-    """Trains an agent, and returns it with its greedy policy."""
-    envs = TrainingEnvs(config, gamma=config.gamma, scale_actions=True)  # actions in [-1, 1] on this side
+    """Trains an agent; returns the agent and its greedy policy."""
+    envs = TrainingEnvs(config, gamma=config.gamma, scale_actions=True)  # the policy's actions lie in [-1, 1]
     agent = SAC(config, envs.encoder, envs.codec, torch.device("cpu"))
     spaces = envs.encoder.shape, envs.encoder.dtype, envs.codec.shape, envs.codec.dtype
     buffer = ReplayBuffer(config.buffer_size, config.num_envs, *spaces, gamma=config.gamma)
@@ -52,23 +52,23 @@ def train(config: SACConfig) -> tuple[SAC, GreedyPolicy]:
     return agent, policy
 
 
-def judge(policy: GreedyPolicy, config: SACConfig, episodes: int) -> EvaluationResult:
-    """Plays held-out episodes."""
+def evaluate(policy: GreedyPolicy, config: SACConfig, episodes: int) -> EvaluationResult:
+    """Evaluates a policy on held-out episodes."""
     return evaluate_policy(policy, config, episode_seeds(config.evaluation.seed, "held_out", episodes))
 
 
 def main() -> None:
-    """Trains with the settings of `sac/pendulum` and judges the policy."""
-    parser = argparse.ArgumentParser(description="SAC on Pendulum-v1, written out.")
+    """Trains with the settings of `sac/pendulum` and evaluates the policy."""
+    parser = argparse.ArgumentParser(description="Train SAC on Pendulum-v1 in one short loop.")
     parser.add_argument("--total-timesteps", default="15_000")
     parser.add_argument("--seed", default="0")
-    parser.add_argument("--episodes", type=int, default=20, help="held-out episodes at the end")
+    parser.add_argument("--episodes", type=int, default=20, help="number of held-out episodes for the final evaluation")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     config = load_config("sac/pendulum", {"total_timesteps": arguments.total_timesteps, "seed": arguments.seed})
     assert isinstance(config, SACConfig)
     _, policy = train(config)
-    result = judge(policy, config, arguments.episodes)
+    result = evaluate(policy, config, arguments.episodes)
     print(f"mean return {result.return_mean:.1f} over {result.episodes} held-out episodes")
 
 

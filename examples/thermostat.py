@@ -1,7 +1,8 @@
-"""An environment of one's own, as a plug-in module: importing it registers `Thermostat-v0`.
+"""A custom environment as a plug-in module, which registers `Thermostat-v0` on import.
 
-A room loses heat to the outside; the agent switches a heater on or off and wants 20 degrees. Its id, with the module
-that registers it, is `thermostat:Thermostat-v0`; the module must be importable, for instance by PYTHONPATH:
+A room loses heat to the outside, and the agent switches a heater on or off to keep the room at 20 degrees. The id of
+the environment, with the module that registers it, is `thermostat:Thermostat-v0`. The module must be importable, for
+example through PYTHONPATH:
 
     PYTHONPATH=examples rl-training validate-env thermostat:Thermostat-v0
     PYTHONPATH=examples rl-training train --config examples/thermostat.yaml
@@ -17,13 +18,13 @@ import numpy.typing as npt
 
 TARGET = 20.0
 LOSS = 0.1
-"""Share of the difference to the outside that the room loses in a step."""
+"""Fraction of the difference from the outside temperature that the room loses in a step."""
 HEATER = 2.5
-"""Degrees that the heater adds in a step."""
+"""Degrees by which the heater warms the room in a step."""
 
 
 class Thermostat(gym.Env[npt.NDArray[np.float32], int]):
-    """Observes how far the room and the outside are from the target; earns minus the distance of the room."""
+    """Observes how far room and outside are from the target; the reward is minus the room's distance from it."""
 
     def __init__(self) -> None:
         self.observation_space = gym.spaces.Box(-60.0, 60.0, (2,), np.float32)
@@ -32,14 +33,14 @@ class Thermostat(gym.Env[npt.NDArray[np.float32], int]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
-        """Begins at the outside's temperature, between 0 and 10 degrees."""
+        """Starts with the room at the outside temperature, between 0 and 10 degrees."""
         super().reset(seed=seed)
         self.outside = self.np_random.uniform(0.0, 10.0)
         self.room = self.outside
         return self._observation(), {}
 
     def step(self, action: int) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Heats (1) or not (0); the episode never ends by itself: the registered limit cuts it."""
+        """Heats if the action is 1. The episode never terminates; the registered time limit truncates it."""
         draught = self.np_random.normal(0.0, 0.05)
         self.room += LOSS * (self.outside - self.room) + HEATER * int(action) + draught
         return self._observation(), -abs(self.room - TARGET), False, False, {}

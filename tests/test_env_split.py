@@ -35,7 +35,7 @@ def settings(env_id: str, num_envs: int, **fields: Any) -> PPOConfig:
 
 
 def split(env_id: str, *bounds: int) -> MaskedVectorEnv:
-    """Shares from 0 to the first bound, from there to the next, and so on, whatever CPUs there are."""
+    """Groups from 0 to the first bound, from there to the next, and so on, whatever CPUs there are."""
     config = settings(env_id, bounds[-1])
     ranges = [range(first, end) for first, end in zip((0, *bounds), bounds, strict=False)]
     return MaskedVectorEnv(config, ranges, partial(make_env, config))

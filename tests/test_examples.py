@@ -84,4 +84,4 @@ def test_cross_entropy_refuses_what_it_has_no_head_for(cross_entropy):
     box, discrete = gym.spaces.Box(-1, 1, (3,)), gym.spaces.Discrete(2)
     assert cross_entropy.check_spaces(box, discrete) == []
     (problem,) = cross_entropy.check_spaces(box, box)
-    assert problem.startswith("cross_entropy takes Discrete actions and the environment has Box(-1.0, 1.0, (3,)")
+    assert problem.startswith("cross_entropy takes Discrete actions, but the environment has Box(-1.0, 1.0, (3,)")

@@ -13,7 +13,7 @@ import torch
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs.episode_replay import EpisodeReplay
 from rl_training.envs.factory import make_env
-from rl_training.envs.random_state import as_text, random_state, write_random_state
+from rl_training.envs.random_state import random_state, random_state_to_json, write_random_state
 from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.errors import CheckpointError, EnvironmentFault
 
@@ -131,7 +131,7 @@ def test_random_states_of_other_generators_survive_as_text(bits: str) -> None:
     env.reset(seed=1)
     env.unwrapped.np_random = np.random.Generator(getattr(np.random, bits)(5))
     env.unwrapped.np_random.uniform(size=3)
-    text = as_text(random_state(env))
+    text = random_state_to_json(random_state(env))
     assert text is not None
     expected = env.unwrapped.np_random.uniform(size=4).tolist()
     other = make_env(settings("case_envs:SeedEcho-v0"), 0)
@@ -153,7 +153,7 @@ def test_a_random_state_calls_nothing_but_a_generator(monkeypatch: pytest.Monkey
 def test_a_random_state_makes_no_array_larger_than_its_text() -> None:
     env = make_env(settings("case_envs:SeedEcho-v0"), 0)
     env.unwrapped.np_random = np.random.Generator(np.random.MT19937(5))
-    text = as_text(random_state(env))
+    text = random_state_to_json(random_state(env))
     assert text is not None
     with pytest.raises(ValueError, match="has the type 'S999999999', expected uint32 or uint64"):
         write_random_state(env, text.replace('"uint32"', '"S999999999"'))

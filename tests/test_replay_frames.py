@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_training.data.replay_buffer import ReplayBuffer
-from rl_training.data.replay_frames import FrameReplayBuffer, planes_held
+from rl_training.data.replay_frames import FrameReplayBuffer, count_planes
 from rl_training.errors import ReplayBufferFull
 
 I8 = np.dtype(np.int64)
@@ -212,7 +212,7 @@ def test_what_does_not_fit_ends_the_run_in_one_line_in_the_first_lap(
 
 
 def test_the_room_follows_the_arithmetic() -> None:
-    assert planes_held(1_000_000, 8, 4, 1) == 1_000_000 * 9 // 8 + 8 * 8
+    assert count_planes(1_000_000, 8, 4, 1) == 1_000_000 * 9 // 8 + 8 * 8
     buffer = FrameReplayBuffer(800, 2, (12, 84, 84), 3, (), I8)
     # 3 * 900 + 2 * 12 * 2 = 2,748 planes of 7,056 + 8 bytes; 800 transitions of 2 * 12 * 4 + 8 + 4 + 2 bytes
     assert (len(buffer.planes), buffer.nbytes) == (2_748, 2_748 * 7_064 + 800 * 110)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from examples.sac_pendulum_reference import judge, train
+from examples.sac_pendulum_reference import evaluate, train
 from rl_training.runtime.checkpoint import load_policy_state, open_checkpoint
 from rl_training.runtime.sac_trainer import train_sac
 from rl_training.runtime.workflows import evaluate_checkpoint
@@ -18,7 +18,7 @@ from tests.off_policy_runs import sac
 SCRIPT = Path(__file__).parents[1] / "examples" / "sac_pendulum_reference.py"
 
 
-def test_the_script_trains_and_judges() -> None:
+def test_the_script_trains_and_evaluates() -> None:
     command = [sys.executable, str(SCRIPT), "--total-timesteps", "400", "--episodes", "2"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=SCRIPT.parents[1])
     lines = done.stdout.splitlines()
@@ -40,5 +40,5 @@ def test_it_learns_what_the_trainer_learns(num_envs: int, tmp_path: Path) -> Non
     assert weights.keys() == trained.keys()
     assert all(torch.equal(weights[name], torch.as_tensor(trained[name])) for name in weights)
     np.testing.assert_array_equal(
-        judge(policy, config, 2).returns, evaluate_checkpoint(result.checkpoint, episodes=2).returns
+        evaluate(policy, config, 2).returns, evaluate_checkpoint(result.checkpoint, episodes=2).returns
     )

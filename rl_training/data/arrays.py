@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-def without_records(array: NDArray[Any]) -> NDArray[Any]:
+def view_without_records(array: NDArray[Any]) -> NDArray[Any]:
     """Returns a view that torch can hold: records (mixed observations) become bytes, [..., bytes of a record]."""
     if array.dtype.names is None:
         return array

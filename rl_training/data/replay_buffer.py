@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rl_training.data.arrays import without_records
+from rl_training.data.arrays import view_without_records
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class ReplayBuffer:
         Another thread may call this method while steps are added that don't overwrite these transitions.
         """
         rows = self.rows(first, count)
-        return {name: without_records(array[rows].copy()) for name, array in self.arrays().items()}
+        return {name: view_without_records(array[rows].copy()) for name, array in self.arrays().items()}
 
     def fill_rows(self, first: int, count: int, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Restores transitions to the rows that they had.
@@ -200,7 +200,7 @@ class ReplayBuffer:
         rows = self.rows(first, count)
         if arrays.keys() != self.arrays().keys():
             raise ValueError(f"it holds {', '.join(sorted(arrays))}, and the buffer {', '.join(sorted(self.arrays()))}")
-        targets = {name: without_records(array[rows]) for name, array in self.arrays().items()}
+        targets = {name: view_without_records(array[rows]) for name, array in self.arrays().items()}
         for name, target in targets.items():
             got = arrays[name]
             if (got.shape, got.dtype) != (target.shape, target.dtype):

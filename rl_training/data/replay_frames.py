@@ -29,7 +29,7 @@ SETTLING = 100
 """Number of transitions without shared planes after which the observations are taken not to be stacks."""
 
 
-def planes_held(capacity: int, num_envs: int, channels: int, frame_channels: int) -> int:
+def count_planes(capacity: int, num_envs: int, channels: int, frame_channels: int) -> int:
     """Returns the number of planes to allocate (P).
 
     Each transition adds one frame. An eighth more allows for the first observation of each episode, which adds one more
@@ -73,7 +73,7 @@ class FrameReplayBuffer(ReplayBuffer):
         channels, height, width = observation_shape
         super().__init__(capacity, num_envs, (channels,), np.dtype(np.int32), action_shape, action_dtype, n_step, gamma)
         self.frame_channels = frame_channels
-        count = planes_held(capacity, num_envs, channels, frame_channels)
+        count = count_planes(capacity, num_envs, channels, frame_channels)
         self.planes = np.zeros((count, height, width), np.uint8)
         self._last_user = np.full(count, -1, np.int32)  # index in the ring of the last transition with this plane
         self._free, self._num_free = (

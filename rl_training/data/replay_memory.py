@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 
 from rl_training.config.off_policy import OffPolicyConfig
-from rl_training.data.replay_frames import PLACE_BYTES, PLANE_RECORD_BYTES, planes_held
+from rl_training.data.replay_frames import PLACE_BYTES, PLANE_RECORD_BYTES, count_planes
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.errors import ConfigError, one_line
 
@@ -99,7 +99,7 @@ def _calculate(
         )
     channels, pixels = encoder.shape[0], prod(encoder.shape[1:])
     plane_bytes = pixels + PLANE_RECORD_BYTES
-    fixed = planes_held(0, config.num_envs, channels, frame_channels) * plane_bytes
+    fixed = count_planes(0, config.num_envs, channels, frame_channels) * plane_bytes
     return _Arithmetic(
         Fraction(9, 8) * frame_channels * plane_bytes + 2 * channels * PLACE_BYTES + action_bytes + 4 + 2,
         fixed,

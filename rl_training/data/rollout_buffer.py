@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_training.data.arrays import without_records
+from rl_training.data.arrays import view_without_records
 from rl_training.errors import CheckpointError
 from rl_training.state_checks import Count, require_same_form, validate
 
@@ -189,7 +189,7 @@ class RolloutBuffer:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns copies of the stored steps as tensors; records (mixed observations) as bytes."""
-        filled = {name: without_records(array[: self.position]) for name, array in self._arrays().items()}
+        filled = {name: view_without_records(array[: self.position]) for name, array in self._arrays().items()}
         tensors = {name: torch.from_numpy(array.copy()) for name, array in filled.items()}
         return {"position": self.position, "steps": self.steps, **tensors}
 
@@ -205,7 +205,7 @@ class RolloutBuffer:
         self.reset(steps)
         self.position = position
         for name, array in self._arrays().items():
-            own = without_records(array)[:position]
+            own = view_without_records(array)[:position]
             own[:] = require_same_form(f"buffer/{name}", state[name], torch.from_numpy(own)).numpy()
 
     def _flat(self, field: np.ndarray) -> np.ndarray:

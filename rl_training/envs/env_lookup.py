@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, parse_env_id
 
-from rl_training.envs.missing_extras import MODULE_OF_NAMESPACE, missing_extra
+from rl_training.envs.missing_extras import MODULE_OF_NAMESPACE, explain_missing_extra
 from rl_training.errors import USER_CODE_ERRORS, EnvironmentRefused, error_line
 from rl_training.system.paths import make_paths_absolute
 
@@ -55,7 +55,7 @@ def _import_plugin(env_id: str, module: str) -> None:
 
 
 def _explain_import_failure(module: str, error: BaseException) -> str:
-    if install := missing_extra(error):
+    if install := explain_missing_extra(error):
         return install
     if isinstance(error, ModuleNotFoundError):
         missing = error.name or str(error)

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rl_training.envs.random_state import as_text, random_state, write_random_state
+from rl_training.envs.random_state import random_state, random_state_to_json, write_random_state
 from rl_training.envs.space_leaves import leaves
 from rl_training.errors import EnvironmentFault
 
@@ -69,7 +69,7 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
         """Returns the state that `restore` takes: numbers, strings and arrays."""
         return {
             "seed": self._seed,
-            "random_state_before_reset": as_text(self._random_state),
+            "random_state_before_reset": random_state_to_json(self._random_state),
             "options": self._options,
             "actions": self._actions[: self.episode_length].copy(),
             "life_steps": self._life_steps,
@@ -122,7 +122,7 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
             "observation": observation,
             "episode_return": self.episode_return,
             "episode_length": self.episode_length,
-            "random_state": as_text(random_state(self.env)),
+            "random_state": random_state_to_json(random_state(self.env)),
         }
 
     @property

@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 
 from rl_training.config.settings import NATIVE, TrainConfig
 from rl_training.envs.closing import close_quietly
-from rl_training.envs.contract.contract_guard import secrets_of
+from rl_training.envs.contract.contract_guard import find_secrets
 from rl_training.envs.single_env import construct, make_bare_env, make_env
 from rl_training.envs.vector.envpool_env import EnvPoolVectorEnv
 from rl_training.envs.vector.masked_vector_env import MaskedVectorEnv
@@ -73,7 +73,7 @@ def _make_native(config: TrainConfig) -> NativeVectorEnv:
 
     envs = construct(config, make)
     try:
-        return NativeVectorEnv(config.env_id, envs, secrets_of(config))
+        return NativeVectorEnv(config.env_id, envs, find_secrets(config))
     except BaseException:
-        close_quietly(config.env_id, [envs], secrets_of(config))
+        close_quietly(config.env_id, [envs], find_secrets(config))
         raise

@@ -18,7 +18,7 @@ MODULE_OF_NAMESPACE = {"ALE": "ale_py"}
 """The module that registers the ids of a namespace, if its name differs from the namespace."""
 
 
-def missing_extra(error: BaseException) -> str | None:
+def explain_missing_extra(error: BaseException) -> str | None:
     """Returns how to install the extra whose package is missing; None if the error has another cause."""
     for link in _walk_causes(error):
         package = (link.name or "").partition(".")[0] if isinstance(link, ModuleNotFoundError) else ""

@@ -25,13 +25,13 @@ def random_state(env: AnyEnv) -> dict[str, Any] | None:
     return dict(generator.bit_generator.state)
 
 
-def as_text(state: Mapping[str, Any] | None) -> str | None:
+def random_state_to_json(state: Mapping[str, Any] | None) -> str | None:
     """Returns a state from `random_state` as JSON; None for None."""
-    return None if state is None else json.dumps(state, default=_array_as_list)
+    return None if state is None else json.dumps(state, default=_encode_number)
 
 
 def write_random_state(env: AnyEnv, text: str) -> None:
-    """Sets the state of the environment's `np_random` from a text of `as_text`.
+    """Sets the state of the environment's `np_random` from a text of `random_state_to_json`.
 
     The text may come from an untrusted checkpoint, so only a bit generator of NumPy is ever called, and no array is
     larger than the text.
@@ -39,7 +39,7 @@ def write_random_state(env: AnyEnv, text: str) -> None:
     Raises:
         ValueError: The text doesn't name a bit generator of NumPy, or its arrays have another dtype than in NumPy's.
     """
-    state = json.loads(text, object_hook=_lists_as_arrays)
+    state = json.loads(text, object_hook=_decode_array)
     generator = getattr(env.unwrapped, "_np_random", None)
     kind = generator.bit_generator.state["bit_generator"] if isinstance(generator, np.random.Generator) else None
     if generator is not None and kind == state["bit_generator"]:
@@ -54,11 +54,11 @@ def write_random_state(env: AnyEnv, text: str) -> None:
     env.unwrapped.np_random = np.random.Generator(bits)
 
 
-def _array_as_list(value: Any) -> Any:
+def _encode_number(value: Any) -> Any:
     return {"array": value.tolist(), "dtype": value.dtype.name} if isinstance(value, np.ndarray) else int(value)
 
 
-def _lists_as_arrays(value: dict[str, Any]) -> Any:
+def _decode_array(value: dict[str, Any]) -> Any:
     if set(value) != {"array", "dtype"}:
         return value
     if value["dtype"] not in WORDS:

@@ -13,10 +13,10 @@ from gymnasium.envs.registration import EnvSpec
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.box2d_worlds import with_fresh_world
 from rl_training.envs.closing import close_quietly
-from rl_training.envs.contract.contract_guard import ContractGuard, hide_secrets_in_warnings, redact_cause, secrets_of
+from rl_training.envs.contract.contract_guard import ContractGuard, find_secrets, hide_secrets_in_warnings, redact_cause
 from rl_training.envs.env_lookup import find_spec
 from rl_training.envs.episode_replay import EpisodeReplay
-from rl_training.envs.missing_extras import missing_extra
+from rl_training.envs.missing_extras import explain_missing_extra
 from rl_training.envs.mujoco_log import log_mujoco_warnings
 from rl_training.errors import USER_CODE_ERRORS, EnvironmentRefused, error_line
 from rl_training.security.secrets import hide, resolve_secrets
@@ -50,9 +50,9 @@ def make_env(config: TrainConfig, env_index: int) -> EpisodeReplay:
     """
     env = make_bare_env(config)
     try:
-        return EpisodeReplay(ContractGuard(env, config.env_id, env_index, secrets_of(config)))
+        return EpisodeReplay(ContractGuard(env, config.env_id, env_index, find_secrets(config)))
     except BaseException:
-        close_quietly(config.env_id, [env], secrets_of(config))
+        close_quietly(config.env_id, [env], find_secrets(config))
         raise
 
 
@@ -74,7 +74,7 @@ def make_bare_env(config: TrainConfig) -> gym.Env[Any, Any]:
         for i, wrapper in enumerate(config.wrappers):
             env = _wrap(config, env, wrapper.name, resolve_secrets(wrapper.kwargs, path=f"wrappers.{i}.kwargs"))
     except BaseException:
-        close_quietly(config.env_id, [env], secrets_of(config))
+        close_quietly(config.env_id, [env], find_secrets(config))
         raise
     return env
 
@@ -90,16 +90,16 @@ def construct(config: TrainConfig, make: Callable[[EnvSpec, dict[str, Any]], T])
     kwargs = resolve_secrets(config.env_kwargs)  # resolved as late as possible, so that no settings hold a secret
     try:
         log_mujoco_warnings(spec)
-        with hide_secrets_in_warnings(secrets_of(config)):
+        with hide_secrets_in_warnings(find_secrets(config)):
             return make(spec, kwargs)
     except EnvironmentRefused:
         raise
     except USER_CODE_ERRORS as error:
-        if install := missing_extra(error):
+        if install := explain_missing_extra(error):
             raise EnvironmentRefused(f"environment {config.env_id!r}: {install}") from None
         # Gymnasium appends the arguments, which may hold secrets, to a TypeError; its cause has the plain text.
         original = error.__cause__ if isinstance(error.__cause__, TypeError) else error
-        reason = hide(error_line(original), secrets_of(config))
+        reason = hide(error_line(original), find_secrets(config))
         raise EnvironmentRefused(f"environment {config.env_id!r} could not be made: {reason}") from None
     finally:
         restore_handlers(config.env_id)
@@ -107,14 +107,14 @@ def construct(config: TrainConfig, make: Callable[[EnvSpec, dict[str, Any]], T])
 
 def _wrap(config: TrainConfig, env: gym.Env[Any, Any], name: str, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
     try:
-        with hide_secrets_in_warnings(secrets_of(config)):
+        with hide_secrets_in_warnings(find_secrets(config)):
             wrapped: gym.Env[Any, Any] = _find_wrapper(name)(env, **kwargs)  # type: ignore[call-arg]
     except EnvironmentRefused:
         raise
     except USER_CODE_ERRORS as error:
-        if install := missing_extra(error):
+        if install := explain_missing_extra(error):
             raise EnvironmentRefused(f"wrapper {name!r}: {install}") from None
-        secrets = secrets_of(config)
+        secrets = find_secrets(config)
         raise EnvironmentRefused(
             f"wrapper {name!r} does not fit environment {config.env_id!r}: {hide(error_line(error), secrets)}"
         ) from redact_cause(error, secrets)

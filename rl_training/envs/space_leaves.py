@@ -54,6 +54,6 @@ def leaves(space: gym.Space[Any], path: tuple[str | int, ...] = ()) -> list[Leaf
     return [Leaf(path, space)]
 
 
-def same_keys(space: spaces.Dict, observation: Any) -> bool:
+def has_same_keys(space: spaces.Dict, observation: Any) -> bool:
     """Returns whether `observation` is a mapping with exactly the keys of `space`."""
     return isinstance(observation, Mapping) and set(observation) == set(space.spaces)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.contract.call_watch import CallWatch
-from rl_training.envs.contract.contract_guard import fault_text
+from rl_training.envs.contract.contract_guard import format_fault
 from rl_training.envs.contract.step_contract import float32_is_finite, not_finite, reward_not_finite
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
@@ -211,4 +211,4 @@ class TrainingEnvs:
                 raise self._fault(int(row), reward_not_finite(float(reward[row])))
 
     def _fault(self, row: int, what: str) -> EnvironmentFault:
-        return EnvironmentFault(fault_text(self._config.env_id, row, self._envs.life_steps, what))
+        return EnvironmentFault(format_fault(self._config.env_id, row, self._envs.life_steps, what))

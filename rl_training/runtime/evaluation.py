@@ -17,7 +17,7 @@ import numpy as np
 
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.closing import close_quietly
-from rl_training.envs.contract.contract_guard import fault_text, secrets_of
+from rl_training.envs.contract.contract_guard import find_secrets, format_fault
 from rl_training.envs.contract.step_contract import not_finite
 from rl_training.envs.factory import make_env
 from rl_training.envs.space_leaves import leaves
@@ -188,7 +188,7 @@ class Evaluator:
     def close(self) -> None:
         """Closes the environments; a later `run` makes new ones."""
         envs, self._envs = self._envs, []
-        close_quietly(self.config.env_id, envs, secrets_of(self.config))
+        close_quietly(self.config.env_id, envs, find_secrets(self.config))
 
 
 def evaluation_numbers(evaluation: Mapping[str, Any]) -> dict[str, Any]:
@@ -265,7 +265,7 @@ class _Player:
                 raise self._fault(self._fault_text(not_finite(leaf.feature(where), float(values[where])).message))
 
     def _fault_text(self, what: str) -> str:
-        return fault_text(self.env_id, self.index, self.env.get_wrapper_attr("life_steps"), what)
+        return format_fault(self.env_id, self.index, self.env.get_wrapper_attr("life_steps"), what)
 
     def _fault(self, text: str) -> EnvironmentFault:
         seed = self.seeds[len(self.returns)]

@@ -16,14 +16,14 @@ from rl_training.config.settings import TrainConfig
 from rl_training.envs.contract.observation_contract import cast_to_space
 from rl_training.envs.contract.step_contract import (
     ContractBroken,
+    check_reset_result,
+    check_space_change,
+    check_space_type,
+    check_step_result,
     describe_error,
     flag_as_bool,
     raise_if_broken,
-    reset_result_breaches,
     reward_as_float,
-    space_change_breaches,
-    space_type_breaches,
-    step_result_breaches,
 )
 from rl_training.envs.plain_spaces import plain_space
 from rl_training.errors import USER_CODE_ERRORS, EnvironmentFault, EnvironmentRefused
@@ -31,7 +31,7 @@ from rl_training.security.secrets import hide, secret_values
 from rl_training.system.signal_handlers import check_handlers
 
 
-def fault_text(env_id: str, env_index: int, life_step: int, what: str) -> str:
+def format_fault(env_id: str, env_index: int, life_step: int, what: str) -> str:
     """Returns the message of a fault during a run: the environment, its step, and the fault."""
     return f"environment {env_id} (index {env_index}) at its step {life_step}: {what}"
 
@@ -40,7 +40,7 @@ class RaisedByEnvironment(Exception):
     """Carries the text of a traceback in an environment, if the exception itself can't be shown."""
 
 
-def secrets_of(config: TrainConfig) -> frozenset[str]:
+def find_secrets(config: TrainConfig) -> frozenset[str]:
     """Returns the secrets that the environments of a run are given, and which their errors may repeat."""
     return secret_values({"env_kwargs": config.env_kwargs, "wrappers": [wrapper.kwargs for wrapper in config.wrappers]})
 
@@ -98,7 +98,7 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: gym.Env[Any, Any], env_id: str, env_index: int, secrets: Collection[str] = ()) -> None:
         super().__init__(env)
         for name in ("observation_space", "action_space"):
-            for breach in space_type_breaches(name, getattr(env, name, None)):
+            for breach in check_space_type(name, getattr(env, name, None)):
                 raise EnvironmentRefused(f"environment {env_id!r}: {breach.message}")
         self._env_id = env_id
         self._env_index = env_index
@@ -122,10 +122,10 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
             with hide_secrets_in_warnings(self._secrets):
                 result = self.env.reset(seed=seed, options=options)
             check_handlers()
-            raise_if_broken(reset_result_breaches(result))
+            raise_if_broken(check_reset_result(result))
             observations, actions = self._declared
-            raise_if_broken(space_change_breaches("observation_space", observations, self.env.observation_space))
-            raise_if_broken(space_change_breaches("action_space", actions, self.env.action_space))
+            raise_if_broken(check_space_change("observation_space", observations, self.env.observation_space))
+            raise_if_broken(check_space_change("action_space", actions, self.env.action_space))
             return self._copy_observation(result[0]), result[1]
         except USER_CODE_ERRORS as error:
             raise self._fault("reset", error) from redact_cause(error, self._secrets)
@@ -142,7 +142,7 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
                 action = np.asarray(action).astype(self._action_dtype)[()]
             result = self._step_hiding(action) if self._secrets else self.env.step(action)
             if type(result) is not tuple or len(result) != 5 or type(result[4]) is not dict:
-                raise_if_broken(step_result_breaches(result))
+                raise_if_broken(check_step_result(result))
             observation, reward, terminated, truncated, info = result
             observation = self._copy_observation(observation)
             if type(reward) is not float:
@@ -167,4 +167,4 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
 
     def _fault(self, during: str, error: BaseException) -> EnvironmentFault:
         what = f"{during}: {error}" if isinstance(error, ContractBroken) else describe_error(during, error)
-        return EnvironmentFault(fault_text(self._env_id, self._env_index, self.life_steps, hide(what, self._secrets)))
+        return EnvironmentFault(format_fault(self._env_id, self._env_index, self.life_steps, hide(what, self._secrets)))

@@ -18,7 +18,7 @@ from rl_training.envs.contract.step_contract import (
     not_finite,
     raise_if_broken,
 )
-from rl_training.envs.space_leaves import Leaf, leaves, same_keys
+from rl_training.envs.space_leaves import Leaf, has_same_keys, leaves
 
 
 def cast_to_space(space: gym.Space[Any], observation: Any) -> Any:
@@ -29,16 +29,16 @@ def cast_to_space(space: gym.Space[Any], observation: Any) -> Any:
     """
     if not isinstance(space, spaces.Dict | spaces.Tuple):
         return _cast_leaf(Leaf((), space), observation)
-    raise_if_broken(_structure_breaches(space, observation, ()))
+    raise_if_broken(_check_structure(space, observation, ()))
     return _cast_nested(space, observation, ())
 
 
-def observation_breaches(space: gym.Space[Any], observation: Any) -> list[Breach]:
+def check_observation(space: gym.Space[Any], observation: Any) -> list[Breach]:
     """Returns every way in which an observation differs from its space, naming the first of many similar numbers."""
-    breaches = list(_structure_breaches(space, observation, ()))
+    breaches = list(_check_structure(space, observation, ()))
     if breaches:
         return breaches
-    return [breach for leaf in leaves(space) for breach in _leaf_breaches(leaf, leaf.pick(observation))]
+    return [breach for leaf in leaves(space) for breach in _check_leaf(leaf, leaf.pick(observation))]
 
 
 def observation_is_array(part: Any) -> bool:
@@ -57,17 +57,17 @@ def _cast_nested(space: gym.Space[Any], observation: Any, path: tuple[str | int,
     return _cast_leaf(Leaf(path, space), observation)
 
 
-def _structure_breaches(space: gym.Space[Any], observation: Any, path: tuple[str | int, ...]) -> Iterator[Breach]:
+def _check_structure(space: gym.Space[Any], observation: Any, path: tuple[str | int, ...]) -> Iterator[Breach]:
     name = _describe_path(path)
     if isinstance(space, spaces.Dict):
-        if not same_keys(space, observation):
+        if not has_same_keys(space, observation):
             keys = sorted(map(str, observation)) if isinstance(observation, Mapping) else None
             got = describe(observation) if keys is None else f"the keys {keys}"
             message = f"{name} has {got}; the space declares the keys {sorted(space.spaces)}"
             yield Breach("fatal", "structure", message, subject=name)
             return
         for key, part in space.spaces.items():
-            yield from _structure_breaches(part, observation[key], (*path, key))
+            yield from _check_structure(part, observation[key], (*path, key))
     elif isinstance(space, spaces.Tuple):
         if not isinstance(observation, tuple | list) or len(observation) != len(space.spaces):
             got = f"{len(observation)} parts" if isinstance(observation, tuple | list) else describe(observation)
@@ -75,18 +75,18 @@ def _structure_breaches(space: gym.Space[Any], observation: Any, path: tuple[str
             yield Breach("fatal", "structure", message, subject=name)
             return
         for i, part in enumerate(space.spaces):
-            yield from _structure_breaches(part, observation[i], (*path, i))
+            yield from _check_structure(part, observation[i], (*path, i))
 
 
 def _cast_leaf(leaf: Leaf, observation: Any) -> Any:
     if not isinstance(leaf.space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return observation
-    breaches = [b for b in _leaf_breaches(leaf, observation) if b.code in ("shape", "dtype", "outside")]
+    breaches = [b for b in _check_leaf(leaf, observation) if b.code in ("shape", "dtype", "outside")]
     raise_if_broken(breaches)
     return np.array(observation, leaf.space.dtype)
 
 
-def _leaf_breaches(leaf: Leaf, observation: Any) -> Iterator[Breach]:
+def _check_leaf(leaf: Leaf, observation: Any) -> Iterator[Breach]:
     space, name = leaf.space, _describe_path(leaf.path)
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         return
@@ -101,11 +101,11 @@ def _leaf_breaches(leaf: Leaf, observation: Any) -> Iterator[Breach]:
         yield Breach("fatal", "shape", message, subject=name)
         return
     if not isinstance(observation, np.ndarray | np.generic | int | float) or array.dtype != dtype:
-        yield from _dtype_breach(name, observation, array, dtype)
-    yield from _value_breaches(leaf, array)
+        yield from _check_dtype(name, observation, array, dtype)
+    yield from _check_values(leaf, array)
 
 
-def _dtype_breach(name: str, observation: Any, array: NDArray[Any], dtype: np.dtype[Any]) -> Iterator[Breach]:
+def _check_dtype(name: str, observation: Any, array: NDArray[Any], dtype: np.dtype[Any]) -> Iterator[Breach]:
     if isinstance(observation, int) and dtype.kind in "iu":
         return
     fits = np.can_cast(array.dtype, dtype, "same_kind") or bool((array.astype(dtype) == array).all())
@@ -114,12 +114,12 @@ def _dtype_breach(name: str, observation: Any, array: NDArray[Any], dtype: np.dt
     yield Breach("warning" if fits else "fatal", "dtype", message, subject=name)
 
 
-def _value_breaches(leaf: Leaf, array: NDArray[Any]) -> Iterator[Breach]:
+def _check_values(leaf: Leaf, array: NDArray[Any]) -> Iterator[Breach]:
     space = leaf.space
     finite = np.isfinite(array)
     for index in _locate(~finite):
         yield not_finite(leaf.feature(index), float(array[index]))
-    low, high = _bounds(space)
+    low, high = _find_bounds(space)
     for index in _locate(finite & ((array < low) | (array > high))):
         least, most = (np.broadcast_to(bound, array.shape)[index] for bound in (low, high))
         feature, value = leaf.feature(index), str(array[index])
@@ -128,7 +128,7 @@ def _value_breaches(leaf: Leaf, array: NDArray[Any]) -> Iterator[Breach]:
         yield Breach(severity, "outside", message, feature, value)
 
 
-def _bounds(space: gym.Space[Any]) -> tuple[Any, Any]:
+def _find_bounds(space: gym.Space[Any]) -> tuple[Any, Any]:
     if isinstance(space, spaces.Box):
         return space.low, space.high
     if isinstance(space, spaces.Discrete):

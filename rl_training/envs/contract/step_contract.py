@@ -55,7 +55,7 @@ def not_finite(feature: str, value: float, what: str = "observation feature") ->
     return Breach("fatal", "not-finite", f"{what} {feature} is {value}; it must be finite", feature, str(value))
 
 
-def reward_breaches(reward: Any) -> list[Breach]:
+def check_reward(reward: Any) -> list[Breach]:
     """Returns the breaches of a reward that is not one number, not finite, or a number inside an array."""
     if not _is_number(reward):
         one = isinstance(reward, np.ndarray) and reward.size == 1 and _is_number(reward.item())
@@ -63,7 +63,7 @@ def reward_breaches(reward: Any) -> list[Breach]:
             message = f"reward is {describe(reward)}; it must be one number"
             return [Breach("fatal", "reward-type", message, value=_short(reward))]
         message = f"reward is {describe(reward)}; it must be one number and is taken as such"
-        return [Breach("warning", "reward-type", message, value=_short(reward)), *reward_breaches(reward.item())]
+        return [Breach("warning", "reward-type", message, value=_short(reward)), *check_reward(reward.item())]
     if not float32_is_finite(float(reward)):
         return [Breach("fatal", "reward-not-finite", reward_not_finite(float(reward)), value=str(float(reward)))]
     return []
@@ -92,11 +92,11 @@ def reward_as_float(reward: Any) -> float:
     if isinstance(reward, np.ndarray) and reward.size == 1:
         reward = reward.item()
     if not _is_number(reward):
-        raise_if_broken(reward_breaches(reward))
+        raise_if_broken(check_reward(reward))
     return float(reward)
 
 
-def flag_breaches(name: str, flag: Any) -> list[Breach]:
+def check_flag(name: str, flag: Any) -> list[Breach]:
     """Returns the breach of a `terminated` or `truncated` that is not a bool."""
     if isinstance(flag, _BOOLS) or (isinstance(flag, np.ndarray) and flag.dtype == bool and flag.size == 1):
         return []
@@ -111,11 +111,11 @@ def flag_as_bool(name: str, flag: Any) -> bool:
         ContractBroken: The flag is not a bool.
     """
     if not isinstance(flag, _BOOLS):
-        raise_if_broken(flag_breaches(name, flag))
+        raise_if_broken(check_flag(name, flag))
     return bool(flag)
 
 
-def reset_result_breaches(result: Any) -> list[Breach]:
+def check_reset_result(result: Any) -> list[Breach]:
     """Returns the breach of a result of `reset` that is not a pair with an info dict."""
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
         return []
@@ -125,7 +125,7 @@ def reset_result_breaches(result: Any) -> list[Breach]:
     return [Breach("fatal", "reset-result", f"reset returned {got}; it must return (observation, info dict)")]
 
 
-def step_result_breaches(result: Any) -> list[Breach]:
+def check_step_result(result: Any) -> list[Breach]:
     """Returns the breach of a result of `step` that is not five values with an info dict."""
     wanted = "it must return (observation, reward, terminated, truncated, info dict)"
     if not isinstance(result, tuple) or len(result) != 5:
@@ -137,7 +137,7 @@ def step_result_breaches(result: Any) -> list[Breach]:
     return []
 
 
-def space_type_breaches(name: str, space: Any) -> list[Breach]:
+def check_space_type(name: str, space: Any) -> list[Breach]:
     """Returns the breach of an `observation_space` or `action_space` that is not a Gymnasium space."""
     if isinstance(space, gym.Space):
         return []
@@ -147,7 +147,7 @@ def space_type_breaches(name: str, space: Any) -> list[Breach]:
     return [Breach("fatal", name.replace("_", "-"), message)]
 
 
-def space_change_breaches(name: str, declared: gym.Space[Any], now: Any) -> list[Breach]:
+def check_space_change(name: str, declared: gym.Space[Any], now: Any) -> list[Breach]:
     """Returns the breach of a space that has changed since the environment was made."""
     if now is declared or now == declared:
         return []

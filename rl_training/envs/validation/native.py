@@ -10,7 +10,7 @@ from gymnasium.vector.utils import batch_space
 
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.contract.call_watch import MAKING_SECONDS, CallBlocked, CallWatch
-from rl_training.envs.contract.step_contract import Breach, failure, space_change_breaches
+from rl_training.envs.contract.step_contract import Breach, check_space_change, failure
 from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.envs.validation.report import Findings
 from rl_training.errors import EnvironmentFault, EnvironmentRefused
@@ -40,7 +40,7 @@ def check_native(config: TrainConfig, single: gym.Env[Any, Any], found: Findings
     try:
         for name in ("observation_space", "action_space"):
             native = getattr(envs, f"single_{name}")
-            found.add(space_change_breaches(name, getattr(single, name), native), during="native vector environment")
+            found.add(check_space_change(name, getattr(single, name), native), during="native vector environment")
         during = "a reset of the native vector environment"
         watch.call(during, envs.start)
         during = "a step of the native vector environment"

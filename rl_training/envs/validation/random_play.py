@@ -14,15 +14,15 @@ import numpy as np
 from gymnasium import spaces
 
 from rl_training.envs.contract.call_watch import CallBlocked, CallWatch
-from rl_training.envs.contract.observation_contract import observation_breaches, observation_is_array
+from rl_training.envs.contract.observation_contract import check_observation, observation_is_array
 from rl_training.envs.contract.step_contract import (
     Breach,
+    check_flag,
+    check_reset_result,
+    check_reward,
+    check_space_change,
+    check_step_result,
     failure,
-    flag_breaches,
-    reset_result_breaches,
-    reward_breaches,
-    space_change_breaches,
-    step_result_breaches,
 )
 from rl_training.envs.space_leaves import Leaf, leaves
 from rl_training.envs.validation.report import Findings
@@ -66,7 +66,7 @@ class Player:
         """
         seed = self._seed if number == 0 else None
         result = self._call("reset", lambda: self._env.reset(seed=seed))
-        if result is None or not self._is_well_formed(reset_result_breaches(result), "reset"):
+        if result is None or not self._is_well_formed(check_reset_result(result), "reset"):
             return None
         self._look_at_observation(result[0], "reset")
         self._compare("reset", result[:1], lambda twin: twin.reset(seed=seed))
@@ -85,12 +85,12 @@ class Player:
         if self.steps == 2:  # The first step may import or compile.
             self.stopwatch = Stopwatch()
         result = self._call("step", lambda: self.stopwatch.step(self._env, given), f" on the action {action}")
-        if result is None or not self._is_well_formed(step_result_breaches(result), "step"):
+        if result is None or not self._is_well_formed(check_step_result(result), "step"):
             return None
         observation, reward, terminated, truncated, _ = result
         self._look_at_observation(observation, "step")
-        flags = [*flag_breaches("terminated", terminated), *flag_breaches("truncated", truncated)]
-        self._add([*reward_breaches(reward), *flags], "step")
+        flags = [*check_flag("terminated", terminated), *check_flag("truncated", truncated)]
+        self._add([*check_reward(reward), *flags], "step")
         if not _is_same(given, action):
             self._add(
                 [Breach("warning", "action-changed", f"changed the action {action} in place; it gets a copy")], "step"
@@ -110,7 +110,7 @@ class Player:
         return not breaches
 
     def _look_at_observation(self, observation: Any, during: str) -> None:
-        self._add(observation_breaches(self._observation_space, observation), during)
+        self._add(check_observation(self._observation_space, observation), during)
         for kept, as_it_was in self._last:
             if not _is_same(kept, as_it_was):
                 message = "returned the same array as before and changed it in place; it is copied"
@@ -120,8 +120,8 @@ class Player:
         self._last = [(array, array.copy()) for array in arrays]
 
     def _look_at_spaces(self) -> None:
-        self._add(space_change_breaches("observation_space", self._observation_space, self._env.observation_space))
-        self._add(space_change_breaches("action_space", self._action_space, self._env.action_space))
+        self._add(check_space_change("observation_space", self._observation_space, self._env.observation_space))
+        self._add(check_space_change("action_space", self._action_space, self._env.action_space))
 
     def _compare(self, during: str, result: tuple[Any, ...], call: Callable[[gym.Env[Any, Any]], Any]) -> None:
         if self._twin is None:

@@ -20,15 +20,15 @@ from gymnasium.wrappers import TimeLimit
 
 from rl_training.config.settings import NATIVE, TrainConfig
 from rl_training.envs.contract.call_watch import MAKING_SECONDS, CallBlocked, CallWatch
-from rl_training.envs.contract.contract_guard import secrets_of
+from rl_training.envs.contract.contract_guard import find_secrets
 from rl_training.envs.contract.step_contract import (
     Breach,
     Severity,
+    check_reset_result,
+    check_space_change,
+    check_space_type,
+    check_step_result,
     failure,
-    reset_result_breaches,
-    space_change_breaches,
-    space_type_breaches,
-    step_result_breaches,
 )
 from rl_training.envs.env_lookup import module_of_plugin
 from rl_training.envs.factory import make_bare_env
@@ -68,14 +68,14 @@ def validate_env(
     Returns:
         The report. Faults of the environment are reported and not raised; see `require_valid`.
     """
-    found = Findings(secrets_of(config))
+    found = Findings(find_secrets(config))
     episodes = config.validation.episodes if episodes is None else episodes
     max_steps = config.validation.max_steps if max_steps is None else max_steps
     played, steps, speed, texts, playable = 0, 0, None, ("", ""), False
     with keep_working_folder(), CallWatch(config.env_id) as watch:
         with _open_env(config, found, watch) as first:
             if first is not None:
-                found.add(_module_breaches(config.env_id))
+                found.add(_check_module(config.env_id))
                 texts = (str(first.observation_space), str(first.action_space))
                 playable = _check_spaces(first, config, check_spaces, found) and _check_signatures(
                     first.unwrapped, found, watch
@@ -169,8 +169,8 @@ def _check_spaces(
     """
     observation_space, action_space = (getattr(env, name, None) for name in ("observation_space", "action_space"))
     broken = [
-        *space_type_breaches("observation_space", observation_space),
-        *space_type_breaches("action_space", action_space),
+        *check_space_type("observation_space", observation_space),
+        *check_space_type("action_space", action_space),
     ]
     found.add(broken)
     if broken:
@@ -219,20 +219,20 @@ def _check_signatures(env: gym.Env[Any, Any], found: Findings, watch: CallWatch)
     action_space.seed(0)
     during = "the first reset"
     try:
-        found.add(reset_result_breaches(watch.call(during, lambda: env.reset(seed=0))), step=0)
+        found.add(check_reset_result(watch.call(during, lambda: env.reset(seed=0))), step=0)
         during = "the first step"
-        found.add(step_result_breaches(watch.call(during, lambda: env.step(action_space.sample()))), step=1)
+        found.add(check_step_result(watch.call(during, lambda: env.step(action_space.sample()))), step=1)
     except USER_CODE_ERRORS as error:
         found.add([failure(during, error)], step=0 if during == "the first reset" else 1)
     return not {"reset-result", "step-result", "raised", "blocked"} & {finding.code for finding in found.sort()}
 
 
 def _check_twin_spaces(env: gym.Env[Any, Any], twin: gym.Env[Any, Any], found: Findings) -> None:
-    found.add(space_change_breaches("observation_space", twin.observation_space, env.observation_space))
-    found.add(space_change_breaches("action_space", twin.action_space, env.action_space))
+    found.add(check_space_change("observation_space", twin.observation_space, env.observation_space))
+    found.add(check_space_change("action_space", twin.action_space, env.action_space))
 
 
-def _module_breaches(env_id: str) -> list[Breach]:
+def _check_module(env_id: str) -> list[Breach]:
     module = module_of_plugin(env_id)
     if module is None:
         return []

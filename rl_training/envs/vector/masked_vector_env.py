@@ -19,7 +19,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from rl_training.config.settings import TrainConfig
-from rl_training.envs.contract.contract_guard import RaisedByEnvironment, fault_text, secrets_of
+from rl_training.envs.contract.contract_guard import RaisedByEnvironment, find_secrets, format_fault
 from rl_training.envs.episode_replay import EpisodeReplay
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.envs.vector.env_group import EnvGroup
@@ -61,7 +61,7 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         own, *others = groups
         self.num_envs = config.num_envs
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
-        self._env_id, self._secrets = config.env_id, secrets_of(config)
+        self._env_id, self._secrets = config.env_id, find_secrets(config)
         self._answer_seconds = answer_seconds
         self._own_indices, self._own = own, EnvGroup(config.env_id, self._secrets)
         self._workers: list[WorkerProcess] = []
@@ -218,7 +218,7 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
             if kind != "ok":
                 text, frames = hide(value[0], self._secrets), hide(value[1] or "", self._secrets)
                 if kind != "fault":
-                    text = fault_text(self._env_id, i, self.life_steps, text)
+                    text = format_fault(self._env_id, i, self.life_steps, text)
                 raise EnvironmentFault(text) from (RaisedByEnvironment(f"\n{frames.rstrip()}") if frames else None)
         return [value for _, (_, value) in replies]
 

@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from rl_training.envs.closing import close_quietly
 from rl_training.envs.contract.contract_guard import redact_cause
 from rl_training.envs.contract.step_contract import (
+    check_reset_result,
+    check_step_result,
     describe,
     describe_error,
-    reset_result_breaches,
-    step_result_breaches,
 )
 from rl_training.envs.plain_spaces import plain_space
-from rl_training.envs.random_state import as_text, random_state, write_random_state
+from rl_training.envs.random_state import random_state, random_state_to_json, write_random_state
 from rl_training.envs.vector.masked_vector_env import require_count
 from rl_training.errors import USER_CODE_ERRORS, EnvironmentFault, EnvironmentRefused
 from rl_training.security.secrets import hide
@@ -139,7 +139,7 @@ class NativeVectorEnv:
             result = self._envs.reset(seed=first, options=options)
         except USER_CODE_ERRORS as error:
             raise self._fault(describe_error("reset", error)) from redact_cause(error, self._secrets)
-        for breach in reset_result_breaches(result):
+        for breach in check_reset_result(result):
             raise self._fault(f"reset: {breach.message}")
         return self._array("observation", result[0], self._shape, self.single_observation_space.dtype), {}
 
@@ -156,7 +156,7 @@ class NativeVectorEnv:
             result = self._envs.step(actions.astype(self._envs.single_action_space.dtype, copy=False))
         except USER_CODE_ERRORS as error:
             raise self._fault(describe_error("step", error)) from redact_cause(error, self._secrets)
-        for breach in step_result_breaches(result):
+        for breach in check_step_result(result):
             raise self._fault(f"step: {breach.message}")
         observation = self._array("observation", result[0], self._shape, self.single_observation_space.dtype)
         reward = self._array("reward", result[1], (self.num_envs,), np.float64)
@@ -174,7 +174,7 @@ class NativeVectorEnv:
                 "num_envs": self.num_envs,
                 "life_steps": self.life_steps,
                 "seed": self._seed,
-                "random_state": as_text(random_state(self._envs)),
+                "random_state": random_state_to_json(random_state(self._envs)),
             }
         ]
 
