@@ -194,9 +194,9 @@ def test_no_attempt_follows_one_that_made_no_progress(flow_client: Any) -> None:
 
 @pytest.mark.slow
 def test_a_flow_run_that_is_run_again_continues_its_run(flow_client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rl_training.api import judging
+    from rl_training.api import held_out_evaluation
 
-    evaluate, calls = judging.evaluate_checkpoint, []
+    evaluate, calls = held_out_evaluation.evaluate_checkpoint, []
 
     def fail_once(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
@@ -204,7 +204,7 @@ def test_a_flow_run_that_is_run_again_continues_its_run(flow_client: Any, monkey
             raise ValueError("a mistake in code, which no task retry helps")
         return evaluate(*arguments, **options)
 
-    monkeypatch.setattr(judging, "evaluate_checkpoint", fail_once)
+    monkeypatch.setattr(held_out_evaluation, "evaluate_checkpoint", fail_once)
     config = {**TINY, "experiment": "run_again", "promotion": {"enabled": False}}
     state = train_flow.with_options(retries=1)(config, return_state=True)
     assert state.is_completed()

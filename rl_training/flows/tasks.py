@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def is_worth_retrying(task: Task[Any, Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Returns whether a retry may succeed: unless the user or the run itself caused the error; signature by Prefect."""
+    """Returns whether a retry may succeed; it can't if the user or the run itself caused the error."""
     error = state.data
     return isinstance(error, EnvironmentFault | TrackingError) or not isinstance(error, UserError | RunFailed)
 
