@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,11 +66,10 @@ class Figures:
             self._save(evaluation_histogram(evaluation, self._title), HISTOGRAM)
 
     def _save(self, figure: Figure, name: str) -> None:
-        """Writes a PNG of about 30 kB beside its place and renames it."""
-        self._artifacts.mkdir(parents=True, exist_ok=True)
-        beside = self._artifacts / f".{name}.tmp"
-        figure.savefig(beside, format="png", dpi=100)
-        beside.replace(self._artifacts / name)
+        """Writes a PNG of about 30 kB."""
+        png = BytesIO()
+        figure.savefig(png, format="png", dpi=100)
+        json_files.write_bytes(self._artifacts / name, png.getvalue(), sync=False)
 
 
 def evaluation_histogram(evaluation: Mapping[str, Any], title: str) -> Figure:
