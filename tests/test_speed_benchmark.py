@@ -21,9 +21,9 @@ from benchmarks.speed.report import (
     TABLES,
     format_number,
     format_ratio,
+    format_speed_table,
     format_spread,
     read_results,
-    speed_table,
     update_page,
 )
 from benchmarks.speed.run_cleanrl import make_flags, set_hidden_width
@@ -196,26 +196,26 @@ def test_numbers_have_three_digits():
 def test_a_row_has_ours_beside_the_peers():
     summary = {"ours": summarize([run(120.0)]), "sb3": summarize([run(20.0)]), "cleanrl": summarize([run(40.0)])}
     native = {"ours": summarize([run(300.0)])}
-    lines = list(speed_table({"ppo-cartpole": {"summary": summary}, "ppo-cartpole-1024": {"summary": native}}))
+    lines = list(format_speed_table({"ppo-cartpole": {"summary": summary}, "ppo-cartpole-1024": {"summary": native}}))
     assert lines[2].endswith("| 120 | 20 | 6.00 | 5 | CleanRL 40 | **3.00** | 4 |")
     assert lines[3].endswith("| 300 | 20, with 8 environments | **15.00** | 20 |  |  |  |")
 
 
 def test_a_row_has_the_quicker_of_ours_and_says_which():
     summary = {"ours": summarize([run(120.0)]), "sb3": summarize([run(20.0)]), "ours-split": summarize([run(160.0)])}
-    line = list(speed_table({"ppo-cartpole": {"summary": summary}}))[2]
+    line = list(format_speed_table({"ppo-cartpole": {"summary": summary}}))[2]
     assert line.endswith("| 160, split | 20 | 8.00 | 5 | Stable-Baselines3 20 | 8.00 | 4 |")
     slower = summary | {"ours-split": summarize([run(110.0)])}
-    assert "| 120 | 20 | 6.00 |" in list(speed_table({"ppo-cartpole": {"summary": slower}}))[2]
+    assert "| 120 | 20 | 6.00 |" in list(format_speed_table({"ppo-cartpole": {"summary": slower}}))[2]
 
 
 def test_a_library_that_was_not_measured_is_named():
     alone = {"summary": {"ours": summarize([run(120.0)]), "sb3": summarize([])}}
-    lines = list(speed_table({"ppo-cartpole": alone, "ppo-cartpole-1024": alone}))
+    lines = list(format_speed_table({"ppo-cartpole": alone, "ppo-cartpole-1024": alone}))
     assert lines[2].endswith("| 120 | not measured |  | 5 | not measured |  | 4 |")
     assert lines[3].endswith("| 120 | not measured |  | 20 |  |  |  |")
     peer_alone = {"summary": {"sb3": summarize([run(20.0)])}}
-    assert list(speed_table({"sac-pendulum": peer_alone}))[2].split(" | ")[1:4] == ["not measured", "20", ""]
+    assert list(format_speed_table({"sac-pendulum": peer_alone}))[2].split(" | ")[1:4] == ["not measured", "20", ""]
 
 
 @pytest.mark.parametrize("script", ["measure", "time_until_solved"])

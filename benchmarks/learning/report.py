@@ -70,7 +70,7 @@ def format_table(measured: dict[Task, dict[str, Any]]) -> str:
 
 
 def _format_rows(measured: dict[Task, dict[str, Any]]) -> Iterator[str]:
-    yield "| task | steps | IQM [95 % interval] | lowest seed | seeds | at least | reached | published | its steps |"
+    yield "| task | steps | IQM [95% interval] | lowest seed | seeds | target | reached | published | published steps |"
     yield "|---|---:|---:|---:|---:|---:|---|---:|---:|"
     for task, result in measured.items():
         summary = result["summary"]
@@ -121,8 +121,8 @@ def draw(measured: dict[Task, dict[str, Any]], path: Path) -> None:
     key = [
         Line2D([], [], color="#555555", linewidth=1, alpha=0.5, label="one seed, periodic evaluation"),
         Line2D([], [], color="#555555", linewidth=2.2, label="interquartile mean of the seeds"),
-        Line2D([], [], color="black", marker="D", markersize=5, label="judged at the end, 95 % interval"),
-        Line2D([], [], color=BAR, linewidth=1.1, linestyle="--", label="must be reached"),
+        Line2D([], [], color="black", marker="D", markersize=5, label="final evaluation, 95% interval"),
+        Line2D([], [], color=BAR, linewidth=1.1, linestyle="--", label="target"),
         Line2D([], [], color=PUBLISHED, linewidth=1.6, linestyle=":", label="published (RL Baselines3 Zoo)"),
     ]
     figure.legend(handles=key, loc="outside upper center", ncols=len(key) if columns > 2 else 1, frameon=False)

@@ -158,7 +158,7 @@ def format_table(result: dict[str, Any]) -> str:
     decisions = result["decisions"]
     lines = [
         f"| candidate's returns | champion's returns | equal: promoted of {decisions:,} | by the higher mean | "
-        f"better by {BETTER} s: promoted | by the higher mean | mean at the floor: passed |",
+        f"better by {BETTER} SD: promoted | by the higher mean | mean at the floor: passed |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in (*result["equal_policies"], *result["equal_means_alone"]):

@@ -20,18 +20,18 @@ from benchmarks.speed.scaling_plot import PICTURE, draw
 from benchmarks.speed.tasks import LABELS, OURS, PEERS, SOLVED, SPEED, SPLIT, TRACKED
 
 PAGE = ROOT / "docs" / "benchmarks.md"
-COLLECTION_AIM, UPDATE_AIM, ORCHESTRATION_AIM = 0.70, 1.6, 0.05
+COLLECTION_TARGET, UPDATE_TARGET, ORCHESTRATION_TARGET = "70 %", "1.6", "at most 5 %"
 
 Parts = Mapping[str, Any]
 
 
-def speed_table(parts: Parts) -> Iterator[str]:
+def format_speed_table(parts: Parts) -> Iterator[str]:
     """Yields the table that compares our faster variant with the targets."""
-    yield "| task | rl_training, steps/s | Stable-Baselines3 | times that | aim | best peer | times that | aim |"
+    yield "| task | rl_training, steps/s | Stable-Baselines3 | ratio | target | fastest peer | ratio | target |"
     yield "|---|---:|---:|---:|---:|---:|---:|---:|"
     for task in (task for task in SPEED if task.name in parts):
-        speeds = median_speeds(parts[task.name])
-        measured = median_speeds(parts.get(task.base or task.name))
+        speeds = find_median_speeds(parts[task.name])
+        measured = find_median_speeds(parts.get(task.base or task.name))
         peers = {name: speed for name, speed in measured.items() if name in PEERS}
         way = max((name for name in (OURS, SPLIT) if name in speeds), key=lambda name: speeds[name], default=OURS)
         ours, sb3 = speeds.get(way), peers.get("sb3")
@@ -48,11 +48,11 @@ def speed_table(parts: Parts) -> Iterator[str]:
         yield format_row(cells)
 
 
-def contestants_table(parts: Parts) -> Iterator[str]:
+def format_contestants_table(parts: Parts) -> Iterator[str]:
     """Yields the table of all measurements of each contestant."""
     yield (
-        "| task | who | steps/s, median (lowest to highest) | a CPU second | threads | whole process, s | start-up, s "
-        "| peak memory, MB | others, CPUs |"
+        "| task | contestant | steps/s, median (lowest to highest) | per CPU second | threads | total, s | start-up, s "
+        "| peak memory, MB | CPUs used by others |"
     )
     yield "|---|---|---:|---:|---:|---:|---:|---:|---:|"
     for task in (task for task in SPEED if task.name in parts):
@@ -72,11 +72,11 @@ def contestants_table(parts: Parts) -> Iterator[str]:
                 yield format_row(cells)
 
 
-def threads_table(parts: Parts) -> Iterator[str]:
+def format_threads_table(parts: Parts) -> Iterator[str]:
     """Yields the table of the speeds with one thread and with two."""
     tried = {name: parts[name].get("tried_threads", {}) for name in (task.name for task in SPEED) if name in parts}
     tried = {name: speeds for name, speeds in tried.items() if any(len(counts) > 1 for counts in speeds.values())}
-    yield "| who, steps/s with 1 thread and with 2 | " + " | ".join(tried) + " |"
+    yield "| contestant, steps/s with 1 thread and with 2 | " + " | ".join(tried) + " |"
     yield "|---|" + "---:|" * len(tried)
     for who in (OURS, SPLIT, *PEERS):
         pairs = [speeds.get(who, {}) for speeds in tried.values()]
@@ -87,9 +87,9 @@ def threads_table(parts: Parts) -> Iterator[str]:
             yield format_row([LABELS[who], *cells])
 
 
-def floors_table(parts: Parts) -> Iterator[str]:
+def format_floors_table(parts: Parts) -> Iterator[str]:
     """Yields the table of the limits of the machine, and of our distance from them."""
-    yield "| task | what | median (lowest to highest) | aim |"
+    yield "| task | quantity | median (lowest to highest) | target |"
     yield "|---|---|---:|---:|"
     for task in (task for task in SPEED if task.name in parts):
         floors = [floor for floor in parts[task.name]["floors"] if "broke" not in floor]
@@ -100,36 +100,46 @@ def floors_table(parts: Parts) -> Iterator[str]:
         summary = parts[task.name]["summary"].get(TRACKED, {})
         if "orchestration" in summary:
             shares = [100 * share for share in summary["orchestration"]]
-            words = "metrics, checkpoints, progress and MLflow: share of the time inside `Trainer.train()`"
-            yield format_row(
-                [task.name, words, format_spread(shares, " %"), f"at most {100 * ORCHESTRATION_AIM:.0f} %"]
-            )
+            words = "metrics, checkpoints, progress and MLflow, share of the time in `Trainer.train()`"
+            yield format_row([task.name, words, format_spread(shares, " %"), ORCHESTRATION_TARGET])
 
 
 FLOORS: dict[str, list[tuple[str, str, float, str, str]]] = {
     "collection": [
         ("Gymnasium's vector environment alone, random actions, steps/s", "gymnasium", 1, "", ""),
-        ("our training environments alone, the training's actions, steps/s", "stack", 1, "", ""),
+        ("our training environments alone, recorded actions, steps/s", "stack", 1, "", ""),
         ("collection, steps/s", "collection", 1, "", ""),
-        ("collection, of our environments alone", "collection_share", 100, " %", f"{100 * COLLECTION_AIM:.0f} %"),
-        ("updates: share of the time of collection and updates", "update_share", 100, " %", ""),
+        (
+            "collection, relative to our environments alone",
+            "collection_share",
+            100,
+            " %",
+            COLLECTION_TARGET,
+        ),
+        ("share of updates in the time of collection and updates", "update_share", 100, " %", ""),
     ],
     "products": [
         ("Gymnasium's environment alone, random actions, steps/s", "environment", 1, "", ""),
         ("an update's matrix products in their order, numpy, ms", "numpy_ms", 1, "", ""),
         ("the same, torch, ms", "torch_ms", 1, "", ""),
-        ("each by itself in a loop, numpy, ms", "numpy_hot_ms", 1, "", ""),
+        ("each product repeated by itself, numpy, ms", "numpy_hot_ms", 1, "", ""),
         ("the same, torch, ms", "torch_hot_ms", 1, "", ""),
         ("an update, ms", "update_ms", 1, "", ""),
-        ("an update, times its matrix products in their order", "update_over_products", 1, "", f"{UPDATE_AIM}"),
+        (
+            "an update, relative to its matrix products in their order",
+            "update_over_products",
+            1,
+            "",
+            UPDATE_TARGET,
+        ),
     ],
 }
 """The rows (title, key, factor, unit, target) of each kind of floor."""
 
 
-def solved_table(parts: Parts) -> Iterator[str]:
+def format_solved_table(parts: Parts) -> Iterator[str]:
     """Yields the table of the times until solved."""
-    yield "| task | who | seeds solved | seconds, median (lowest to highest) | times ours | at step, median |"
+    yield "| task | contestant | seeds solved | seconds, median (lowest to highest) | vs. rl_training | step, median |"
     yield "|---|---|---:|---:|---:|---:|"
     for task in (task for task in SOLVED if task.name in parts):
         summaries = {name: summary for name, summary in parts[task.name]["summary"].items() if summary["seeds"]}
@@ -147,12 +157,12 @@ def solved_table(parts: Parts) -> Iterator[str]:
             yield format_row(cells)
 
 
-def scaling_tables(parts: Parts) -> Iterator[str]:
+def format_scaling_tables(parts: Parts) -> Iterator[str]:
     """Yields the figure, and a table of each measured part."""
-    yield f"![How cost grows](../benchmarks/results/{PICTURE})"
+    yield f"![How costs grow](../benchmarks/results/{PICTURE})"
     yield ""
     if "envs" in parts:
-        yield "| environments | vectorisation | minibatch | steps/s | collection alone, steps/s |"
+        yield "| environments | vectorization | minibatch | steps/s | collection alone, steps/s |"
         yield "|---:|---|---:|---:|---:|"
         for point in parts["envs"]["points"]:
             speeds = (format_number(point[key]) for key in ("steps_per_second", "collection_steps_per_second"))
@@ -161,7 +171,7 @@ def scaling_tables(parts: Parts) -> Iterator[str]:
             )
         yield ""
     if "length" in parts:
-        yield "| steps | µs a step | peak memory, MB | most points of a metric in the run's file | in MLflow |"
+        yield "| steps | µs per step | peak memory, MB | most points of a metric in the run's file | in MLflow |"
         yield "|---:|---:|---:|---:|---:|"
         for point in parts["length"]["points"]:
             counts = (format_number(point[f"most_points_in_{place}"]) for place in ("file", "mlflow"))
@@ -169,7 +179,7 @@ def scaling_tables(parts: Parts) -> Iterator[str]:
             yield format_row([format_number(point["steps"]), f"{point['microseconds_per_step']:.1f}", memory, *counts])
         yield ""
     if "saving" in parts:
-        yield "| buffer, MB | new transitions | training stands still, ms | until it is whole, s | written, MB |"
+        yield "| buffer, MB | new transitions | training blocked, ms | complete after, s | written, MB |"
         yield "|---:|---:|---:|---:|---:|"
         for point in parts["saving"]["points"]:
             for saved in (point["all_new"], point["few_new"]):
@@ -180,17 +190,17 @@ def scaling_tables(parts: Parts) -> Iterator[str]:
 
 
 TABLES: dict[str, tuple[str, Callable[[Parts], Iterator[str]]]] = {
-    "speed": ("speed", speed_table),
-    "contestants": ("speed", contestants_table),
-    "threads": ("speed", threads_table),
-    "floors": ("speed", floors_table),
-    "solved": ("solved", solved_table),
-    "scaling": ("scaling", scaling_tables),
+    "speed": ("speed", format_speed_table),
+    "contestants": ("speed", format_contestants_table),
+    "threads": ("speed", format_threads_table),
+    "floors": ("speed", format_floors_table),
+    "solved": ("solved", format_solved_table),
+    "scaling": ("scaling", format_scaling_tables),
 }
 """The JSON file of each block of the page, and the function that writes its table."""
 
 
-def median_speeds(part: Mapping[str, Any] | None) -> dict[str, float]:
+def find_median_speeds(part: Mapping[str, Any] | None) -> dict[str, float]:
     """Returns the median steps per second of each contestant of a task."""
     summaries = {} if part is None else part["summary"]
     return {name: summary["steps_per_second"][0] for name, summary in summaries.items() if summary["rounds"]}

@@ -35,7 +35,7 @@ def draw(parts: Mapping[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
-TITLES = ("environment steps a second", "a step and memory", "most points of a metric", "a checkpoint, seconds")
+TITLES = ("environment steps per second", "cost of a step", "points of the longest metric", "checkpoint, seconds")
 ACROSS = ("environments", "steps of the run", "steps of the run", "replay buffer, MB")
 
 
@@ -51,7 +51,7 @@ def _draw_envs(panel: Axes, points: list[dict[str, Any]]) -> None:
 
 def _draw_length(costs: Axes, counts: Axes, points: list[dict[str, Any]]) -> None:
     steps = [point["steps"] for point in points]
-    costs.semilogx(steps, [point["microseconds_per_step"] for point in points], "o-", color=BLUE, label="µs a step")
+    costs.semilogx(steps, [point["microseconds_per_step"] for point in points], "o-", color=BLUE, label="µs per step")
     memory = [point["peak_memory_bytes"] / 1e8 for point in points]
     costs.semilogx(steps, memory, "o-", color=GREEN, label="peak memory, 100 MB")
     for place, color in (("file", BLUE), ("mlflow", ORANGE)):
@@ -64,10 +64,10 @@ def _draw_length(costs: Axes, counts: Axes, points: list[dict[str, Any]]) -> Non
 
 def _draw_saving(panel: Axes, points: list[dict[str, Any]]) -> None:
     sizes = [point["buffer_bytes"] / 1e6 for point in points]
-    for key, label, color in (("all_new", "all of it new", BLUE), ("few_new", "1,000 transitions new", ORANGE)):
+    for key, label, color in (("all_new", "all new", BLUE), ("few_new", "1,000 new", ORANGE)):
         whole = [point[key]["whole_seconds"] for point in points]
-        panel.plot(sizes, whole, "o-", color=color, label=f"{label}: whole")
+        panel.plot(sizes, whole, "o-", color=color, label=f"{label}: complete")
         still = [point[key]["stand_still_seconds"] for point in points]
-        panel.plot(sizes, still, "o--", color=color, alpha=0.6, label=f"{label}: training stands still")
+        panel.plot(sizes, still, "o--", color=color, alpha=0.6, label=f"{label}: training blocked")
     panel.set_ylim(bottom=0)
     panel.legend(fontsize="small", frameon=False)

@@ -132,7 +132,7 @@ SPEED = (
     ),
     SpeedTask(
         name="dqn-cartpole",
-        title="DQN CartPole-v1, 128 updates each 256 steps, batch 64",
+        title="DQN CartPole-v1, 128 updates every 256 steps, batch 64",
         algo="dqn",
         env_id="CartPole-v1",
         settings=_DQN,
@@ -145,7 +145,7 @@ SPEED = (
     ),
     SpeedTask(
         name="dqn-cartpole-f4",
-        title="DQN CartPole-v1, one update each 4 steps, batch 128",
+        title="DQN CartPole-v1, one update every 4 steps, batch 128",
         algo="dqn",
         env_id="CartPole-v1",
         settings=_DQN
@@ -157,7 +157,7 @@ SPEED = (
     ),
     SpeedTask(
         name="ppo-cartpole-1024",
-        title="PPO CartPole-v1, 1,024 native vectorised environments x 128 steps, 4 epochs, batch 4,096",
+        title="PPO CartPole-v1, 1,024 native environments x 128 steps, 4 epochs, batch 4,096",
         algo="ppo",
         env_id="CartPole-v1",
         settings=_PPO | {"num_envs": 1_024, "batch_size": 4_096, "vectorization": "native"},
@@ -169,7 +169,7 @@ SPEED = (
     ),
     SpeedTask(
         name="sac-pendulum",
-        title="SAC Pendulum-v1, one update a step, batch 256",
+        title="SAC Pendulum-v1, one update per step, batch 256",
         algo="sac",
         env_id="Pendulum-v1",
         settings=_SAC,
