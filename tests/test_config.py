@@ -346,7 +346,7 @@ def test_paths_that_are_none(tmp_path):
 
 def test_settings_encoded_twice_are_taken_as_json_alone():
     assert load_config('{"algo": "ppo", "env_id": "A-v0", "total_timesteps": 3e3}', {"seed": 1}).total_timesteps == 3000
-    with pytest.raises(ConfigError, match=r"^config: got text that begins with { and is no JSON"):
+    with pytest.raises(ConfigError, match=r"^config: got text that begins with { and is not JSON"):
         load_config("{'algo': 'ppo'}")
 
 

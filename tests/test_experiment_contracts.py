@@ -30,7 +30,7 @@ def own_home_and_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(registry, "_registered", {})
     yield
-    registry._from_entry_points.cache_clear()
+    registry._load_entry_points.cache_clear()
 
 
 def settings(name: str) -> TrainConfig:
@@ -98,7 +98,7 @@ def test_a_package_offers_its_algorithm_by_an_entry_point(offered_as: str, monke
     point = SimpleNamespace(load=lambda: spec if offered_as == "a spec" else lambda: spec)
     groups = {"rl_training.algorithms": [point]}
     monkeypatch.setattr(registry, "entry_points", lambda group: groups.get(group, []))
-    registry._from_entry_points.cache_clear()
+    registry._load_entry_points.cache_clear()
     assert get_algorithm("theirs") is spec
 
 

@@ -106,7 +106,7 @@ def test_layers_of_other_shapes_are_fresh_and_named(caplog: pytest.LogCaptureFix
     state = policy_at_start(trainer)
     fresh = {"mlps.weights.0", "mlps.biases.0", "mlps.head_weights.0", "mlps.head_biases.0"}  # input, policy's head
     assert (
-        "4 tensors carried over, 4 drawn anew, since the checkpoint has none that fit (mlps.weights.0, " in caplog.text
+        "4 tensors carried over, 4 initialised because no layer of the checkpoint fits (mlps.weights.0, " in caplog.text
     )
     assert set(origin_of(trainer.run.run_dir)["fine_tuning"]["fresh"]) == fresh
     unrelated = policy_at_start(MANAGER.setup(settings(env_id="Acrobot-v1")))["weights"]
@@ -228,7 +228,7 @@ def test_from_the_command_line_and_in_mlflow(client: Any, tmp_path: Path) -> Non
     assert code == 0, err
     tuned = json.loads(out)
     said = (
-        "4 tensors carried over, 4 drawn anew, since the checkpoint has none that fit (mlps.weights.0, mlps.biases.0, "
+        "4 tensors carried over, 4 initialised because no layer of the checkpoint fits (mlps.weights.0, mlps.biases.0, "
         "mlps.head_weights.0, ...); observation statistics: fresh"
     )
     assert said in err

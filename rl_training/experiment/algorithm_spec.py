@@ -23,7 +23,7 @@ class AlgorithmSpec:
     name: str
     """The value of `algo` in settings."""
     config_type: type[TrainConfig]
-    """Its settings."""
+    """The class of the algorithm's settings."""
     train: Callable[..., TrainResult]
     """`train(config, callbacks=(), resume_from=None) -> TrainResult`."""
     make_trainer: Callable[..., Trainer]

@@ -1,6 +1,6 @@
-"""The algorithms that come with the package.
+"""The built-in algorithms.
 
-Their functions are imported when they are called, so that a list of algorithms needs no torch.
+The functions of an algorithm are imported when they are called, so listing the algorithms does not import torch.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from rl_training.config.settings import TrainConfig
 from rl_training.experiment.algorithm_spec import AlgorithmSpec
 
 
-def _imported_when_called(name: str) -> Callable[..., Any]:
-    """Returns a function that imports the one called `module:function` and calls it."""
+def _import_when_called(name: str) -> Callable[..., Any]:
+    """Returns a function that imports `module:function` and calls it."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return resolve_name(name)(*args, **kwargs)
@@ -25,16 +25,19 @@ def _imported_when_called(name: str) -> Callable[..., Any]:
     return call
 
 
-def _spec(name: str, config_type: type[TrainConfig]) -> AlgorithmSpec:
+def _make_spec(name: str, config_type: type[TrainConfig]) -> AlgorithmSpec:
     trainer = f"rl_training.runtime.{name}_trainer"
     return AlgorithmSpec(
         name=name,
         config_type=config_type,
-        train=_imported_when_called(f"{trainer}:train_{name}"),
-        make_trainer=_imported_when_called(f"{trainer}:make_{name}_trainer"),
-        check_spaces=_imported_when_called(f"rl_training.algorithms.{name}:check_spaces"),
-        load_policy=_imported_when_called(f"{trainer}:load_{name}_policy"),
+        train=_import_when_called(f"{trainer}:train_{name}"),
+        make_trainer=_import_when_called(f"{trainer}:make_{name}_trainer"),
+        check_spaces=_import_when_called(f"rl_training.algorithms.{name}:check_spaces"),
+        load_policy=_import_when_called(f"{trainer}:load_{name}_policy"),
     )
 
 
-SPECS = {spec.name: spec for spec in (_spec("ppo", PPOConfig), _spec("dqn", DQNConfig), _spec("sac", SACConfig))}
+SPECS = {
+    spec.name: spec
+    for spec in (_make_spec("ppo", PPOConfig), _make_spec("dqn", DQNConfig), _make_spec("sac", SACConfig))
+}

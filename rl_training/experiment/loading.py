@@ -1,4 +1,7 @@
-"""Settings from a file, a shipped name, a text or a mapping, with overrides; the registry gives their type."""
+"""Loads settings from a file, a shipped config, a text, a mapping or a checkpoint, and applies overrides.
+
+The registry provides the settings class of each algorithm.
+"""
 
 from __future__ import annotations
 
@@ -24,18 +27,18 @@ if TYPE_CHECKING:
 
 
 def load_config(path: str | Path, overrides: Overrides = ()) -> TrainConfig:
-    """Returns the settings in a file.
+    """Loads settings from a file.
 
     Args:
-        path: A YAML file, the name of a shipped one (`ppo/cartpole`), or the settings themselves as JSON text (which is
-            what becomes of a mapping that is encoded twice on its way to a flow).
-        overrides: Values that go before the file's: a mapping (nested, or with dotted keys), or texts `a.b=1e-3`.
+        path: A YAML file, the name of a shipped config such as `ppo/cartpole`, or the settings as JSON text (which a
+            mapping becomes that is encoded twice on its way to a flow).
+        overrides: Values that replace those in the file: a mapping with nested or dotted keys, or texts `a.b=1e-3`.
 
     Raises:
-        ConfigError: A line for every fault: `file:line: key.path: what was got, what is expected`.
+        ConfigError: The settings are not valid; one line for each fault: `file:line: key.path: got ..., expected ...`.
     """
     if isinstance(path, str) and path.lstrip().startswith("{"):
-        return _config(_document_in_json(path), overrides)
+        return _build_config(_parse_json(path), overrides)
     file = find_config(path)
     try:
         data = file.read_bytes()
@@ -45,32 +48,33 @@ def load_config(path: str | Path, overrides: Overrides = ()) -> TrainConfig:
 
 
 def config_from_text(text: str, overrides: Overrides = (), *, source: str) -> TrainConfig:
-    """Returns the settings in YAML text, as `load_config` does; `source` names it in messages."""
-    return _config(read_yaml(text, source), overrides)
+    """Loads settings from YAML text; see `load_config`. Messages name the text by `source`."""
+    return _build_config(read_yaml(text, source), overrides)
 
 
 def config_from_mapping(data: Mapping[str, Any], overrides: Overrides = (), *, source: str = "config") -> TrainConfig:
-    """Returns the settings in a mapping (of a flow's parameters, say), as `load_config` does."""
+    """Loads settings from a mapping, such as the parameters of a flow; see `load_config`."""
     document = read_mapping(data, source)
     if not document.entries:
         raise ConfigError(f"{source}: empty config; expected at least algo, env_id and total_timesteps")
-    return _config(document, overrides)
+    return _build_config(document, overrides)
 
 
 def config_of_checkpoint(
     checkpoint: Checkpoint, overrides: Overrides = (), *, allow_modules: Collection[str] = ()
 ) -> TrainConfig:
-    """Returns the settings that a checkpoint was written with, fit to make environments; hidden secrets stay hidden.
+    """Returns the settings that a checkpoint was written with, checked so that environments can be made from them.
+
+    Plain secrets are hidden in a checkpoint and stay hidden.
 
     Args:
-        checkpoint: It.
-        overrides: Values that go before the checkpoint's.
-        allow_modules: Modules that the checkpoint may name though it was received; see
-            `rl_training.config.named_modules`.
+        checkpoint: A checkpoint.
+        overrides: Values that replace those of the checkpoint.
+        allow_modules: Modules that a received checkpoint may name; see `rl_training.config.named_modules`.
 
     Raises:
-        ConfigError: A line for every fault of the overrides.
-        ModuleRefused: It names a module that nobody has allowed.
+        ConfigError: The overrides are not valid; the message has one line for each fault.
+        ModuleRefused: The checkpoint names a module that is not allowed.
     """
     source, over = str(checkpoint.path / CONFIG), read_overrides(overrides)
     config = config_from_text(checkpoint.config_text(), over, source=source)
@@ -79,7 +83,7 @@ def config_of_checkpoint(
 
 
 def recorded_settings(checkpoint: Checkpoint) -> TrainConfig:
-    """Returns the settings that a checkpoint was written with, for reading alone: they name no modules."""
+    """Returns the settings that a checkpoint was written with, without the modules, for reading alone."""
     return remove_modules(config_from_text(checkpoint.config_text(), source=str(checkpoint.path / CONFIG)))
 
 
@@ -90,39 +94,39 @@ def config_to_resume(
     fine_tune: bool = False,
     allow_modules: Collection[str] = (),
 ) -> TrainConfig:
-    """Returns the settings with which training goes on from a checkpoint.
+    """Returns the settings for training that continues from a checkpoint.
 
     Args:
-        checkpoint: It.
-        overrides: Values that go before the checkpoint's.
-        fine_tune: Whether the weights alone are carried over. Another environment begins without what belongs to the
-            old one then: `env_kwargs`, and the registered model's name and floors under `promotion`.
-        allow_modules: As in `config_of_checkpoint`.
+        checkpoint: A checkpoint.
+        overrides: Values that replace those of the checkpoint.
+        fine_tune: Whether the weights alone are carried over. If the environment changes too, the settings of the old
+            one are dropped: `env_kwargs`, and the registered model's name and floors under `promotion`.
+        allow_modules: See `config_of_checkpoint`.
 
     Raises:
-        CheckpointError: An override changes what must stay as it was.
-        ConfigError: A line for every fault of the overrides.
-        ModuleRefused: It names a module that nobody has allowed.
+        CheckpointError: An override changes a setting that must stay equal.
+        ConfigError: The overrides are not valid; the message has one line for each fault.
+        ModuleRefused: The checkpoint names a module that is not allowed.
     """
-    config = _config_to_resume(checkpoint, overrides, fine_tune)
+    config = _merge_for_resume(checkpoint, overrides, fine_tune)
     source, typed = str(checkpoint.path / CONFIG), read_overrides(overrides)
     require_permission(config, checkpoint.path, source=source, overrides=typed, allow_modules=allow_modules)
     return config
 
 
-def _config_to_resume(checkpoint: Checkpoint, overrides: Overrides, fine_tune: bool) -> TrainConfig:
+def _merge_for_resume(checkpoint: Checkpoint, overrides: Overrides, fine_tune: bool) -> TrainConfig:
     document = read_yaml(checkpoint.config_text(), str(checkpoint.path / CONFIG))
     over = convert_word_list(read_overrides(overrides), "tags")
-    before = _config(document, ())
+    before = _build_config(document, ())
     algo, env_id = over.entries.get("algo"), over.entries.get("env_id")
-    if isinstance(algo, Scalar) and algo.value != before.algo:  # the other settings are of another kind then
+    if isinstance(algo, Scalar) and algo.value != before.algo:  # the other settings belong to another class then
         check_differences([make_difference("algo", before.algo, algo.value)])
     if fine_tune and isinstance(env_id, Scalar) and env_id.value != before.env_id:
-        document = _without_its_task(document)
+        document = _remove_task_settings(document)
     try:
-        after = _config(document, overrides)
+        after = _build_config(document, overrides)
     except ConfigError:
-        # A combination that can't work is beside the point where one of its settings may not change anyhow.
+        # A setting that must not change is reported rather than a combination with it that can't work.
         reader = TypedReader(type(before))
         old, new = (reader.read_section(read, type(before), ()) for read in (document, merge(document, over)))
         if not reader.faults:
@@ -133,8 +137,8 @@ def _config_to_resume(checkpoint: Checkpoint, overrides: Overrides, fine_tune: b
     return after
 
 
-def _without_its_task(document: MapNode) -> MapNode:
-    """Leaves out what holds for one environment alone: another one's policy must not meet its champion or its floor."""
+def _remove_task_settings(document: MapNode) -> MapNode:
+    """Removes the settings of one environment: another one's policy must not meet its champion or its floor."""
     entries = {key: node for key, node in document.entries.items() if key != "env_kwargs"}
     promotion = entries.get("promotion")
     if isinstance(promotion, MapNode):
@@ -143,24 +147,24 @@ def _without_its_task(document: MapNode) -> MapNode:
     return replace(document, entries=entries)
 
 
-def _config(document: MapNode, overrides: Overrides) -> TrainConfig:
+def _build_config(document: MapNode, overrides: Overrides) -> TrainConfig:
     over = convert_word_list(read_overrides(overrides), "tags")
     document = merge(convert_word_list(document, "tags"), over)
-    name, fault = _algorithm(document)
+    name, fault = _find_algorithm(document)
     if fault is not None:
-        raise to_config_error([fault, *_common_faults(document)])
+        raise to_config_error([fault, *_find_common_faults(document)])
     return build_settings(document, get_algorithm(name).config_type)
 
 
-def _document_in_json(text: str) -> MapNode:
+def _parse_json(text: str) -> MapNode:
     document = expand_json(Scalar(text, "python", Place("config")))
     if not isinstance(document, MapNode):
-        raise ConfigError("config: got text that begins with { and is no JSON; expected a mapping, a file or a name")
+        raise ConfigError("config: got text that begins with { and is not JSON; expected a mapping, a file or a name")
     return document
 
 
-def _algorithm(document: MapNode) -> tuple[str, Fault | None]:
-    """Returns the name of the algorithm, and what is wrong with it."""
+def _find_algorithm(document: MapNode) -> tuple[str, Fault | None]:
+    """Returns the name of the algorithm, and the fault in it if there is one."""
     known = list_algorithms()
     expected = f"expected one of {', '.join(known)}"
     node = document.entries.get("algo")
@@ -174,8 +178,8 @@ def _algorithm(document: MapNode) -> tuple[str, Fault | None]:
     return name, next(iter(reader.faults), None)
 
 
-def _common_faults(document: MapNode) -> list[Fault]:
-    """Returns the faults in what all algorithms share; the other keys can't be judged without an algorithm."""
+def _find_common_faults(document: MapNode) -> list[Fault]:
+    """Returns the faults in the settings that all algorithms share; an algorithm is needed to check the others."""
     common = {key: node for key, node in document.entries.items() if key in TrainConfig.model_fields}
     common["algo"] = Scalar("unknown", "plain", document.place)
     return check_settings(replace(document, entries=common), TrainConfig)[1]

@@ -10,18 +10,18 @@ from rl_training.experiment.algorithm_spec import AlgorithmSpec as AlgorithmSpec
 from rl_training.experiment.builtin import SPECS
 
 ENTRY_POINT_GROUP = "rl_training.algorithms"
-"""A package offers algorithms here; each entry point is an `AlgorithmSpec` or a function that returns one."""
+"""The entry-point group for algorithms of other packages: each is an `AlgorithmSpec` or a function that returns one."""
 
 _registered: dict[str, AlgorithmSpec] = {}
 
 
 def register_algorithm(spec: AlgorithmSpec) -> None:
-    """Adds an algorithm.
+    """Registers an algorithm for this process.
 
     Raises:
-        ValueError: Another algorithm has this name.
+        ValueError: Another algorithm has the same name.
     """
-    known = _all().get(spec.name)
+    known = _collect_all().get(spec.name)
     if known is not None and known != spec:
         raise ValueError(f"algorithm {spec.name!r} is registered already; choose another name")
     _registered[spec.name] = spec
@@ -31,9 +31,9 @@ def get_algorithm(name: str) -> AlgorithmSpec:
     """Returns the algorithm called `name`.
 
     Raises:
-        UserError: There is none; the message names those that there are.
+        UserError: There is no such algorithm; the message lists the known ones.
     """
-    known = _all()
+    known = _collect_all()
     if name not in known:
         raise UserError(f"unknown algorithm {name!r}; known: {', '.join(sorted(known))}")
     return known[name]
@@ -41,15 +41,15 @@ def get_algorithm(name: str) -> AlgorithmSpec:
 
 def list_algorithms() -> list[str]:
     """Returns the names of all algorithms, sorted."""
-    return sorted(_all())
+    return sorted(_collect_all())
 
 
-def _all() -> dict[str, AlgorithmSpec]:
-    return {**SPECS, **_from_entry_points(), **_registered}
+def _collect_all() -> dict[str, AlgorithmSpec]:
+    return {**SPECS, **_load_entry_points(), **_registered}
 
 
 @cache
-def _from_entry_points() -> dict[str, AlgorithmSpec]:
+def _load_entry_points() -> dict[str, AlgorithmSpec]:
     specs = {}
     for entry_point in entry_points(group=ENTRY_POINT_GROUP):
         loaded = entry_point.load()

@@ -1,7 +1,7 @@
-"""Callbacks: what sees a training run, and the state that it sees.
+"""Callbacks, which observe a training run, and the state that they observe.
 
-Six events, each handed the one `TrainerState`. All callbacks see every event, in the order given; `on_train_end` comes
-exactly once, whatever ended the run.
+There are six events, and each passes the same `TrainerState`. All callbacks see every event, in the given order.
+`on_train_end` happens exactly once, however the run ends.
 """
 
 from __future__ import annotations
@@ -25,96 +25,96 @@ Event = Literal["on_train_start", "on_collect_end", "on_update_end", "on_eval_en
 
 @dataclass
 class TrainerState:
-    """What a callback is handed. Read it; the one thing to do to a run is `request_stop()`."""
+    """The state that callbacks receive. It is read-only, except that `request_stop()` ends the run."""
 
     config: TrainConfig
     """The resolved settings."""
     run_dir: Path
-    """The run's own directory."""
+    """The run's directory."""
     run_uid: str
-    """The run's identity, its own from its first line on."""
+    """The run's unique identity."""
     stop: StopFlag
-    """The flag that collection, update and evaluation poll."""
+    """The stop flag, which collection, updates and evaluations poll."""
     num_timesteps: int = 0
-    """The one clock: real environment transitions so far, over all environments."""
+    """Environment steps so far, summed over all environments; everything is scheduled by this number."""
     iteration: int = 0
-    """Finished updates of the policy (PPO: rollouts learnt from; off-policy: blocks)."""
+    """Completed iterations: rollouts (PPO) or blocks of steps (off-policy)."""
     metrics: Mapping[str, float] = field(default_factory=dict)
-    """Metrics of this event, by their tracked names (`rollout/...`, `train/...`, `eval/...`, `time/...`)."""
+    """The metrics of this event by their tracked names (`rollout/...`, `train/...`, `eval/...`, `time/...`)."""
     evaluation: EvaluationResult | None = None
-    """The newest periodic evaluation, from `on_eval_end` on."""
+    """The newest periodic evaluation; None before the first `on_eval_end`."""
     checkpoint: Checkpoint | None = None
-    """The newest checkpoint, from `on_checkpoint_end` on. Where no callback listens for that event, training does not
-    wait for the checkpoint, and it stands here from the next evaluation, checkpoint or end of training on."""
+    """The newest complete checkpoint; None before the first one. If no callback overrides `on_checkpoint_end`, training
+    does not wait for checkpoints, and this field changes only at the next evaluation, checkpoint or end of training."""
     best_checkpoint: Checkpoint | None = None
     """The checkpoint with the best periodic evaluation."""
     stop_reason: StopReason | None = None
-    """Set at `on_train_end`."""
+    """Why training ended; set at `on_train_end`."""
     error: str | None = None
-    """Set at `on_train_end` where the run failed."""
+    """The error that ended the run; set at `on_train_end` if the run failed."""
 
     def request_stop(self) -> None:
-        """Asks training to end at the next step; a checkpoint is written first."""
+        """Asks training to end at the next step, after writing a checkpoint."""
         self.stop.request("callback")
 
 
 class CallbackError(RunFailed):
-    """A callback raised; its own error is the cause."""
+    """A callback raised an error, which is this error's cause."""
 
 
 class Callback:
-    """Base of callbacks: every event does nothing unless overridden; returning nothing means go on."""
+    """Base class of callbacks; the method of each event does nothing unless it is overridden."""
 
     def on_train_start(self, state: TrainerState) -> None:
-        """Called once before the first step of this process (of a new or a resumed run)."""
+        """Called once before the first step of this process, in a new or a resumed run."""
 
     def on_collect_end(self, state: TrainerState) -> None:
-        """Called when a rollout (on-policy) or a block of steps (off-policy) is collected."""
+        """Called after a rollout (on-policy) or a block of steps (off-policy) was collected."""
 
     def on_update_end(self, state: TrainerState) -> None:
-        """Called after each update; `state.metrics` is filled at the logging cadence and empty otherwise."""
+        """Called after each update; `state.metrics` is empty unless metrics are due by `logging.every`."""
 
     def on_eval_end(self, state: TrainerState) -> None:
         """Called after each periodic evaluation."""
 
     def on_checkpoint_end(self, state: TrainerState) -> None:
-        """Called when a checkpoint is whole on disk; training waits for that where a callback overrides this."""
+        """Called when a checkpoint is complete on disk; training waits for it if a callback overrides this method."""
 
     def on_train_end(self, state: TrainerState) -> None:
-        """Called exactly once, whatever ended the run; `state.stop_reason` says what."""
+        """Called exactly once, however the run ends; `state.stop_reason` is the reason."""
 
     def files_to_sync(self) -> Collection[Path]:
-        """Returns the files written since it was asked last: they are on disk before the next checkpoint is."""
+        """Returns the files written since the last call; they are synced to disk before the next checkpoint."""
         return ()
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what must survive a resume: tensors, numbers, strings, and lists and dicts of them."""
+        """Returns the state that must survive a resume: tensors, numbers, strings, and lists and dicts of them."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes back what `state_dict` returned."""
+        """Restores the state that `state_dict` returned."""
 
 
 class CallbackList:
-    """Calls each callback in the order given and keeps their states for the checkpoint."""
+    """Calls several callbacks in order, and combines their states for the checkpoint."""
 
     def __init__(self, callbacks: Iterable[Callback]) -> None:
         self.callbacks: list[Callback] = list(callbacks)
 
     def append(self, callback: Callback) -> None:
-        """Adds one behind the others, before training begins: one that needs the run's directory, say."""
+        """Adds a callback at the end before training begins, for example one that needs the run's directory."""
         self.callbacks.append(callback)
 
     def listens(self, event: Event) -> bool:
-        """Returns whether any of them does something at `event`."""
-        unheard = getattr(Callback, event)
-        return any(getattr(getattr(callback, event), "__func__", None) is not unheard for callback in self.callbacks)
+        """Returns whether any callback overrides the method of an event."""
+        default = getattr(Callback, event)
+        return any(getattr(getattr(callback, event), "__func__", None) is not default for callback in self.callbacks)
 
     def call(self, event: Event, state: TrainerState) -> None:
-        """Calls `event` on every callback, also after one has raised.
+        """Calls an event's method on every callback, even after a callback has raised an error.
 
         Raises:
-            CallbackError: From the first error that a callback raised.
+            CallbackError: A callback raised an error; the first such error is the cause.
         """
         first_error: CallbackError | None = None
         for callback in self.callbacks:
@@ -129,7 +129,7 @@ class CallbackList:
             raise first_error
 
     def files_to_sync(self) -> set[Path]:
-        """Returns what all of them have written since they were asked last."""
+        """Returns the files that all callbacks have written since the last call."""
         return {path for callback in self.callbacks for path in callback.files_to_sync()}
 
     def state_dict(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class CallbackList:
         return {self._key(i): callback.state_dict() for i, callback in enumerate(self.callbacks)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Gives each callback its state back; a callback that the checkpoint does not know starts afresh."""
+        """Restores the state of each callback; a callback that is not in the checkpoint keeps its initial state."""
         for i, callback in enumerate(self.callbacks):
             if self._key(i) in state:
                 callback.load_state_dict(state[self._key(i)])

@@ -1,7 +1,7 @@
-"""Playing a fixed list of episodes with a greedy policy, and what the returns say.
+"""Evaluation: plays a fixed list of episodes with a greedy policy, and summarises the returns.
 
-The list of episode seeds is dealt out beforehand: environment i plays seeds i, i + n, i + 2n, and so on. Taking
-whichever episodes end first would weigh short ones more.
+The episode seeds are assigned beforehand: environment i plays seeds i, i + n, i + 2n, and so on. To take the episodes
+that end first would give short episodes more weight.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rl_training.system.paths import keep_working_folder
 from rl_training.system.signal_handlers import check_handlers
 
 CONFIDENCE = 0.95
-"""Of the interval of the mean."""
+"""The confidence level of the interval of the mean."""
 
 
 @dataclass(frozen=True)
@@ -37,25 +37,25 @@ class EvaluationResult:
 
     seeds: tuple[int, ...]
     returns: tuple[float, ...]
-    """The environment's own return of each episode, undiscounted and not normalised."""
+    """The return of each episode in the environment's own rewards, undiscounted and not normalised."""
     lengths: tuple[int, ...]
-    """Steps of each episode."""
+    """The number of steps of each episode."""
     cut: int = 0
-    """Episodes that were cut at the evaluation's own bound on their length."""
+    """The number of episodes that were cut off by the evaluation's own limit on their length."""
 
     @property
     def episodes(self) -> int:
-        """How many episodes were played."""
+        """The number of episodes."""
         return len(self.returns)
 
     @property
     def return_mean(self) -> float:
-        """Mean return."""
+        """The mean return."""
         return math.fsum(self.returns) / self.episodes
 
     @property
     def return_std(self) -> float:
-        """Sample standard deviation of the returns (n - 1); 0 for one episode."""
+        """The sample standard deviation of the returns (n - 1); 0 for one episode."""
         if self.episodes == 1:
             return 0.0
         mean = self.return_mean
@@ -63,21 +63,21 @@ class EvaluationResult:
 
     @property
     def ci_low(self) -> float:
-        """Lower end of the 95 % Student t interval of the mean; NaN for one episode, which has none."""
+        """The lower end of the 95 % Student t interval of the mean; NaN for one episode, which has no interval."""
         return self.return_mean - self._half_width()
 
     @property
     def ci_high(self) -> float:
-        """Upper end of the 95 % Student t interval of the mean; NaN for one episode, which has none."""
+        """The upper end of the 95 % Student t interval of the mean; NaN for one episode, which has no interval."""
         return self.return_mean + self._half_width()
 
     @property
     def length_mean(self) -> float:
-        """Mean number of steps."""
+        """The mean number of steps."""
         return math.fsum(self.lengths) / self.episodes
 
     def summary(self) -> dict[str, float]:
-        """Returns the numbers that sum it up; what is undefined is left out."""
+        """Returns the summary statistics; undefined ones are left out."""
         numbers = {
             "return_mean": self.return_mean,
             "return_std": self.return_std,
@@ -89,11 +89,11 @@ class EvaluationResult:
         return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
     def metrics(self, prefix: str) -> dict[str, float]:
-        """Returns the summary under tracked names, `eval/return_mean` for the prefix `eval`."""
+        """Returns the summary under tracked names, such as `eval/return_mean` for the prefix `eval`."""
         return {f"{prefix}/{name}": value for name, value in self.summary().items()}
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns it for JSON: the summary (`ci_low` and `ci_high` are None where undefined) and every episode."""
+        """Returns the summary and every episode for JSON; undefined values of `ci_low` and `ci_high` are None."""
         return {
             "ci_low": None,
             "ci_high": None,
@@ -107,30 +107,30 @@ class EvaluationResult:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Returns what `to_dict` was called on."""
+        """Returns the result from which `to_dict` made the data."""
         return cls(tuple(data["seeds"]), tuple(data["returns"]), tuple(data["lengths"]), data["cut"])
 
     def _half_width(self) -> float:
         if self.episodes == 1:
             return math.nan
-        from scipy.special import stdtrit  # type: ignore[import-untyped]  # 0.2 s that a run without evaluation saves
+        from scipy.special import stdtrit  # type: ignore[import-untyped]  # here, because it takes 0.2 s
 
         quantile = float(stdtrit(self.episodes - 1, 0.5 + CONFIDENCE / 2))
         return quantile * self.return_std / math.sqrt(self.episodes)
 
 
 class Evaluator:
-    """Environments of its own for evaluating one task; they are made at the first use and kept."""
+    """Evaluates policies in its own environments, which are made at the first use and kept."""
 
     def __init__(
         self, config: TrainConfig, *, num_envs: int | None = None, max_episode_steps: int | None = None
     ) -> None:
-        """Takes the task.
+        """Stores the task.
 
         Args:
-            config: Names the environment.
-            num_envs: Environments that play side by side, in place of `evaluation.num_envs`; no result depends on it.
-            max_episode_steps: Bound on an episode's length, in place of `evaluation.max_episode_steps`.
+            config: The settings, which name the environment.
+            num_envs: The number of environments, instead of `evaluation.num_envs`; results do not depend on it.
+            max_episode_steps: The limit on an episode's length, instead of `evaluation.max_episode_steps`.
         """
         self.config = config
         self.num_envs = num_envs or config.evaluation.num_envs
@@ -141,15 +141,15 @@ class Evaluator:
         """Plays one episode from each seed.
 
         Args:
-            policy: Acts greedily.
-            seeds: Handed to `reset(seed=...)`, one an episode.
-            stop: Polled between steps.
+            policy: The greedy policy.
+            seeds: The argument of `reset(seed=...)` for each episode.
+            stop: A stop flag, polled between steps.
 
         Raises:
-            EnvironmentFault: An environment raised or exited, or gave an observation or reward that is not finite;
-                names the environment's index, the episode's seed and its step.
-            EnvironmentRefused: The environment can't be made, or its spaces are not the policy's.
-            StopTraining: `stop` was set.
+            EnvironmentFault: An environment raised, exited, or returned an observation or reward that is not finite;
+                the message names the index of the environment, the seed of the episode, and the step.
+            EnvironmentRefused: The environment can't be made, or its spaces are not those of the policy.
+            StopTraining: A stop was requested.
             ValueError: There are no seeds.
         """
         if not seeds:
@@ -157,7 +157,7 @@ class Evaluator:
         count = min(self.num_envs, len(seeds))
         while len(self._envs) < count:
             self._envs.append(make_env(self.config, len(self._envs)))
-        self._require_spaces_of(policy)
+        self._require_same_spaces(policy)
         players = [
             _Player(self.config.env_id, i, self._envs[i], list(seeds[i::count]), self.max_episode_steps)
             for i in range(count)
@@ -176,7 +176,7 @@ class Evaluator:
             tuple(int(seed) for seed in seeds), tuple(returns), tuple(lengths), sum(player.cut for player in players)
         )
 
-    def _require_spaces_of(self, policy: Policy) -> None:
+    def _require_same_spaces(self, policy: Policy) -> None:
         for name in ("observation_space", "action_space"):
             needed, given = getattr(policy, name), getattr(self._envs[0], name)
             if needed != given:
@@ -186,13 +186,13 @@ class Evaluator:
                 )
 
     def close(self) -> None:
-        """Closes the environments; a later `run` makes new ones."""
+        """Closes the environments; a later `run` makes new environments."""
         envs, self._envs = self._envs, []
         close_quietly(self.config.env_id, envs, find_secrets(self.config))
 
 
 def evaluation_numbers(evaluation: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the numbers that sum an evaluation (as JSON) up, without its single episodes."""
+    """Returns the summary of an evaluation in JSON form, without its episodes."""
     return {name: value for name, value in evaluation.items() if not isinstance(value, list)}
 
 
@@ -205,14 +205,14 @@ def evaluate_policy(
     max_episode_steps: int | None = None,
     stop: StopFlag | None = None,
 ) -> EvaluationResult:
-    """Plays one episode from each seed in environments made for it; see `Evaluator`."""
+    """Plays one episode from each seed in new environments; see `Evaluator` for the arguments and errors."""
     evaluator = Evaluator(config, num_envs=num_envs, max_episode_steps=max_episode_steps)
     with keep_working_folder(), closing(evaluator):
         return evaluator.run(policy, seeds, stop)
 
 
 class _Player:
-    """One environment and its quota of episodes."""
+    """One environment and the seeds of the episodes that it plays."""
 
     def __init__(
         self, env_id: str, index: int, env: gym.Env[Any, Any], seeds: list[int], max_episode_steps: int

@@ -1,6 +1,6 @@
-"""Fine-tuning: a new run that begins with the weights of a checkpoint, and with nothing else of it.
+"""Fine-tuning: a new run that begins with the weights of a checkpoint, but not with the rest of its state.
 
-Weights are of no use without the statistics that their observations were normalised by, so those come too where the
+Weights are useless without the statistics that normalised their observations, so these are carried over too if the
 observations have the same form.
 """
 
@@ -16,45 +16,45 @@ from rl_training.runtime.checkpoint.manifest import TRAINER
 from rl_training.state_checks import restoring
 
 NAMED = 3
-"""Tensors that a message names, at most; `metadata.json` has all of them."""
+"""The largest number of tensors that a message names; `metadata.json` lists all of them."""
 
 
 @dataclass(frozen=True)
 class WeightsOf:
-    """What a new run is fine-tuned from; given to `make_trainer` where a resume gives the checkpoint itself."""
+    """A checkpoint whose weights a new run begins with; `make_trainer` gets the checkpoint itself for a resume."""
 
     checkpoint: Checkpoint
 
 
 @dataclass(frozen=True)
 class CarriedOver:
-    """What a fine-tuned run began with."""
+    """The tensors and statistics that a fine-tuned run began with."""
 
     carried: tuple[str, ...]
-    """Parameters that are the checkpoint's, by name."""
+    """The names of the parameters that were copied from the checkpoint."""
     fresh: tuple[str, ...]
-    """Parameters that are drawn anew: the checkpoint has none of this name, or its layer has another shape."""
+    """The names of the other parameters, which have new random values because no layer of the checkpoint fits."""
     statistics: Literal["carried over", "fresh", "none"]
-    """What became of the observation statistics."""
+    """Whether the observation statistics were carried over or begin fresh; `none` without a normaliser."""
 
     def __str__(self) -> str:
         named = ", ".join(self.fresh[:NAMED]) + (", ..." if len(self.fresh) > NAMED else "")
         fresh = (
-            f", {len(self.fresh)} drawn anew, since the checkpoint has none that fit ({named})" if self.fresh else ""
+            f", {len(self.fresh)} initialised because no layer of the checkpoint fits ({named})" if self.fresh else ""
         )
         return f"{len(self.carried)} tensors carried over{fresh}; observation statistics: {self.statistics}"
 
 
 @runtime_checkable
 class TakesWeights(Protocol):
-    """A trainer that can be fine-tuned: those of networks are."""
+    """A trainer that can begin with the weights of a checkpoint; all trainers of networks can."""
 
     def carry_over(self, policy: Mapping[str, Any], trainer: Mapping[str, Any] | None) -> CarriedOver:
-        """Takes over the weights that fit, before `train()`.
+        """Copies the weights that fit, before `train()`.
 
         Args:
-            policy: A checkpoint's policy state.
-            trainer: Its trainer state, with the weights that acting does not need; None where it has none.
+            policy: The checkpoint's policy state.
+            trainer: The checkpoint's trainer state, with the weights that acting does not need; None if it has none.
 
         Raises:
             CheckpointError: No layer fits.
@@ -62,10 +62,10 @@ class TakesWeights(Protocol):
 
 
 def carry_over(trainer: object, checkpoint: Checkpoint) -> CarriedOver:
-    """Gives a new trainer the weights of a checkpoint.
+    """Copies the weights of a checkpoint to a new trainer.
 
     Raises:
-        CheckpointError: No layer fits, the checkpoint is damaged, or the algorithm has no way to do it.
+        CheckpointError: No layer fits, the checkpoint is damaged, or the algorithm does not support fine-tuning.
     """
     if not isinstance(trainer, TakesWeights):
         raise CheckpointError(
@@ -77,5 +77,5 @@ def carry_over(trainer: object, checkpoint: Checkpoint) -> CarriedOver:
 
 
 def has_training_state(checkpoint: Checkpoint) -> bool:
-    """Returns whether training can go on from a checkpoint; a registered version's own copy has settings and policy."""
+    """Returns whether training can resume from a checkpoint; a registered version has only settings and policy."""
     return (checkpoint.path / TRAINER).exists()

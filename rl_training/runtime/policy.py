@@ -1,6 +1,6 @@
-"""What acts: native observations in, actions in the environment's own units out.
+"""Policies: from native observations to actions in the environment's units.
 
-Shape legend: N observations, O one encoded observation, A one policy-side action.
+Shapes: N observations, O one encoded observation, A one policy-side action.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 
 BLOCK = 8
-"""Rows of each forward pass. BLAS rounds a row differently in batches of different size, so the size never varies."""
+"""The rows of each forward pass. BLAS rounds a row differently in batches of other sizes, so the size is fixed."""
 
 
 class Policy(Protocol):
@@ -25,27 +25,27 @@ class Policy(Protocol):
 
     @property
     def observation_space(self) -> gym.Space[Any]:
-        """What it observes."""
+        """The space of observations."""
 
     @property
     def action_space(self) -> gym.Space[Any]:
-        """What it does."""
+        """The space of actions."""
 
     def act(self, observations: Sequence[Any]) -> list[Any]:
         """Returns an action for each observation.
 
         Args:
-            observations: As the environment returns them, one an environment.
+            observations: One observation of each environment, as the environment returns it.
 
         Returns:
-            As many actions, each as the environment's `step` takes it. They do not depend on what else is in the batch.
+            One action for each observation, as the environment's `step` takes it; it depends on no other observation.
         """
 
 
 class GreedyPolicy:
-    """The policy that a network stands for, without exploration and with frozen observation statistics.
+    """The policy of a network, without exploration and with fixed observation statistics.
 
-    Several threads may ask it at once.
+    Several threads may call it at the same time.
     """
 
     def __init__(
@@ -58,15 +58,15 @@ class GreedyPolicy:
         observation_space: gym.Space[Any],
         action_space: gym.Space[Any],
     ) -> None:
-        """Takes its parts.
+        """Stores the parts.
 
         Args:
-            encoder: Turns native observations into arrays.
-            normalizer: The observation statistics, which are only read; None where observations are taken as they are.
-            act_greedy: Encoded observations [N, *O] to policy-side actions [N, *A].
-            codec: Turns those into the environment's units.
-            observation_space: What it observes.
-            action_space: What it does.
+            encoder: Converts native observations to arrays.
+            normalizer: The observation statistics, which are not updated; None without normalisation.
+            act_greedy: Returns policy-side actions [N, *A] for encoded observations [N, *O].
+            codec: Converts policy-side actions to the environment's units.
+            observation_space: The space of observations.
+            action_space: The space of actions.
         """
         self.encoder = encoder
         self.normalizer = normalizer
@@ -83,7 +83,7 @@ class GreedyPolicy:
             encoded = self.normalizer.normalize(encoded)
         count = len(encoded)
         padded = np.concatenate([encoded, np.repeat(encoded[-1:], -count % BLOCK, axis=0)])
-        # act_greedy computes in memory that is always the same, and may hand it out
+        # act_greedy may return memory that its next call overwrites
         with self._one_at_a_time:
             blocks = [np.array(self.act_greedy(padded[i : i + BLOCK])) for i in range(0, count, BLOCK)]
         return list(self.codec.to_env(np.concatenate(blocks)[:count]))

@@ -1,4 +1,4 @@
-"""What one does with a checkpoint besides training on: load its policy, and evaluate it."""
+"""Loads and evaluates the policy of a checkpoint."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rl_training.state_checks import restoring
 
 
 def resolve_local_checkpoint(source: str | Path | Checkpoint) -> Checkpoint:
-    """Returns the checkpoint that `source` stands for, verified: a checkpoint, its directory, or a run's directory.
+    """Returns a verified checkpoint, given as a checkpoint, its directory, or a run's directory.
 
     Raises:
         CheckpointError: There is no good checkpoint.
@@ -28,14 +28,14 @@ def resolve_local_checkpoint(source: str | Path | Checkpoint) -> Checkpoint:
 
 
 def load_policy(checkpoint: str | Path | Checkpoint) -> Policy:
-    """Returns the greedy policy of a checkpoint, whatever its algorithm; the modules that it names are not imported.
+    """Returns the greedy policy of a checkpoint of any algorithm, without importing the modules that it names.
 
     Args:
         checkpoint: A checkpoint, its directory, or a run's directory, of which the newest good one is taken.
 
     Raises:
-        CheckpointError: There is no good checkpoint, or its policy is none of its algorithm.
-        UserError: Its algorithm is not known here.
+        CheckpointError: There is no good checkpoint, or its policy does not belong to its algorithm.
+        UserError: The algorithm is not registered here.
     """
     checkpoint = resolve_local_checkpoint(checkpoint)
     load = get_algorithm(checkpoint.algorithm).load_policy
@@ -54,24 +54,25 @@ def evaluate_checkpoint(
     allow_modules: Collection[str] = (),
     stop: StopFlag | None = None,
 ) -> EvaluationResult:
-    """Plays held-out episodes with a checkpoint's policy, greedily, in environments of its own.
+    """Plays held-out episodes with the greedy policy of a checkpoint, in new environments.
 
     Args:
         checkpoint: A checkpoint, its directory, or a run's directory, of which the newest good one is taken.
-        episodes: How many; by default `evaluation.final_episodes` of its settings.
-        seed: Seed of the list of episode seeds; by default `evaluation.seed`. No periodic evaluation uses these seeds.
-        seeds: The episode seeds themselves, in place of both.
-        config_overrides: Settings that differ from the checkpoint's, `{"env_kwargs.render": True}` for one.
-        config: The settings of the run at hand, in place of the checkpoint's, in which plain secrets are hidden.
+        episodes: The number of episodes; by default `evaluation.final_episodes` of the settings.
+        seed: The seed from which the episode seeds are drawn; by default `evaluation.seed`. No periodic evaluation uses
+            these episode seeds.
+        seeds: The episode seeds, instead of `episodes` and `seed`.
+        config_overrides: Settings that differ from the checkpoint's, for example `{"env_kwargs.render": True}`.
+        config: The settings, instead of those in the checkpoint, in which plain secrets are hidden.
         allow_modules: Modules of environments and wrappers that a received checkpoint may name.
-        stop: Polled between steps.
+        stop: A stop flag, polled between steps.
 
     Raises:
         CheckpointError: There is no good checkpoint.
-        ConfigError: An override is not valid.
+        ConfigError: An override is not a valid setting.
         EnvironmentFault: An environment broke its contract.
-        ModuleRefused: A received checkpoint names a module that nobody has allowed.
-        StopTraining: `stop` was set.
+        ModuleRefused: A received checkpoint names a module that is not allowed.
+        StopTraining: A stop was requested.
     """
     checkpoint = resolve_local_checkpoint(checkpoint)
     config = config or config_of_checkpoint(checkpoint, config_overrides or (), allow_modules=allow_modules)
