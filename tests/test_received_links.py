@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rl_training.cli.app import run
-from rl_training.runtime.checkpoint.staging import sweep
+from rl_training.runtime.checkpoint.staging import prepare
 from tests.received_runs import listing, made_elsewhere, received
 
 
@@ -73,6 +73,6 @@ def test_sweeping_removes_a_link_and_not_what_it_leads_to(tmp_path):
     (tmp_path / "root").mkdir()
     link = tmp_path / "root" / f".tmp-{os.getpid()}-x"
     link.symlink_to(tmp_path / "outside")
-    sweep(tmp_path / "root")
+    prepare(tmp_path / "root")
     assert not link.is_symlink()
     assert (tmp_path / "outside" / "mine.pt").read_text() == "mine"

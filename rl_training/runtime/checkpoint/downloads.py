@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from rl_training.runtime.checkpoint import Checkpoint, open_checkpoint, staging
 from rl_training.runtime.checkpoint.manifest import MANIFEST
 from rl_training.runtime.checkpoint.reading import report_write_errors
 from rl_training.security.untrusted_json import NotReadable, read_json
-from rl_training.system.durable_files import is_same_file, link_or_copy, make_directory
+from rl_training.system.durable_files import is_same_file, link_or_copy
 
 logger = logging.getLogger(__name__)
 
@@ -82,18 +81,14 @@ def import_checkpoint(checkpoint: Checkpoint, root: Path) -> Checkpoint:
     if is_same_file(checkpoint.path, target):
         return checkpoint
     with report_write_errors(root, target):
-        make_directory(root)
-        staging.sweep(root)
+        staging.prepare(root)
         if target.exists():
             try:
                 open_checkpoint(target)
             except CheckpointError as error:
                 logger.warning("%s; set aside as %s", error, staging.set_aside(target))
-        staged = staging.stage(target)
-        try:
+        with staging.stage(target) as staged:
             for name in (*checkpoint.manifest.files, MANIFEST):
                 link_or_copy(checkpoint.path / name, staged / name, sync=True)
             staging.publish(staged, target)
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
     return Checkpoint(target, checkpoint.manifest)

@@ -25,7 +25,7 @@ from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.errors import CheckpointError
 from rl_training.run_layout import CHECKPOINTS, REPLAY
 from rl_training.runtime.checkpoint.reading import Checkpoint, load_tensors, report_write_errors
-from rl_training.runtime.checkpoint.staging import sweep
+from rl_training.runtime.checkpoint.staging import prepare
 from rl_training.system.durable_files import (
     FileEntry,
     is_same_file,
@@ -175,8 +175,7 @@ class ReplayStore:
     def _write(self, shards: Sequence[_Shard]) -> list[ShardEntry]:
         try:
             with report_write_errors(self.directory.parent / CHECKPOINTS, self.directory):
-                make_directory(self.directory)
-                sweep(self.directory)
+                prepare(self.directory)
                 for shard in shards:
                     if shard.entry is None:
                         shard.entry = self._write_shard(shard)

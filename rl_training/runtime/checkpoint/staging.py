@@ -8,10 +8,12 @@ from __future__ import annotations
 import itertools
 import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rl_training.run_layout import STAGING
-from rl_training.system.durable_files import move_into_place, staging_path, sync_directory
+from rl_training.system.durable_files import make_directory, move_into_place, staging_path, sync_directory
 
 DAMAGED = "damaged-"
 """Prefix of a damaged checkpoint that was in the way of a new one of the same step."""
@@ -20,15 +22,20 @@ SUPERSEDED = "superseded-"
 """Prefix of a checkpoint while a later one of the same step takes its place."""
 
 
-def stage(target: Path) -> Path:
-    """Makes an empty directory beside `target`, with the default permissions of the user's directories."""
+@contextmanager
+def stage(target: Path) -> Iterator[Path]:
+    """Yields an empty directory beside `target`; what is left of it after the block is removed."""
     path = staging_path(target)
     path.mkdir()
-    return path
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
 
 
-def sweep(root: Path) -> None:
-    """Removes the half-written files of processes that have ended, and checkpoints that a later one has replaced."""
+def prepare(root: Path) -> None:
+    """Makes `root` if it is missing, else removes half-written files of ended processes and superseded checkpoints."""
+    make_directory(root)
     for path in root.glob(f"{STAGING}*"):
         pid = path.name.removeprefix(STAGING).split("-")[0]
         if pid.isdigit() and (int(pid) == os.getpid() or not _is_alive(int(pid))):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +26,7 @@ from rl_training.runtime.checkpoint.reading import (
     verify_checkpoint,
 )
 from rl_training.runtime.checkpoint.replay_shards import ShardEntry, describe_shards, find_shared_shards
-from rl_training.system.durable_files import FileEntry, link_or_copy, make_directory, write_file
+from rl_training.system.durable_files import FileEntry, link_or_copy, write_file
 
 logger = logging.getLogger(__name__)
 
@@ -71,11 +70,9 @@ def write_checkpoint(
     require_finite(policy, num_timesteps)
     target = root / checkpoint_name(num_timesteps)
     with report_write_errors(root, target):
-        make_directory(root)
-        staging.sweep(root)
+        staging.prepare(root)
         existing = _open_existing(target, shards or ())
-        staged = staging.stage(target)
-        try:
+        with staging.stage(target) as staged:
             entries = _write_files(staged, config, policy, trainer, shards or ())
             if existing is not None and existing.manifest.files == entries:
                 return existing
@@ -93,8 +90,6 @@ def write_checkpoint(
             write_file(staged / MANIFEST, lambda file: file.write(manifest.to_json().encode()))
             require_not_taken_over(root.parent)  # as late as possible, so that taking a run over is safe
             staging.publish(staged, target)
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
     return Checkpoint(target, manifest)
 
 
