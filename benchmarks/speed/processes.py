@@ -19,14 +19,7 @@ from typing import Any
 from benchmarks.harness import RESULTS, ROOT, collect_provenance, write_json
 from benchmarks.speed.tasks import LABELS, OURS, PEERS, SPLIT, TRACKED, Task
 
-MODULES = {
-    OURS: "ours",
-    SPLIT: "ours",
-    TRACKED: "ours",
-    "sb3": "sb3",
-    "sbx": "sb3",
-    "cleanrl": "cleanrl",
-}
+MODULES = {OURS: "ours", SPLIT: "ours", TRACKED: "ours", "sb3": "sb3", "sbx": "sb3", "cleanrl": "cleanrl"}
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 

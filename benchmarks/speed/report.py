@@ -109,13 +109,7 @@ FLOORS: dict[str, list[tuple[str, str, float, str, str]]] = {
         ("Gymnasium's vector environment alone, random actions, steps/s", "gymnasium", 1, "", ""),
         ("our training environments alone, recorded actions, steps/s", "stack", 1, "", ""),
         ("collection, steps/s", "collection", 1, "", ""),
-        (
-            "collection, relative to our environments alone",
-            "collection_share",
-            100,
-            " %",
-            COLLECTION_TARGET,
-        ),
+        ("collection, relative to our environments alone", "collection_share", 100, " %", COLLECTION_TARGET),
         ("share of updates in the time of collection and updates", "update_share", 100, " %", ""),
     ],
     "products": [
@@ -125,13 +119,7 @@ FLOORS: dict[str, list[tuple[str, str, float, str, str]]] = {
         ("each product repeated by itself, numpy, ms", "numpy_hot_ms", 1, "", ""),
         ("the same, torch, ms", "torch_hot_ms", 1, "", ""),
         ("an update, ms", "update_ms", 1, "", ""),
-        (
-            "an update, relative to its matrix products in their order",
-            "update_over_products",
-            1,
-            "",
-            UPDATE_TARGET,
-        ),
+        ("an update, relative to its matrix products in their order", "update_over_products", 1, "", UPDATE_TARGET),
     ],
 }
 """The rows (title, key, factor, unit, target) of each kind of floor."""

@@ -26,10 +26,7 @@ TRAIN: dict[str, Callable[[Any, Sequence[Callback]], TrainResult]] = {
     "sac": train_sac,
 }
 NEVER = 10**12
-ALONE = {
-    "evaluation": {"every": NEVER, "episodes": 1, "video": False},
-    "checkpoint": {"every": NEVER},
-}
+ALONE = {"evaluation": {"every": NEVER, "episodes": 1, "video": False}, "checkpoint": {"every": NEVER}}
 """Settings without evaluations and checkpoints during training."""
 
 

@@ -21,14 +21,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from benchmarks.speed.processes import (
-    Places,
-    add_arguments,
-    add_runs,
-    find_present,
-    report_no_contestants,
-    try_measure,
-)
+from benchmarks.speed.processes import Places, add_arguments, add_runs, find_present, report_no_contestants, try_measure
 from benchmarks.speed.tasks import LABELS, OURS, PEERS, SOLVED, SolvedTask
 
 NAME = "solved"
