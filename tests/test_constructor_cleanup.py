@@ -32,6 +32,7 @@ from rl_training.runtime.ppo_trainer import PPOTrainer
 from rl_training.runtime.trainer import Trainer
 from rl_training.services.embedded_server import EmbeddedServer
 from rl_training.tracking.session import TrackingSession
+from rl_training.tracking.shipping.shipper_process import ShipperProcess
 from tests.trainings import OFF, PPO
 
 
@@ -116,7 +117,7 @@ CASES: dict[str, tuple[tuple[type, ...], Callable[[Path], None]]] = {
     "training environments": ((TrainingEnvs,), lambda folder: TrainingEnvs(ON_POLICY, gamma=None).close()),
     "vector environment": ((MaskedVectorEnv,), lambda folder: make_vector_env(ON_POLICY).close()),
     "worker process": ((WorkerProcess,), worker_in),
-    "tracking": ((TrackingSession,), session_in),
+    "tracking": ((TrackingSession, ShipperProcess), session_in),
     "Prefect server": ((EmbeddedServer,), server_in),
 }
 

@@ -26,7 +26,7 @@ session = start_tracking(run_dir, load_config(run_dir / "config.yaml"))
 client = connect(resolve_tracking_uri())
 while "host" not in client.get_run(session.run_id).data.tags:
     time.sleep(0.1)
-os.kill(session._process.pid, signal.SIGKILL)
+os.kill(session._shipper.popen.pid, signal.SIGKILL)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

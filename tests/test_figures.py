@@ -10,13 +10,13 @@ from rl_training import run_layout
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.tracking import json_files
 from rl_training.tracking.metric_log import MetricLog
-from rl_training.tracking.shipping.figures import CURVE, HISTOGRAM, Figures, evaluation_histogram
+from rl_training.tracking.shipping.figures import CURVE, HISTOGRAM, Figures, draw_evaluation_histogram
 
 EVALUATION = EvaluationResult((1, 2, 3, 4, 5), (0.0, 10.0, 10.0, 10.0, 20.0), (1, 1, 1, 1, 1))
 
 
 def test_the_histogram_shows_every_episode_the_mean_and_its_interval():
-    (axes,) = evaluation_histogram(EVALUATION.to_dict(), "a run").axes
+    (axes,) = draw_evaluation_histogram(EVALUATION.to_dict(), "a run").axes
     *bars, interval = axes.patches
     assert [bar.get_height() for bar in bars if bar.get_height()] == [1, 3, 1]
     assert (bars[0].get_x(), bars[-1].get_x() + bars[-1].get_width()) == (0.0, 20.0)
@@ -29,7 +29,7 @@ def test_the_histogram_shows_every_episode_the_mean_and_its_interval():
 def test_equal_returns_and_a_single_episode_have_a_histogram():
     for returns in ((500.0,) * 3, (7.0,)):
         evaluation = EvaluationResult(tuple(range(len(returns))), returns, (1,) * len(returns))
-        (axes,) = evaluation_histogram(evaluation.to_dict(), "a run").axes
+        (axes,) = draw_evaluation_histogram(evaluation.to_dict(), "a run").axes
         bar = axes.patches[0]
         assert (bar.get_x(), bar.get_width(), bar.get_height()) == (returns[0] - 0.5, 1.0, len(returns))
 

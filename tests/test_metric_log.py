@@ -15,8 +15,7 @@ from rl_training.runtime.callbacks import TrainerState
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.mlflow_names import flatten, make_legal_name
-from rl_training.tracking.shipping.metrics_reader import MetricsReader
-from rl_training.tracking.shipping.thinning import Downsampler
+from rl_training.tracking.shipping.metrics_reader import Downsampler, MetricsReader
 
 
 def lines(run_dir: Path) -> list[dict]:

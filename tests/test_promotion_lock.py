@@ -58,7 +58,7 @@ def test_only_one_holds_the_lease_and_the_registry_stays_clean(client):
 
     def hold(name):
         nonlocal held, most
-        with Lease(client, MODEL, seconds=20.0).held(wait=LIMIT):
+        with Lease(client, MODEL, seconds=20.0).hold(wait=LIMIT):
             held += 1
             most = max(most, held)
             time.sleep(0.05)
@@ -77,9 +77,9 @@ def test_only_one_holds_the_lease_and_the_registry_stays_clean(client):
 
 def test_a_lease_that_is_not_renewed_is_taken_over_and_its_holder_notices(client):
     gone = Lease(client, MODEL, seconds=0.5)
-    assert gone._make(1)  # and its process is gone: nobody renews it
+    assert gone._create(1)  # and its process is gone: nobody renews it
     gone.check()
-    with Lease(client, MODEL, seconds=0.5).held(wait=LIMIT) as lease:
+    with Lease(client, MODEL, seconds=0.5).hold(wait=LIMIT) as lease:
         lease.check()
         with pytest.raises(TrackingError, match="another one took over"):
             gone.check()
@@ -87,9 +87,9 @@ def test_a_lease_that_is_not_renewed_is_taken_over_and_its_holder_notices(client
 
 def test_a_lease_in_use_is_waited_for_no_longer_than_asked(client):
     with (
-        Lease(client, MODEL, seconds=60.0).held(wait=1.0),
+        Lease(client, MODEL, seconds=60.0).hold(wait=1.0),
         pytest.raises(TrackingError, match="did not end within 1 s"),
-        Lease(client, MODEL, seconds=60.0).held(wait=1.0),
+        Lease(client, MODEL, seconds=60.0).hold(wait=1.0),
     ):
         pass
 
@@ -97,9 +97,9 @@ def test_a_lease_in_use_is_waited_for_no_longer_than_asked(client):
 def test_a_late_process_with_an_old_number_gets_no_lease(client):
     late = Lease(client, MODEL)
     for _ in range(2):
-        with Lease(client, MODEL).held(wait=LIMIT):
+        with Lease(client, MODEL).hold(wait=LIMIT):
             pass
-    assert not late._make(1)  # number 1 is free again, and 2 is there
+    assert not late._create(1)  # number 1 is free again, and 2 is there
     assert [model.name for model in client.search_registered_models()] == [f"promotion-lock.{MODEL}.2"]
 
 

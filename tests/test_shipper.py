@@ -84,7 +84,7 @@ def test_a_batch_that_failed_is_sent_again_as_it_was(client):
         with pytest.raises(Exception, match="active"):
             shipment.ship()
         failures += 1
-    assert shipment.deleted()
+    assert shipment.is_deleted()
     client.restore_run(run_id)
     write_points(run_dir, range(1_500, 1_600))
     while shipment.ship():

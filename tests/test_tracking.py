@@ -44,7 +44,7 @@ from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, str
 from rl_training.tracking.run_description import describe_run
 from rl_training.tracking.session import start_tracking
 from rl_training.tracking.shipping.sync import sync
-from rl_training.tracking.shipping.system_metrics import SystemMetrics, interval
+from rl_training.tracking.shipping.system_metrics import SystemMetrics, read_interval
 from rl_training.tracking.version_files import download_version_policy
 from tests.off_policy_runs import dqn
 
@@ -100,7 +100,7 @@ run_dir = Path(sys.argv[1])
 session = start_tracking(run_dir, load_config(run_dir / "config.yaml"))
 for step in range(0, 100_000, 500):
     session.log(step, {"train/loss": float(step)}, "update")
-print(session._process.pid, flush=True)
+print(session._shipper.popen.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -157,10 +157,10 @@ def test_several_runs_start_at_once_on_a_store_that_is_not_there(tmp_path, monke
 
 
 def test_load_of_the_machine_is_recorded_where_asked_for(client, monkeypatch):
-    assert interval() == 0.0
+    assert read_interval() == 0.0
     monkeypatch.setenv("RL_TRAINING_SYSTEM_METRICS", "0.01")
     run_dir = tracked_run()
-    system = SystemMetrics(run_dir / run_layout.SYSTEM_METRICS, os.getpid(), interval())
+    system = SystemMetrics(run_dir / run_layout.SYSTEM_METRICS, os.getpid(), read_interval())
     system.record(7)  # not yet due
     time.sleep(0.05)
     system.record(8)
@@ -171,7 +171,7 @@ def test_load_of_the_machine_is_recorded_where_asked_for(client, monkeypatch):
     assert 0 < points["system/memory_usage_percentage"][1] <= 100
     monkeypatch.setenv("RL_TRAINING_SYSTEM_METRICS", "often")
     with pytest.raises(UserError, match="expected a number of seconds"):
-        interval()
+        read_interval()
 
 
 @pytest.fixture(scope="module")
@@ -194,10 +194,10 @@ def test_a_server_that_goes_away_loses_and_doubles_nothing(server, home):
         return "train/loss" in client.get_run(session.run_id).data.metrics
 
     def log(start, stop):
-        session._process.send_signal(signal.SIGSTOP)  # training doesn't wait for the process that asks MLflow
+        session._shipper.popen.send_signal(signal.SIGSTOP)  # training doesn't wait for the process that asks MLflow
         for step in range(start, stop, 500):
             session.log(step, {"train/loss": step / 3, "rollout/episode_return_mean": float(step)}, "update")
-        session._process.send_signal(signal.SIGCONT)
+        session._shipper.popen.send_signal(signal.SIGCONT)
 
     log(0, 20_000)
     wait_for(held)
@@ -217,10 +217,10 @@ def test_a_server_that_goes_away_loses_and_doubles_nothing(server, home):
     server.stop()
     log(40_000, 60_000)
     report = session.finish("KILLED", stop_reason="signal", wait=1.0)
-    assert session._process.poll() is None  # it still tries to reach the server
+    assert session._shipper.popen.poll() is None  # it still tries to reach the server
     assert report.unsent == 80
     assert f"`rl-training sync {run_dir}` sends the rest" in report.message
-    session._process.wait(timeout=LIMIT)  # it gives up after 15 s
+    session._shipper.popen.wait(timeout=LIMIT)  # it gives up after 15 s
     server.start()  # back after the end
     report = sync(run_dir)  # knows by itself where the run is
     assert (report.run_id, report.unsent, report.message) == (session.run_id, 0, "")

@@ -37,13 +37,13 @@ def test_after_a_signal_a_run_does_not_wait_for_a_shipper_that_hangs(home, monke
     stop = StopFlag()
     session = start_tracking(run_dir, config, stop=stop)
     session.log(1, {"train/loss": 1.0}, "update")
-    os.kill(session._process.pid, signal.SIGSTOP)
+    os.kill(session._shipper.popen.pid, signal.SIGSTOP)
     try:
         stop.request("signal")
         report = session.finish("KILLED", stop_reason="signal")
     finally:
-        session._process.kill()
-        session._process.wait()
+        session._shipper.popen.kill()
+        session._shipper.popen.wait()
     assert report.unsent == 1
     assert report.message == f"no answer in time; `rl-training sync {run_dir}` sends the rest"
 
@@ -112,10 +112,10 @@ def test_what_is_left_is_counted_in_words(home):
     (checkpoint / "manifest.json").write_text("{}")
     shipment = Shipment(run_dir, f"sqlite:///{home}/mlflow.db")
     shipment.open()
-    assert shipment.left() == "1,200 metric values, 1 checkpoint, 2 files"  # config.yaml and metadata.json
-    assert ship_all(run_dir).left() == "how the run ended"
+    assert shipment.describe_unsent() == "1,200 metric values, 1 checkpoint, 2 files"  # config.yaml and metadata.json
+    assert ship_all(run_dir).describe_unsent() == "how the run ended"
     ended = {"status": "FINISHED", "stop_reason": "completed", "error": None, "time": 1.0}
-    assert ship_all(run_dir, lambda: ended).left() == ""
+    assert ship_all(run_dir, lambda: ended).describe_unsent() == ""
 
 
 def test_a_run_that_fails_says_what_was_not_sent(tmp_path, monkeypatch, caplog):

@@ -5,7 +5,7 @@ from mlflow_store import make_run
 
 from rl_training.errors import TrackingError
 from rl_training.tracking.session import start_tracking
-from rl_training.tracking.shipping import start_watch
+from rl_training.tracking.shipping import shipper_process
 
 NOWHERE = "http://127.0.0.1:9"
 SLOW = """
@@ -37,7 +37,7 @@ def shippers_mlflow(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_imports_may_take_longer_than_a_process_may_stand_still(shippers_mlflow, monkeypatch):
-    monkeypatch.setattr(start_watch, "START_SECONDS", 4.0)
+    monkeypatch.setattr(shipper_process, "START_SECONDS", 4.0)
     shippers_mlflow(SLOW)
     run_dir, config = make_run()
     with pytest.raises(TrackingError, match="connection refused"):  # so the server was asked
@@ -54,8 +54,8 @@ def test_imports_may_take_longer_than_a_process_may_stand_still(shippers_mlflow,
     ],
 )
 def test_a_process_that_does_not_start_is_an_error(shippers_mlflow, monkeypatch, source, still, why):
-    monkeypatch.setattr(start_watch, "START_SECONDS", still)
-    monkeypatch.setattr(start_watch, "START_CPU_SECONDS", 4.0)
+    monkeypatch.setattr(shipper_process, "START_SECONDS", still)
+    monkeypatch.setattr(shipper_process, "START_CPU_SECONDS", 4.0)
     shippers_mlflow(source)
     run_dir, config = make_run()
     with pytest.raises(TrackingError) as caught:

@@ -1,4 +1,4 @@
-"""What is offered for promotion: from a run, a registered version or a directory, the checkpoint that stands for it."""
+"""Finds the checkpoint that a run, a registered version or a directory offers for promotion."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 CHANGEABLE = ("promotion", "evaluation")
-"""What an offer may set otherwise than its run did: the rules, and how the episodes are played."""
+"""Sections of the settings that may differ from those of the run: the rules, and how the episodes are played."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Candidate:
     checkpoint: Checkpoint
     config: TrainConfig
     run_id: str
-    """The MLflow run that it comes from."""
+    """The MLflow run that the checkpoint comes from."""
     tracking_uri: str
     """The store that has that run."""
 
@@ -63,64 +63,64 @@ def find_candidate(
     allow_modules: Collection[str] = (),
     tracking_uri: str | None = None,
 ) -> Candidate:
-    """Returns what `source` offers.
+    """Returns the candidate that `source` names.
 
     Args:
-        source: A run, as MLflow's id, `runs:/ID` or directory: its best checkpoint by periodic evaluation, the newest
-            where none was evaluated. A checkpoint, as `runs:/ID/checkpoints/step_...` or directory. A registered
-            version, as `models:/NAME/VERSION` or `models:/NAME@ALIAS`, which stays in its model unless
+        source: A run, given as MLflow run id, `runs:/ID` or directory: its best checkpoint by periodic evaluation, or
+            the newest if none was evaluated. A checkpoint, given as `runs:/ID/checkpoints/step_...` or directory. A
+            registered version, given as `models:/NAME/VERSION` or `models:/NAME@ALIAS`, which stays in its model unless
             `promotion.model` is set.
-        overrides: Of `promotion.*` and `evaluation.*`.
+        overrides: Settings of `promotion.*` and `evaluation.*`.
         allow_modules: Modules that a received candidate may name; see `rl_training.config.named_modules`.
-        tracking_uri: MLflow's store; by default that of the run in the directory, else `$MLFLOW_TRACKING_URI`, else the
-            embedded one.
+        tracking_uri: MLflow's store; by default the store of the run in the directory, else `$MLFLOW_TRACKING_URI`,
+            else the embedded store.
 
     Raises:
         CheckpointError: There is no good checkpoint.
-        ConfigError: An override is not valid, or changes something else.
-        ModuleRefused: A received candidate names a module that nobody has allowed.
+        ConfigError: An override is not valid, or sets something other than the rules and the evaluation.
+        ModuleRefused: A received candidate names a module that is not allowed.
         TrackingError: MLflow can't be reached.
-        UserError: It is no source, or MLflow does not know it.
+        UserError: `source` is not valid, or MLflow does not have it.
     """
     if Path(source).exists():
-        return _from_directory(Path(source).absolute(), overrides, allow_modules, tracking_uri)
+        return _find_in_directory(Path(source).absolute(), overrides, allow_modules, tracking_uri)
     parsed, uri = parse_source(str(source)), resolve_tracking_uri(tracking_uri)
     with translate_mlflow_errors(uri, str(source)):
         client = connect(uri)
         if isinstance(parsed, ModelSource):
             version = find_version(client, parsed)
             checkpoint = download_version_policy(client, uri, version)
-            config = _settings(checkpoint, overrides, allow_modules, model=parsed.name)
+            config = _make_settings(checkpoint, overrides, allow_modules, model=parsed.name)
             if not version.run_id:
-                raise UserError(f"{source} names no run, which each version of ours does: it was registered otherwise")
+                raise UserError(f"{source} names no run; expected a version that rl_training registered")
             return Candidate(checkpoint, config, version.run_id, uri)
         named = parsed.path != CHECKPOINTS
-        checkpoint = download_run_checkpoint(client, parsed, "policy") if named else _best_of_run(client, parsed)
-        return Candidate(checkpoint, _settings(checkpoint, overrides, allow_modules), parsed.run_id, uri)
+        checkpoint = download_run_checkpoint(client, parsed, "policy") if named else _find_best_of_run(client, parsed)
+        return Candidate(checkpoint, _make_settings(checkpoint, overrides, allow_modules), parsed.run_id, uri)
 
 
-def _from_directory(
+def _find_in_directory(
     path: Path, overrides: Overrides, allow_modules: Collection[str], tracking_uri: str | None
 ) -> Candidate:
     refuse_links(path)
     best = best_path(path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path)
     checkpoint = find_checkpoint(path, policy_only=True) if best is None else open_checkpoint(best[0], policy_only=True)
-    config = _settings(checkpoint, overrides, allow_modules)
+    config = _make_settings(checkpoint, overrides, allow_modules)
     uri = find_run_store(checkpoint.path.parent.parent, tracking_uri)
     with translate_mlflow_errors(uri, str(path)):
         run_id = find_run_id(connect(uri), checkpoint.run_uid)
     if run_id is None:
         raise UserError(
-            f"MLflow at {strip_credentials(uri)} has no run {checkpoint.run_uid}, of which {checkpoint.path} is; "
+            f"MLflow at {strip_credentials(uri)} does not have run {checkpoint.run_uid} of {checkpoint.path}; "
             f"send it with `{program('rl-training')} sync RUN_DIR` first"
         )
     return Candidate(checkpoint, config, run_id, uri)
 
 
-def _best_of_run(client: MlflowClient, source: RunSource) -> Checkpoint:
-    """Returns a run's best checkpoint, from its directory where that has a better one than MLflow."""
+def _find_best_of_run(client: MlflowClient, source: RunSource) -> Checkpoint:
+    """Returns a run's best checkpoint, from the run directory unless MLflow has a better one."""
     run = client.get_run(source.run_id)
-    here = _recorded_here(Path(run.data.tags.get("run_dir", "")), run.data.tags.get(RUN_UID))
+    here = _read_local_best(Path(run.data.tags.get("run_dir", "")), run.data.tags.get(RUN_UID))
     there, best = None, f"{CHECKPOINTS}/{BEST}"
     if any(entry.path == best for entry in client.list_artifacts(source.run_id, CHECKPOINTS)):
         there = best_path(Path(client.download_artifacts(source.run_id, best, str(make_download_directory()))).parent)
@@ -130,21 +130,21 @@ def _best_of_run(client: MlflowClient, source: RunSource) -> Checkpoint:
     return download_run_checkpoint(client, source._replace(path=path), "policy")
 
 
-def _recorded_here(run_dir: Path, run_uid: str | None) -> tuple[Path, float] | None:
+def _read_local_best(run_dir: Path, run_uid: str | None) -> tuple[Path, float] | None:
     metadata = json_files.read_json(run_dir / METADATA, Metadata)
     return best_path(run_dir / CHECKPOINTS) if metadata is not None and metadata["run_uid"] == run_uid else None
 
 
 def _rank(best: tuple[Path, float]) -> tuple[float, str]:
-    """Returns what orders records of a run's best checkpoint: its mean return, of equals the later one."""
+    """Returns the sort key of a best checkpoint: its mean return, then its step."""
     path, return_mean = best
     return return_mean, path.name
 
 
-def _settings(
+def _make_settings(
     checkpoint: Checkpoint, overrides: Overrides, allow_modules: Collection[str], *, model: str | None = None
 ) -> TrainConfig:
-    """Returns the checkpoint's settings with overrides, and `model` as the registered model unless they name one."""
+    """Returns the checkpoint's settings with the overrides; `model` is used unless they set `promotion.model`."""
     config = config_of_checkpoint(checkpoint, overrides, allow_modules=allow_modules)
     over = read_overrides(overrides)
     require_sections(over, CHANGEABLE, "a promotion")

@@ -1,4 +1,4 @@
-"""Who was champion of a registered model before, and how the alias moves from one version to the next."""
+"""Records the champions of a registered model in tags, and moves the alias `champion` between versions."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ PREVIOUS = "gate.previous_champion"
 """Tag of a version that became champion: the version that was champion before it, or `none`."""
 
 EARLIER = "gate.earlier_champions"
-"""Tag beside it: the champions before that one, newest first, as a list in JSON. A deleted version takes its own tags
-with it, so each has the whole succession."""
+"""Tag of a version that became champion: the champions before the previous one, newest first, as a JSON list. Each
+version has the complete list, because a deleted version takes its tags with it."""
 
 PROMOTED_BY = "gate.promoted_by"
-"""Tag of a version that became champion: the id of the decision by which it did."""
+"""Tag of a version that became champion: the id of the decision that promoted it."""
 
 ROLLED_BACK = "gate.rolled_back"
-"""Tag of a version that was champion and was rolled back: when, why, to which one, and which promotion that undid."""
+"""Tag of a champion that was rolled back, as JSON: when, why, to which version, and the promotion that was undone."""
 
 MOST_EARLIER = 100
-"""Earlier champions that are kept in mind."""
+"""Number of earlier champions that are recorded."""
 
 
 def find_previous_champion(client: MlflowClient, model: str, version: str) -> ModelVersion | None:
-    """Returns the champion before a version: the newest that is still there and was not rolled back itself.
+    """Returns the champion before a version: the newest that still exists and was not rolled back itself.
 
     Args:
         client: MLflow's client.
@@ -43,28 +43,28 @@ def find_previous_champion(client: MlflowClient, model: str, version: str) -> Mo
         version: A version that became champion.
 
     Returns:
-        That version, or None where there is none.
+        That version, or None if there is none.
 
     Raises:
-        MlflowException: There is no such version, or the registry is in trouble.
+        MlflowException: There is no such version, or the registry returns another error.
     """
-    for number in _champions_before(client.get_model_version(model, version)):
-        found = None if number in ("none", str(version)) else _existing(client, model, number)
+    for number in _read_champions_before(client.get_model_version(model, version)):
+        found = None if number in ("none", str(version)) else _get_version(client, model, number)
         if found is not None and not _is_rolled_back(found):
             return found
     return None
 
 
-def succession(champion: ModelVersion | None, decision_id: str) -> dict[str, str]:
+def make_succession_tags(champion: ModelVersion | None, decision_id: str) -> dict[str, str]:
     """Returns the tags of a version that is about to become champion.
 
     Args:
-        champion: Who is champion before it.
-        decision_id: By which decision it becomes champion.
+        champion: The present champion.
+        decision_id: The decision that promotes the version.
     """
     earlier: list[str] = []
     if champion is not None:
-        earlier = [number for number in _champions_before(champion) if number != "none"][:MOST_EARLIER]
+        earlier = [number for number in _read_champions_before(champion) if number != "none"][:MOST_EARLIER]
     return {
         PREVIOUS: "none" if champion is None else str(champion.version),
         EARLIER: json.dumps(earlier),
@@ -75,42 +75,42 @@ def succession(champion: ModelVersion | None, decision_id: str) -> dict[str, str
 def replace_champion(
     client: MlflowClient, model: str, champion: ModelVersion | None, version: str, lock: PromotionLock
 ) -> bool:
-    """Makes a version champion in the place of another; nothing is written after this.
+    """Moves the alias `champion` to another version; this is the last write of a promotion.
 
     Args:
         client: MLflow's client.
         model: The registered model's name.
-        champion: Who was champion when it was decided.
-        version: Who becomes champion.
-        lock: Held since before it was decided.
+        champion: The version that was champion when the decision was made.
+        version: The version that becomes champion.
+        lock: The lock, held since before the decision.
 
     Returns:
-        False, and nothing is changed, where another one is champion by now.
+        False, without a change, if another version is champion by now.
 
     Raises:
-        TrackingError: The lock was lost, or the alias did not move.
+        TrackingError: The lock was lost, or the alias has not moved.
     """
     if get_number(get_champion(client, model)) != get_number(champion):
         return False
     lock.check()
     client.set_registered_model_alias(model, CHAMPION, version)
     if get_number(get_champion(client, model)) != version:
-        raise TrackingError(f"version {version} of {model} was made champion and is not; look at the registry")
+        raise TrackingError(f"version {version} of {model} was made champion, but is not; check the alias in MLflow")
     return True
 
 
 def get_number(version: ModelVersion | None) -> str | None:
-    """Returns a version's number as text, whatever type the store gives it; None for no version."""
+    """Returns a version's number as text, whatever its type in the store; None for no version."""
     return None if version is None else str(version.version)
 
 
 def set_tags(client: MlflowClient, version: ModelVersion, tags: Mapping[str, str]) -> None:
-    """Sets tags of a version, in the order given."""
+    """Sets tags of a version in the given order."""
     for key, value in tags.items():
         client.set_model_version_tag(version.name, version.version, key, value)
 
 
-def _existing(client: MlflowClient, model: str, version: str) -> ModelVersion | None:
+def _get_version(client: MlflowClient, model: str, version: str) -> ModelVersion | None:
     from mlflow.exceptions import MlflowException
 
     try:
@@ -122,26 +122,28 @@ def _existing(client: MlflowClient, model: str, version: str) -> ModelVersion | 
 
 
 def _is_rolled_back(version: ModelVersion) -> bool:
-    """Whether the promotion that made it champion was undone; a later promotion of it counts again."""
-    mark = rolled_back(version)
+    """Returns whether a version's last promotion was rolled back."""
+    mark = read_rollback(version)
     return mark is not None and mark["promoted_by"] == version.tags.get(PROMOTED_BY)
 
 
-def rolled_back(version: ModelVersion) -> Undone | None:
-    """Returns what a version's tag says of the rollback of its promotion, or None where there was none.
+def read_rollback(version: ModelVersion) -> Undone | None:
+    """Returns the rollback that a version's tag records, or None if there is none.
 
     Raises:
-        TrackingError: Somebody has changed the tag.
+        TrackingError: The tag is damaged.
     """
-    mark: Undone | None = parse_json(version.tags.get(ROLLED_BACK, "null"), _tag(version, ROLLED_BACK), Undone | None)
+    mark: Undone | None = parse_json(
+        version.tags.get(ROLLED_BACK, "null"), _describe_tag(version, ROLLED_BACK), Undone | None
+    )
     return mark
 
 
-def _champions_before(version: ModelVersion) -> list[str]:
-    """Returns the numbers of who was champion before a version, the newest first."""
-    earlier: list[str] = parse_json(version.tags.get(EARLIER, "[]"), _tag(version, EARLIER), list[str])
+def _read_champions_before(version: ModelVersion) -> list[str]:
+    """Returns the numbers of the champions before a version, the newest first."""
+    earlier: list[str] = parse_json(version.tags.get(EARLIER, "[]"), _describe_tag(version, EARLIER), list[str])
     return [version.tags.get(PREVIOUS, "none"), *earlier]
 
 
-def _tag(version: ModelVersion, name: str) -> str:
+def _describe_tag(version: ModelVersion, name: str) -> str:
     return f"the tag {name} of version {version.version} of {version.name}"

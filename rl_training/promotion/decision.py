@@ -1,7 +1,7 @@
-"""A decision on a candidate: its record, its id, its episode seeds, and what it tells people.
+"""The decision on a candidate: its record, id and episode seeds, and its result.
 
-The record is a JSON artifact of the candidate's run: both result tables with every episode, versions, hashes, rules
-and verdict. It is written once, and read again where the same is asked again.
+The record is a JSON artifact of the candidate's run with both result tables, every episode, the versions, hashes and
+rules, and the verdict. It is written once, and read if the same question is asked again.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ FOLDER = "promotions"
 
 @dataclass(frozen=True, kw_only=True)
 class PromotionResult:
-    """What a promotion came to."""
+    """The result of a promotion."""
 
     verdict: Verdict
-    """What the gate found."""
+    """The verdict of the gate."""
     forced: str | None
-    """Why the candidate becomes champion whatever the gate found; None where the gate alone decides."""
+    """The reason for promoting the candidate whatever the verdict; None if the gate decides."""
     model: str
     """Name of the registered model."""
     version: str
     """The candidate's version."""
     alias: str | None
-    """What the candidate's version is now: `champion`, `challenger`, or neither."""
+    """The alias of the candidate's version now: `champion`, `challenger` or None."""
     candidate: EvaluationResult
-    """Its episodes."""
+    """The candidate's episodes."""
     champion: EvaluationResult | None
-    """The episodes of who was champion; None where there was none."""
+    """The champion's episodes; None if there was no champion."""
     previous_version: str | None
-    """The version that was champion when it was decided."""
+    """The version that was champion when the decision was made."""
     decision_id: str
     time: str
-    """When it was decided, UTC, ISO 8601: earlier, where the same had been asked before."""
+    """Time of the decision, UTC, ISO 8601; it is in the past if the same question was asked before."""
     run_id: str
-    """The MLflow run that the candidate comes from, which has the record."""
+    """The MLflow run that the candidate comes from; it contains the record."""
     moved: bool = False
-    """Whether it was made champion now; False where it was champion before, and where it is not."""
+    """Whether this promotion made the candidate champion; False if it was champion before."""
 
     @property
     def record(self) -> str:
-        """Where the record is, with every episode of both."""
+        """The address of the record, which has every episode of both."""
         return f"runs:/{self.run_id}/{record_path(self.decision_id)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns it for JSON; of the episodes the numbers that sum them up."""
+        """Returns the result for JSON, with summaries instead of episodes."""
         return {
             "verdict": self.verdict.kind,
             "reasons": list(self.verdict.reasons),
@@ -69,8 +69,8 @@ class PromotionResult:
             "alias": self.alias,
             "moved": self.moved,
             "previous_version": self.previous_version,
-            "candidate": _summed_up(self.candidate),
-            "champion": None if self.champion is None else _summed_up(self.champion),
+            "candidate": _summarize(self.candidate),
+            "champion": None if self.champion is None else _summarize(self.champion),
             "decision_id": self.decision_id,
             "time": self.time,
             "run_id": self.run_id,
@@ -78,12 +78,12 @@ class PromotionResult:
         }
 
     def lines(self) -> list[str]:
-        """Returns it for people."""
+        """Returns the result as lines of text."""
         return format_promotion(self.to_dict())
 
 
 def format_promotion(promotion: Mapping[str, Any]) -> list[str]:
-    """Returns a decision, of a result as JSON, for people."""
+    """Returns the result of `PromotionResult.to_dict` as lines of text."""
     before = "nobody" if promotion["previous_version"] is None else f"version {promotion['previous_version']}"
     return [
         format_promotion_line(promotion),
@@ -94,7 +94,7 @@ def format_promotion(promotion: Mapping[str, Any]) -> list[str]:
 
 
 def format_promotion_line(promotion: Mapping[str, Any]) -> str:
-    """Returns what was decided, of a result as JSON."""
+    """Returns the verdict in the result of `PromotionResult.to_dict` as one line of text."""
     forced = f", forced ({promotion['forced']})" if promotion.get("forced") else ""
     alias = f", now {promotion['alias']}" if promotion["alias"] else ""
     return (
@@ -103,26 +103,26 @@ def format_promotion_line(promotion: Mapping[str, Any]) -> str:
 
 
 def record_path(decision_id: str) -> str:
-    """Returns the record's name among the artifacts of the candidate's run."""
+    """Returns the path of a record among the artifacts of the candidate's run."""
     return f"{FOLDER}/{decision_id}.json"
 
 
-def decision_id(about: Mapping[str, Any]) -> str:
-    """Returns the id of the decision about a candidate, a champion and rules: the same for the same question."""
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
+def hash_question(question: Mapping[str, Any]) -> str:
+    """Returns the id of the decision on a question; the same candidate, champion and rules give the same id."""
+    return hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:24]
 
 
 def make_result(
     record: Mapping[str, Any], run_id: str, version: str, alias: str | None, *, moved: bool = False
 ) -> PromotionResult:
-    """Returns the result of a decision.
+    """Returns the result of a decision from its record.
 
     Args:
-        record: What was decided.
-        run_id: The run that has the record.
-        version: The candidate's version now.
-        alias: What that version is now.
-        moved: Whether it was made champion now.
+        record: The record of the decision.
+        run_id: The run that contains the record.
+        version: The candidate's version.
+        alias: The alias of that version now.
+        moved: Whether this promotion made the candidate champion.
     """
     verdict, champion = record["verdict"], record["champion"]
     return PromotionResult(
@@ -142,21 +142,21 @@ def make_result(
 
 
 def read_decision(path: Path) -> dict[str, Any]:
-    """Returns a record that was downloaded.
+    """Returns the decision in a downloaded record.
 
     Raises:
-        TrackingError: It is damaged.
+        TrackingError: The record is missing or damaged.
     """
     return json_files.read_record(path, Decision)
 
 
 def draw_fresh_seeds(decision_id: str, episodes: int, settings: Iterable[TrainConfig]) -> list[int]:
-    """Returns episode seeds that belong to one decision, and that no training or evaluation of these settings used.
+    """Returns episode seeds for one decision that no training or evaluation with the given settings has used.
 
     Args:
-        decision_id: The seeds are a function of it.
-        episodes: How many.
-        settings: Of the runs that candidate and champion come from.
+        decision_id: Determines the seeds.
+        episodes: Number of seeds.
+        settings: Settings of the runs that candidate and champion come from.
     """
     used: set[int] = set()
     for config in settings:
@@ -169,5 +169,5 @@ def draw_fresh_seeds(decision_id: str, episodes: int, settings: Iterable[TrainCo
     return [seed for seed in drawn if seed not in used][:episodes]
 
 
-def _summed_up(result: EvaluationResult) -> dict[str, Any]:
+def _summarize(result: EvaluationResult) -> dict[str, Any]:
     return {name: value for name, value in result.to_dict().items() if not isinstance(value, list)}

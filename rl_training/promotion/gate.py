@@ -1,8 +1,8 @@
-"""The gate to the champion alias: evidence from paired episodes, and nothing else.
+"""The gate: decides from paired episodes whether a candidate becomes champion.
 
-A pure function of two result tables and the rules, so that what it decides can be checked by hand and by simulation.
-The bounds are one-sided Student t bounds, lowered where a skew makes them too high: of the mean of the paired
-differences (the same episode seeds for both, which takes the luck of the start out), and of the candidate's own mean.
+The decision is a pure function of two result tables and the rules, so it can be checked by hand and by simulation. The
+gate computes one-sided Student t bounds of the mean paired difference and of the candidate's mean, and lowers them if
+the returns are skewed. Pairing the episodes by seed removes the luck of the initial state.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ VerdictKind = Literal["PROMOTE", "HOLD", "REJECT"]
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the gate decided."""
+    """The decision of the gate."""
 
     kind: VerdictKind
-    """PROMOTE: the candidate becomes champion. HOLD: there is not enough evidence that it is better. REJECT: there is
-    evidence that it is not good enough, or worse."""
+    """PROMOTE: the candidate becomes champion. HOLD: there is not enough evidence that it is better. REJECT: it is
+    worse than the champion or does not reach a floor."""
     reasons: tuple[str, ...]
     """Sentences with the numbers in them."""
     numbers: dict[str, float]
@@ -37,12 +37,13 @@ def decide(candidate: EvaluationResult, champion: EvaluationResult | None, rules
     """Decides whether the candidate becomes champion.
 
     Args:
-        candidate: Its episodes.
-        champion: The champion's, on the same seeds; None where there is no champion, and the floors alone decide.
-        rules: Floors, episodes, confidence and margin.
+        candidate: The candidate's episodes.
+        champion: The champion's episodes on the same seeds; None if there is no champion, so that only the floors
+            decide.
+        rules: Floors, number of episodes, confidence and margin.
 
     Raises:
-        ValueError: The two were not played on the same seeds.
+        ValueError: Candidate and champion were played on different seeds.
     """
     if champion is not None and candidate.seeds != champion.seeds:
         raise ValueError("candidate and champion were not played on the same episode seeds: there is nothing to pair")
@@ -55,7 +56,7 @@ def decide(candidate: EvaluationResult, champion: EvaluationResult | None, rules
         reason = f"{candidate.episodes} episodes were played, and the rules ask for at least {rules.episodes}"
         return Verdict("HOLD", (reason,), numbers)
 
-    reached, reasons = _floors(candidate, rules, numbers)
+    reached, reasons = _check_floors(candidate, rules, numbers)
     if not reached:
         return Verdict("REJECT", tuple(reasons), numbers)
     if champion is None:
@@ -64,13 +65,17 @@ def decide(candidate: EvaluationResult, champion: EvaluationResult | None, rules
     return Verdict(kind, (*reasons, reason), numbers)
 
 
-def lower_bound(values: Sequence[float], confidence: float) -> float:
+def compute_lower_bound(values: Sequence[float], confidence: float) -> float:
     """Returns the one-sided lower confidence bound of the mean: m - t(n - 1, confidence) * s / sqrt(n), or less.
 
-    Where the values are skewed to the left (a few failures among successes), that bound is too high, since a sample
-    with few of the failures has both a high mean and a small spread. Johnson's correction lowers it then; it would
-    raise the bound of values skewed to the right, and is left out there. Equal values have no spread: their bound is
-    the value itself.
+    If the values are skewed to the left (a few failures among successes), that bound is too high, because a sample
+    with few failures has both a high mean and a small spread. In this case Johnson's correction lowers the bound. It
+    would raise the bound of values skewed to the right, so it is not applied there. The bound of equal values is the
+    value itself.
+
+    Args:
+        values: At least two values, unless all are equal.
+        confidence: Between 0 and 1.
     """
     n = len(values)
     if all(value == values[0] for value in values):
@@ -83,16 +88,18 @@ def lower_bound(values: Sequence[float], confidence: float) -> float:
     return mean - quantile * math.sqrt(variance / n) + min(0.0, correction)
 
 
-def _floors(candidate: EvaluationResult, rules: PromotionConfig, numbers: dict[str, float]) -> tuple[bool, list[str]]:
-    """Returns whether the candidate reaches both floors, and a reason for each; adds their numbers."""
-    numbers["candidate_lower"] = lower = lower_bound(candidate.returns, rules.confidence)
+def _check_floors(
+    candidate: EvaluationResult, rules: PromotionConfig, numbers: dict[str, float]
+) -> tuple[bool, list[str]]:
+    """Returns whether the candidate reaches both floors and the reasons; adds their numbers to `numbers`."""
+    numbers["candidate_lower"] = lower = compute_lower_bound(candidate.returns, rules.confidence)
     reached, reasons = True, []
     if rules.floor is not None:
         numbers["floor"] = rules.floor
         reached = lower >= rules.floor
         reasons.append(
             f"the candidate's mean return is {candidate.return_mean:.6g}, at least {lower:.6g} with "
-            f"{_percent(rules)} confidence, which {_reaches(reached)} the floor of {rules.floor:.6g}"
+            f"{_format_percent(rules)} confidence, which {_format_reached(reached)} the floor of {rules.floor:.6g}"
         )
     numbers["worst_return"] = worst = min(candidate.returns)
     if rules.worst_episode is not None:
@@ -100,7 +107,7 @@ def _floors(candidate: EvaluationResult, rules: PromotionConfig, numbers: dict[s
         seed = candidate.seeds[candidate.returns.index(worst)]
         reasons.append(
             f"the candidate's worst episode, of seed {seed}, returned {worst:.6g}, which "
-            f"{_reaches(worst >= rules.worst_episode)} the floor of {rules.worst_episode:.6g} for each episode"
+            f"{_format_reached(worst >= rules.worst_episode)} the floor of {rules.worst_episode:.6g} for each episode"
         )
         reached = reached and worst >= rules.worst_episode
     return reached, reasons
@@ -109,10 +116,10 @@ def _floors(candidate: EvaluationResult, rules: PromotionConfig, numbers: dict[s
 def _compare(
     candidate: EvaluationResult, champion: EvaluationResult, rules: PromotionConfig, numbers: dict[str, float]
 ) -> tuple[VerdictKind, str]:
-    """Returns what the paired difference says, and why; adds its numbers."""
+    """Returns the verdict on the paired differences and its reason; adds their numbers to `numbers`."""
     differences = [a - b for a, b in zip(candidate.returns, champion.returns, strict=True)]
-    low = lower_bound(differences, rules.confidence)
-    high = -lower_bound([-difference for difference in differences], rules.confidence)
+    low = compute_lower_bound(differences, rules.confidence)
+    high = -compute_lower_bound([-difference for difference in differences], rules.confidence)
     mean = math.fsum(differences) / len(differences)
     numbers |= {
         "champion_mean": champion.return_mean,
@@ -122,7 +129,7 @@ def _compare(
         "margin": rules.margin,
     }
     kind: VerdictKind = "PROMOTE" if low > rules.margin else "REJECT" if high < 0 else "HOLD"
-    percent, margin = _percent(rules), f"the margin of {rules.margin:.6g}"
+    percent, margin = _format_percent(rules), f"the margin of {rules.margin:.6g}"
     compared = {
         "PROMOTE": f"at least {low:.6g} with {percent} confidence, which is above {margin}",
         "HOLD": f"at least {low:.6g} with {percent} confidence, which is not above {margin}: "
@@ -136,9 +143,9 @@ def _compare(
     return kind, reason
 
 
-def _percent(rules: PromotionConfig) -> str:
+def _format_percent(rules: PromotionConfig) -> str:
     return f"{100 * rules.confidence:g} %"
 
 
-def _reaches(reached: bool) -> str:
+def _format_reached(reached: bool) -> str:
     return "reaches" if reached else "does not reach"

@@ -1,4 +1,4 @@
-"""The registered model of a task: its name, its versions, and who is champion."""
+"""The registered model of a task: its name, its versions and its champion."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rl_training.errors import CheckpointError
 from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name
 from rl_training.runtime.workflows import load_policy
 from rl_training.tracking.checkpoint_sources import CHECKPOINT_TAG
-from rl_training.tracking.mlflow_store import no_resend
+from rl_training.tracking.mlflow_store import UNKNOWN_CODES, no_resend
 from rl_training.tracking.pyfunc import check_model, save_model
 from rl_training.tracking.shipping.logged_models import get_or_create_logged_model, link_version
 from rl_training.tracking.version_files import download_verified_copy
@@ -24,27 +24,26 @@ if TYPE_CHECKING:
 CHAMPION, CHALLENGER = "champion", "challenger"
 
 CANDIDATE_KEY = "candidate_key"
-"""Tag of a version: what it was made of, so that offering the same again makes no second version."""
+"""Tag of a version: its run and policy, so that offering the same candidate again creates no second version."""
 
 
 def get_model_name(config: TrainConfig) -> str:
-    """Returns the name of the task's registered model: `promotion.model`, or the environment's id made legal."""
+    """Returns the name of the task's registered model: `promotion.model`, else a legal form of the environment's id."""
     return config.promotion.model or re.sub(r"[^\w.\-]+", "-", config.env_id, flags=re.ASCII)[:200]
 
 
 def get_champion(client: MlflowClient, model: str) -> ModelVersion | None:
-    """Returns the version with the alias `champion`, or None where there is no such model or alias.
+    """Returns the version with the alias `champion`, or None if there is no such model or alias.
 
     Raises:
-        MlflowException: The registry is in trouble, which is not the same as having no champion.
+        MlflowException: The registry returns another error, which must not be taken for a missing champion.
     """
     from mlflow.exceptions import MlflowException
 
     try:
         return client.get_model_version_by_alias(model, CHAMPION)
     except MlflowException as error:
-        # MLflow's codes for a model, and for an alias, that is not there.
-        if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
+        if error.error_code in UNKNOWN_CODES:
             return None
         raise
 
@@ -52,22 +51,22 @@ def get_champion(client: MlflowClient, model: str) -> ModelVersion | None:
 def get_or_register(
     client: MlflowClient, uri: str, model: str, checkpoint: Checkpoint, config: TrainConfig, run_id: str
 ) -> tuple[ModelVersion, Checkpoint]:
-    """Returns the version of this run and policy, made where there is none, and its own copy of the checkpoint.
+    """Returns the version of a run and policy, and its copy of the checkpoint; registers it if it does not exist.
 
-    A version is self-contained: an MLflow model of its own, not an artifact of the run. It is loaded and run by MLflow
-    before it is sent. What the store has of it afterwards is compared, and only its policy is loaded: nothing that the
-    store names is run.
+    A version is self-contained: it is an MLflow model of its own, not an artifact of the run. MLflow loads and runs the
+    model before it is uploaded. The uploaded files are then compared with the model, and only the policy in them is
+    loaded; no code that the store names is run.
 
     Args:
         client: MLflow's client.
         uri: The tracking URI.
         model: The registered model's name.
-        checkpoint: Verified.
-        config: Its settings.
-        run_id: The MLflow run that it comes from.
+        checkpoint: The verified checkpoint.
+        config: The settings of the checkpoint.
+        run_id: The MLflow run that the checkpoint comes from.
 
     Raises:
-        CheckpointError: What was registered is not what was to be registered, or can't be run.
+        CheckpointError: The registered version differs from the checkpoint or can't be used.
     """
     key = f"{run_id}:{checkpoint.policy_sha256}"
     version = _find(client, model, key) or _register(client, model, checkpoint, config, run_id, key)
@@ -89,7 +88,7 @@ def _register(
 ) -> ModelVersion:
     from mlflow.exceptions import MlflowException
 
-    _make_model(client, model, config)
+    _create_model(client, model, config)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
         save_model(checkpoint, path)
@@ -110,7 +109,7 @@ def _register(
                 model, source=logged.artifact_location, run_id=run_id, tags=tags, model_id=logged.model_id
             )
     except MlflowException:
-        found = _find(client, model, key)  # a lost reply
+        found = _find(client, model, key)  # MLflow created it, but its reply was lost
         if found is None:
             raise
         version = found
@@ -118,7 +117,7 @@ def _register(
     return version
 
 
-def _make_model(client: MlflowClient, model: str, config: TrainConfig) -> None:
+def _create_model(client: MlflowClient, model: str, config: TrainConfig) -> None:
     from mlflow.exceptions import MlflowException
 
     try:

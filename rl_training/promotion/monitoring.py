@@ -1,4 +1,4 @@
-"""Playing a policy again: fresh episodes, compared with those by which it was promoted, and kept with its model."""
+"""Monitors a promoted policy: plays fresh episodes, compares them with its promotion, and logs the result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rl_training.promotion.monitoring_run import (
     MonitoringRun,
     RecordedEvaluation,
     find_monitoring_run,
-    open_monitoring_run,
+    get_or_create_monitoring_run,
 )
 from rl_training.promotion.performance_drop import DropVerdict, find_drop
 from rl_training.promotion.promotion_lock import promotion_lock
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 CHANGEABLE = ("promotion", "evaluation", "env_kwargs")
-"""What may be set otherwise than at the promotion: the rules, how episodes are played, and secrets that were hidden."""
+"""Sections of the settings that may differ from the promotion: rules, evaluation, and secrets that were hidden."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MonitoringResult:
-    """What an evaluation came to."""
+    """The result of an evaluation."""
 
     evaluation_id: str
     evaluation: EvaluationResult
@@ -58,23 +58,23 @@ class MonitoringResult:
     env_id: str
     policy_sha256: str
     num_timesteps: int
-    """Environment steps that the policy was trained for."""
+    """Number of environment steps that the policy was trained for."""
     model: str | None = None
-    """Name of the registered model; None, as all below, where the source is no registered version."""
+    """Name of the registered model; None, like all fields below, if the source is no registered version."""
     version: str | None = None
     is_champion: bool = False
     """Whether the version was champion when the evaluation was recorded."""
     number: int | None = None
-    """Of the evaluation, counted from 1: the step of its metrics."""
+    """Number of the evaluation, counted from 1; it is the step of its metrics."""
     run_id: str | None = None
     """The model's monitoring run in MLflow."""
     ui: str | None = None
-    """Where that run can be seen: an address, or the command that opens the UI."""
+    """The address of that run's page, or the command that opens the UI."""
     record: str | None = None
-    """The evaluation with every episode."""
+    """The address of the record with every episode."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns it for JSON; of the episodes the numbers that sum them up."""
+        """Returns the result for JSON, with summaries instead of episodes."""
         return {
             "evaluation_id": self.evaluation_id,
             "model": self.model,
@@ -104,26 +104,26 @@ def monitor(
     tracking_uri: str | None = None,
     stop: StopFlag | None = None,
 ) -> MonitoringResult:
-    """Plays fresh episodes with a policy; those of a registered version are compared with its promotion and logged.
+    """Plays fresh episodes with a policy; for a registered version, compares them with its promotion and logs them.
 
-    The episode seeds belong to this evaluation: no other one, no training and no decision on the version has used them.
+    The episode seeds are unique to this evaluation: no training, decision or other evaluation of the version used them.
 
     Args:
-        source: As a rule `models:/NAME@champion`; else another version, an MLflow run or a directory.
-        overrides: Settings of `promotion.*`, `evaluation.*` and `env_kwargs.*` that differ from those at the promotion.
-        episodes: How many, in place of `promotion.episodes`.
-        evaluation_id: Of a registered version's evaluation that is asked for again: one that is there is not played a
-            second time. By default a new one.
+        source: Usually `models:/NAME@champion`; also another version, an MLflow run or a directory.
+        overrides: Settings of `promotion.*`, `evaluation.*` and `env_kwargs.*` that differ from the promotion.
+        episodes: Number of episodes; by default `promotion.episodes`.
+        evaluation_id: Id of the evaluation; by default a new id. If the registered version has an evaluation with this
+            id, its result is returned and nothing is played.
         allow_modules: Modules that a received policy may name; see `rl_training.config.named_modules`.
         tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded one.
-        stop: Polled between steps of the episodes.
+        stop: Polled between the steps of the episodes.
 
     Raises:
         CheckpointError: The policy is damaged.
-        ConfigError: An override is not valid, or changes something else.
+        ConfigError: An override is not valid, or sets something other than `CHANGEABLE`.
         EnvironmentFault: An environment broke its contract.
-        ModuleRefused: A received policy names a module that nobody has allowed.
-        NoChampion: The source is a champion, and there is none.
+        ModuleRefused: A received policy names a module that is not allowed.
+        NoChampion: The source is `models:/NAME@champion`, and there is no champion.
         TrackingError: MLflow can't be reached.
         UserError: There is no such source.
         StopTraining: `stop` was set.
@@ -134,28 +134,28 @@ def monitor(
     if not isinstance(parsed, ModelSource):
         checkpoint = download_checkpoint(source, tracking_uri=tracking_uri, wanted="policy")
         given = config_of_checkpoint(checkpoint, allow_modules=allow_modules)
-        config = _settings(given, None, overrides, episodes)
+        config = _make_settings(given, None, overrides, episodes)
         evaluation = _play(checkpoint, config, evaluation_id, None, stop)
         drop = find_drop(evaluation, None, config.promotion)
-        return _result(checkpoint, given.env_id, evaluation_id, evaluation, drop)
+        return _make_result(checkpoint, given.env_id, evaluation_id, evaluation, drop)
     uri = resolve_tracking_uri(tracking_uri)
     with translate_mlflow_errors(uri, str(source)):
         client = connect(uri)
-        version = _version_of(client, uri, parsed)
+        version = _find_version(client, uri, parsed)
         return _monitor_version(client, uri, version, overrides, episodes, evaluation_id, allow_modules, stop)
 
 
 def require_registered(source: str | Path) -> None:
-    """Checks that a source is a registered version, which alone can be rolled back.
+    """Checks that a source is a registered version, because only that can be rolled back.
 
     Raises:
-        UserError: It is something else.
+        UserError: The source is something else.
     """
     if Path(source).exists() or not isinstance(parse_source(str(source)), ModelSource):
-        raise UserError(f"got {source}, and only a champion can be rolled back; expected models:/NAME@champion")
+        raise UserError(f"got {source}, but only a champion can be rolled back; expected models:/NAME@champion")
 
 
-def _version_of(client: MlflowClient, uri: str, source: ModelSource) -> ModelVersion:
+def _find_version(client: MlflowClient, uri: str, source: ModelSource) -> ModelVersion:
     if source.alias != CHAMPION:
         return find_version(client, source)
     champion = get_champion(client, source.name)
@@ -184,8 +184,8 @@ def _monitor_version(
     run = find_monitoring_run(client, uri, version.name)
     there = run.find(evaluation_id) if run is not None else None
     if run is None or there is None:
-        decision = _promotion_of(client, version)
-        config = _settings(given, decision, overrides, episodes)
+        decision = _read_promotion(client, version)
+        config = _make_settings(given, decision, overrides, episodes)
         then = None if decision is None else EvaluationResult.from_dict(decision["candidate"]["evaluation"])
         evaluation = _play(checkpoint, config, evaluation_id, then, stop)
         record = {
@@ -200,17 +200,17 @@ def _monitor_version(
             "evaluation": evaluation.to_dict(),
         }
         with promotion_lock(client, uri, version.name):
-            run = open_monitoring_run(client, uri, version.name, config.env_id)
+            run = get_or_create_monitoring_run(client, uri, version.name, config.env_id)
             is_champion = get_number(get_champion(client, version.name)) == get_number(version)
             there = run.find(evaluation_id) or run.add({**record, "is_champion": is_champion})
     evaluation = EvaluationResult.from_dict(there.record["evaluation"])
     drop = DropVerdict.from_dict(there.record["drop"])
-    run.log(there, _metrics(there, evaluation, drop))
-    return _result(checkpoint, given.env_id, evaluation_id, evaluation, drop, run, there)
+    run.log(there, _make_metrics(there, evaluation, drop))
+    return _make_result(checkpoint, given.env_id, evaluation_id, evaluation, drop, run, there)
 
 
-def _promotion_of(client: MlflowClient, version: ModelVersion) -> dict[str, Any] | None:
-    """Returns the record of the decision by which a version became champion; None where there is none (any more)."""
+def _read_promotion(client: MlflowClient, version: ModelVersion) -> dict[str, Any] | None:
+    """Returns the record of the decision that made a version champion, or None if there is no such record."""
     decision_id = version.tags.get(PROMOTED_BY)
     if decision_id is None or not version.run_id:
         return None
@@ -220,10 +220,10 @@ def _promotion_of(client: MlflowClient, version: ModelVersion) -> dict[str, Any]
     return read_decision(Path(client.download_artifacts(version.run_id, path, str(make_download_directory()))))
 
 
-def _settings(
+def _make_settings(
     given: TrainConfig, decision: Mapping[str, Any] | None, overrides: Overrides, episodes: int | None
 ) -> TrainConfig:
-    """The policy's settings with the rules by which it was promoted; a floor that a person went over does not count."""
+    """Returns the policy's settings with the rules of its promotion, without the floor if the promotion was forced."""
     settings = given.model_dump(mode="json")
     if decision is not None:
         settings["promotion"] = dict(decision["rules"])
@@ -248,14 +248,14 @@ def _play(
     return evaluate_policy(load_policy(checkpoint), config, seeds, stop=stop)
 
 
-def _metrics(there: RecordedEvaluation, evaluation: EvaluationResult, drop: DropVerdict) -> dict[str, float]:
+def _make_metrics(there: RecordedEvaluation, evaluation: EvaluationResult, drop: DropVerdict) -> dict[str, float]:
     compared = ("upper", "promoted_lower", "floor")
     numbers = {name: value for name, value in drop.numbers.items() if name in compared}
     numbers |= {"dropped": float(drop.dropped), "version": float(there.record["version"])}
     return evaluation.metrics("monitoring") | {f"monitoring/{name}": value for name, value in numbers.items()}
 
 
-def _result(
+def _make_result(
     checkpoint: Checkpoint,
     env_id: str,
     evaluation_id: str,

@@ -1,8 +1,8 @@
-"""The monitoring run of a registered model in MLflow: one run, to which each evaluation of a version is added.
+"""The monitoring run of a registered model: an MLflow run to which every evaluation of its versions is added.
 
-Its metrics' steps are the numbers of the evaluations, and each evaluation has a record with every episode among the
-artifacts. The record comes first and its name holds the evaluation's id, so that one which was cut off is finished, and
-not made twice, when it is asked for again.
+The steps of its metrics are the numbers of the evaluations, and each evaluation has a record with every episode among
+the artifacts. The record is written first, and its name contains the id of the evaluation. An evaluation that was
+interrupted is therefore completed, not repeated, when it is requested again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 EXPERIMENT = "monitoring"
-"""An experiment of its own: the steps of its runs are no environment steps, so they compare with no training."""
+"""The experiment of monitoring runs, whose steps are not environment steps and don't compare with training."""
 
 KIND, MONITORING = "rl_training.kind", "monitoring"
 MODEL_TAG = "registered_model"
@@ -34,20 +34,20 @@ FOLDER = "evaluations"
 
 @dataclass(frozen=True)
 class RecordedEvaluation:
-    """An evaluation as the monitoring run has it."""
+    """An evaluation in the monitoring run."""
 
     number: int
-    """Counted from 1."""
+    """Number of the evaluation, counted from 1."""
     record: Mapping[str, Any]
     path: str
-    """Of the record, among the run's artifacts."""
+    """Path of the record among the run's artifacts."""
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
-    """Returns the record of an evaluation that was downloaded.
+    """Returns the evaluation in a downloaded record.
 
     Raises:
-        TrackingError: It is damaged.
+        TrackingError: The record is missing or damaged.
     """
     return json_files.read_record(path, MonitoringRecord)
 
@@ -67,22 +67,22 @@ class MonitoringRun:
         self.ui = get_ui_hint(uri, run.info.experiment_id, run.info.run_id)
 
     def find(self, evaluation_id: str) -> RecordedEvaluation | None:
-        """Returns the evaluation of this id; None where there is none yet."""
-        for number, path in self._records():
+        """Returns the evaluation with this id, or None if there is none yet."""
+        for number, path in self._list_records():
             if path.endswith(f"_{evaluation_id}.json"):
                 local = self._client.download_artifacts(self.run_id, path, str(make_download_directory()))
                 return RecordedEvaluation(number, read_evaluation(Path(local)), path)
         return None
 
     def add(self, record: Mapping[str, Any]) -> RecordedEvaluation:
-        """Adds an evaluation under the next number; the model's lock is held."""
-        number = max((number for number, _ in self._records()), default=0) + 1
+        """Adds an evaluation under the next number; the caller holds the model's lock."""
+        number = max((number for number, _ in self._list_records()), default=0) + 1
         path = f"{FOLDER}/{number:06d}_{record['evaluation_id']}.json"
         self._client.log_text(self.run_id, json.dumps(record, indent=2, allow_nan=False), path)
         return RecordedEvaluation(number, record, path)
 
     def log(self, evaluation: RecordedEvaluation, metrics: Mapping[str, float]) -> None:
-        """Logs an evaluation's metrics; doing it again changes nothing, since they have the record's time."""
+        """Logs an evaluation's metrics with the time of the record, so that logging them again changes nothing."""
         from mlflow.entities import Metric
 
         timestamp = round(datetime.fromisoformat(evaluation.record["time"]).timestamp() * 1000)
@@ -90,27 +90,27 @@ class MonitoringRun:
         self._client.log_batch(self.run_id, metrics=points)
         self._client.set_terminated(self.run_id, "FINISHED")
 
-    def _records(self) -> list[tuple[int, str]]:
+    def _list_records(self) -> list[tuple[int, str]]:
         paths = [entry.path for entry in self._client.list_artifacts(self.run_id, FOLDER)]
         return [(int(Path(path).name.split("_")[0]), path) for path in paths]
 
 
 def find_monitoring_run(client: MlflowClient, uri: str, model: str) -> MonitoringRun | None:
-    """Returns the monitoring run of a registered model; None where there is none."""
+    """Returns the monitoring run of a registered model, or None if there is none."""
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
     wanted = f"tags.`{KIND}` = '{MONITORING}' and tags.{MODEL_TAG} = '{model}'"
     runs = client.search_runs(experiments, wanted, order_by=["attributes.start_time ASC"], max_results=1)
     return MonitoringRun(client, uri, runs[0]) if runs else None
 
 
-def open_monitoring_run(client: MlflowClient, uri: str, model: str, env_id: str) -> MonitoringRun:
-    """Returns the monitoring run of a registered model, made where there is none; the model's lock is held.
+def get_or_create_monitoring_run(client: MlflowClient, uri: str, model: str, env_id: str) -> MonitoringRun:
+    """Returns the monitoring run of a registered model; creates it if there is none. The caller holds the model's lock.
 
     Args:
         client: MLflow's client.
         uri: The tracking URI.
         model: The registered model's name.
-        env_id: What it plays.
+        env_id: The environment of the model.
     """
     from mlflow.exceptions import MlflowException
 
@@ -132,7 +132,7 @@ def open_monitoring_run(client: MlflowClient, uri: str, model: str, env_id: str)
                 client, uri, client.create_run(experiment_id, run_name=f"monitoring {model}", tags=tags)
             )
     except MlflowException:
-        made = find_monitoring_run(client, uri, model)  # a lost reply
-        if made is None:
+        created = find_monitoring_run(client, uri, model)  # the reply may have been lost
+        if created is None:
             raise
-        return made
+        return created

@@ -1,8 +1,8 @@
-"""Promotion: a run's checkpoint becomes a registered version, and champion if the gate finds the evidence.
+"""Promotes a checkpoint: registers it as a version, and makes it champion if the gate finds enough evidence.
 
-Candidate and champion play the same fresh episodes now, under a lock that flows and the command line share. Whatever is
-decided is written down before the alias `champion` moves, which is the last write; so a decision that was cut off in
-between is finished, not made anew, when the same is asked again.
+Candidate and champion play the same fresh episodes under a lock that flows and the command line share. The decision is
+recorded before the alias `champion` moves, which is the last write. A promotion that was interrupted in between is
+therefore completed, not decided again, when it is requested again.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from rl_training.promotion.champion_history import (
     PROMOTED_BY,
     ROLLED_BACK,
     get_number,
+    make_succession_tags,
     replace_champion,
     set_tags,
-    succession,
 )
 from rl_training.promotion.decision import (
     PromotionResult,
-    decision_id,
     draw_fresh_seeds,
+    hash_question,
     make_result,
     read_decision,
     record_path,
@@ -63,7 +63,7 @@ DECISION_TAG = "decision."
 FORCED_TAG = "gate.forced"
 
 TRIES = 3
-"""Decisions in a row, where the champion is each time another one when it is to be replaced."""
+"""How often to decide if each time the champion has changed before it could be replaced."""
 
 
 def promote(
@@ -77,20 +77,21 @@ def promote(
 ) -> PromotionResult:
     """Registers a checkpoint and makes it champion if the evidence passes the gate.
 
-    Asking the same again, about the same candidate, champion and rules, plays nothing: the decision stands.
+    If the same candidate, champion and rules were decided on before, that decision stands and nothing is played.
 
     Args:
-        checkpoint: The candidate: a checkpoint or its directory; a run's directory stands for its newest good one.
-        config: The settings: the environment to play in, and the gate's rules.
+        checkpoint: The candidate, as a checkpoint, its directory, or a run's directory for its newest good checkpoint.
+        config: The settings, with the environment to play in and the gate's rules.
         run_id: The MLflow run that the candidate comes from.
-        tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded one.
-        force: A reason to make it champion whatever the gate finds; the episodes are played and recorded all the same.
-        stop: Polled between steps of the episodes.
+        tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded store.
+        force: The reason for making the candidate champion whatever the verdict; the episodes are still played and
+            recorded.
+        stop: Polled between the steps of the episodes.
 
     Raises:
         CheckpointError: The candidate or the champion's copy is damaged.
-        TrackingError: The registry can't be reached, or another promotion did not end.
-        UserError: MLflow knows no such run, the champion plays another task, or the reason is empty.
+        TrackingError: The registry can't be reached, or another promotion did not end in time.
+        UserError: MLflow has no such run, the champion plays another task, or the reason is empty.
         StopTraining: `stop` was set.
     """
     force = None if force is None else clean_reason(force, "a forced promotion")
@@ -103,10 +104,10 @@ def promote(
 
 
 def clean_reason(reason: str, what: str) -> str:
-    """Returns a person's reason as it is written down: on one line, secrets hidden.
+    """Returns a user's reason as it is recorded: on one line, with secrets hidden.
 
     Raises:
-        UserError: It is empty.
+        UserError: The reason is empty.
     """
     text = redact_text(" ".join(reason.split()))
     if not text:
@@ -115,7 +116,7 @@ def clean_reason(reason: str, what: str) -> str:
 
 
 class _Promotion:
-    """One promotion, under its lock."""
+    """A promotion that holds the model's lock."""
 
     def __init__(
         self,
@@ -133,7 +134,7 @@ class _Promotion:
         self.force, self.stop = force, stop
 
     def run(self, lock: PromotionLock) -> PromotionResult:
-        """Decides, writes the decision down, and moves the aliases; again where the champion changed meanwhile."""
+        """Decides, records the decision and moves the aliases; repeats this if the champion has changed meanwhile."""
         for _ in range(TRIES):
             version, copy = get_or_register(
                 self.client, self.uri, self.model, self.checkpoint, self.config, self.run_id
@@ -141,27 +142,27 @@ class _Promotion:
             champion = get_champion(self.client, self.model)
             is_champion = get_number(version) == get_number(champion)
             if is_champion and PROMOTED_BY in version.tags:
-                return self._result(version, self._read(version.tags[PROMOTED_BY]), CHAMPION)
-            question = self._decision_id(version, champion)
+                return self._make_result(version, self._read(version.tags[PROMOTED_BY]), CHAMPION)
+            question = self._hash_question(version, champion)
             if DECISION_TAG + question in version.tags:
                 record = self._read(question)
             else:
                 record = self._decide(version, copy, champion, question)
                 self._write(version, record)
             if record["forced"] is None and record["verdict"]["kind"] != "PROMOTE":
-                return self._result(version, record, self._challenge(version, record, is_champion))
+                return self._make_result(version, record, self._challenge(version, record, is_champion))
             if self._make_champion(version, record, champion, lock):
-                return self._result(version, record, CHAMPION, moved=not is_champion)
-            logger.warning("the champion of %s changed while it was decided; deciding again", self.model)
+                return self._make_result(version, record, CHAMPION, moved=not is_champion)
+            logger.warning("the champion of %s changed during the decision; deciding again", self.model)
         raise TrackingError(f"the champion of {self.model} changed {TRIES} times while it was decided; try again")
 
-    def _decision_id(self, version: ModelVersion, champion: ModelVersion | None) -> str:
+    def _hash_question(self, version: ModelVersion, champion: ModelVersion | None) -> str:
         rules = self.config.promotion.model_dump(mode="json", exclude={"enabled", "model"})
-        return decision_id(
+        return hash_question(
             {
                 "model": self.model,
                 "candidate": [str(version.version), self.run_id, self.checkpoint.policy_sha256],
-                # A rollback is new evidence: what was decided before it does not bring a version back.
+                # A rollback is new evidence, so an earlier decision must not bring the version back.
                 "rolled_back": version.tags.get(ROLLED_BACK),
                 "champion": None if champion is None else [str(champion.version), champion.tags.get("policy_sha256")],
                 "rules": {**rules, "max_episode_steps": self.config.evaluation.max_episode_steps},
@@ -174,7 +175,7 @@ class _Promotion:
     ) -> dict[str, Any]:
         """Plays both registered copies on fresh episodes and returns the record of the decision."""
         config, rules = self.config, self.config.promotion
-        opponent = None if champion is None else self._copy_of(champion)
+        opponent = None if champion is None else self._download_champion(champion)
         played_before = [config, *(recorded_settings(side) for side in (copy, opponent) if side is not None)]
         seeds = draw_fresh_seeds(question, rules.episodes, played_before)
         policy = load_policy(copy)
@@ -195,11 +196,14 @@ class _Promotion:
             "rules": rules.model_dump(mode="json"),
             "verdict": asdict(decide(candidate_result, champion_result, rules)),
             "forced": self.force,
-            "candidate": self._side(version, copy, candidate_result),
-            "champion": champion and opponent and champion_result and self._side(champion, opponent, champion_result),
+            "candidate": self._describe_side(version, copy, candidate_result),
+            "champion": champion
+            and opponent
+            and champion_result
+            and self._describe_side(champion, opponent, champion_result),
         }
 
-    def _copy_of(self, champion: ModelVersion) -> Checkpoint:
+    def _download_champion(self, champion: ModelVersion) -> Checkpoint:
         try:
             return download_version_policy(self.client, self.uri, champion)
         except CheckpointError as error:
@@ -209,7 +213,7 @@ class _Promotion:
                 f"in MLflow"
             ) from error
 
-    def _side(self, version: ModelVersion, checkpoint: Checkpoint, result: EvaluationResult) -> dict[str, Any]:
+    def _describe_side(self, version: ModelVersion, checkpoint: Checkpoint, result: EvaluationResult) -> dict[str, Any]:
         return {
             "version": str(version.version),
             "run_id": version.run_id,
@@ -221,7 +225,7 @@ class _Promotion:
         }
 
     def _write(self, version: ModelVersion, record: dict[str, Any]) -> None:
-        """Puts the decision on the run as an artifact and on the version as tags; the last tag says that it is done."""
+        """Records the decision as a run artifact and as tags of the version; the last tag marks it as complete."""
         question, verdict = record["decision_id"], record["verdict"]
         self.client.log_text(self.run_id, json.dumps(record, indent=2, allow_nan=False), record_path(question))
         if FORCED_TAG in version.tags:
@@ -242,7 +246,7 @@ class _Promotion:
         return read_decision(Path(path))
 
     def _challenge(self, version: ModelVersion, record: dict[str, Any], is_champion: bool) -> str | None:
-        """Makes a candidate that was not refused the challenger; returns what it is now."""
+        """Makes a candidate on HOLD the challenger; returns the candidate's alias."""
         if record["verdict"]["kind"] == "HOLD":
             self.client.set_registered_model_alias(self.model, CHALLENGER, version.version)
             return CHAMPION if is_champion else CHALLENGER
@@ -251,12 +255,12 @@ class _Promotion:
     def _make_champion(
         self, version: ModelVersion, record: dict[str, Any], champion: ModelVersion | None, lock: PromotionLock
     ) -> bool:
-        """Moves the aliases, the champion's last; returns False where another is champion than was decided against."""
-        set_tags(self.client, version, succession(champion, record["decision_id"]))
+        """Moves both aliases, `champion` last; returns False if the champion has changed since the decision."""
+        set_tags(self.client, version, make_succession_tags(champion, record["decision_id"]))
         self.client.set_registered_model_alias(self.model, CHALLENGER, version.version)
         return replace_champion(self.client, self.model, champion, str(version.version), lock)
 
-    def _result(
+    def _make_result(
         self, version: ModelVersion, record: dict[str, Any], alias: str | None, *, moved: bool = False
     ) -> PromotionResult:
         return make_result(record, self.run_id, str(version.version), alias, moved=moved)

@@ -1,9 +1,10 @@
-"""One promotion of a model at a time, whoever asks: flows, the command line, on one machine or several.
+"""Allows one promotion of a model at a time, across flows, the command line and machines.
 
-MLflow can't set an alias on the condition that it is what one has seen, so decisions have to exclude each other. Where
-the store is an SQLite file, a file lock beside it does that. Where it is a server or another database, the registry
-itself holds a lease: a registered model whose name ends in a number, and of all who want to make the next number one
-succeeds. A holder renews its lease; one that is not renewed for `LEASE_SECONDS` is taken over. No clocks are compared.
+MLflow can't move an alias on the condition that it has not changed, so decisions on a model must exclude each other. If
+the store is an SQLite file, a file lock beside it does this. If it is a server or another database, the registry holds
+a lease: a registered model whose name ends in a number. Several processes may try to create the next number, but only
+one of them succeeds. The holder renews its lease; a lease that is not renewed for `LEASE_SECONDS` is taken over. The
+clocks of machines are not compared.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 WAIT_SECONDS = 3600.0
-"""How long to wait for another promotion to end: it plays its episodes meanwhile."""
+"""How long to wait for another promotion, which may be playing its episodes."""
 
 LEASE_SECONDS = 120.0
-"""A lease that nobody has renewed for so long is taken over."""
+"""Time without renewal after which a lease may be taken over."""
 
 LEASE_PREFIX = "promotion-lock"
 
@@ -38,13 +39,13 @@ _BEAT, _FREE = "beat", "free"
 
 
 class PromotionLock:
-    """Held while a promotion is decided."""
+    """The lock that is held while a promotion is decided."""
 
     def check(self) -> None:
-        """Makes sure that the lock is still held, right before what must not be done without it.
+        """Checks that the lock is still held; call this right before a write that needs the lock.
 
         Raises:
-            TrackingError: It was lost.
+            TrackingError: The lock was lost.
         """
 
 
@@ -63,29 +64,29 @@ def promotion_lock(client: MlflowClient, uri: str, model: str, wait: float = WAI
     """
     database = get_sqlite_path(uri)
     if database is None:
-        with Lease(client, model).held(wait) as lease:
+        with Lease(client, model).hold(wait) as lease:
             yield lease
         return
     lock = FileLock(database.with_name(f"{database.name}.{model}.promotion.lock"))
     try:
         lock.acquire(timeout=wait)
     except Timeout:
-        raise TrackingError(_busy(model, wait)) from None
+        raise TrackingError(_format_busy(model, wait)) from None
     with lock:
         yield PromotionLock()
 
 
 class Lease(PromotionLock):
-    """A lock that the model registry holds.
+    """A lock in the model registry.
 
-    The entry with the highest number is the lock; it is held unless it is marked free or is no longer renewed. To take
-    it is to make the entry with the next number, which only one can. An entry is deleted only where there is a higher
-    one, so that the highest is never gone.
+    The entry with the highest number is the lock; it is held unless it is marked free or no longer renewed. A process
+    takes the lock by creating the entry with the next number, in which only one process can succeed. An entry is only
+    deleted if there is a higher entry, so the highest number is never lost.
 
     Args:
         client: MLflow's client.
         model: The registered model's name.
-        seconds: After which a lease that is not renewed may be taken over.
+        seconds: Time without renewal after which the lease may be taken over.
     """
 
     def __init__(self, client: MlflowClient, model: str, seconds: float = LEASE_SECONDS) -> None:
@@ -96,7 +97,7 @@ class Lease(PromotionLock):
         self._poll = min(1.0, seconds / 10)
 
     @contextmanager
-    def held(self, wait: float) -> Iterator[Lease]:
+    def hold(self, wait: float) -> Iterator[Lease]:
         """Takes the lease, renews it while the block runs, and frees it."""
         self._take(time.monotonic() + wait, wait)
         done = threading.Event()
@@ -110,7 +111,11 @@ class Lease(PromotionLock):
             self._tag(_FREE, "true")
 
     def check(self) -> None:
-        """Makes sure that nobody has taken the lease over."""
+        """Checks that no other process has taken the lease over.
+
+        Raises:
+            TrackingError: Another process has.
+        """
         if max(self._entries(), default=0) != self._number:
             raise TrackingError(
                 f"the promotion of {self._model!r} did not renew its lease and another one took over; try again"
@@ -126,14 +131,14 @@ class Lease(PromotionLock):
             now = (highest, tags.get(_BEAT, ""))
             if now != seen:
                 seen, since = now, time.monotonic()
-            if (_FREE in tags or time.monotonic() - since > self._seconds) and self._make(highest + 1):
+            if (_FREE in tags or time.monotonic() - since > self._seconds) and self._create(highest + 1):
                 return
             if time.monotonic() > deadline:
-                raise TrackingError(_busy(self._model, wait))
+                raise TrackingError(_format_busy(self._model, wait))
             time.sleep(self._poll)
 
-    def _make(self, number: int) -> bool:
-        """Makes the entry if nobody else has; whoever is not the highest afterwards came too late."""
+    def _create(self, number: int) -> bool:
+        """Creates an entry; returns False if another process has created this entry or a higher one."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -141,10 +146,10 @@ class Lease(PromotionLock):
                 self._client.create_registered_model(
                     self._name(number),
                     tags={"owner": self._owner, _BEAT: uuid.uuid4().hex},
-                    description=f"Lock of the promotions of {self._model}; made and removed by rl_training.",
+                    description=f"Lock of the promotions of {self._model}; created and removed by rl_training.",
                 )
         except MlflowException:
-            if self._entries().get(number, {}).get("owner") != self._owner:  # a lost reply made it ours all the same
+            if self._entries().get(number, {}).get("owner") != self._owner:  # unless it is ours and the reply was lost
                 return False
         entries = self._entries()
         if max(entries) != number:
@@ -162,7 +167,7 @@ class Lease(PromotionLock):
         try:
             self._client.delete_registered_model(self._name(number))
         except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # who holds a higher one may have been quicker
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":  # the holder of a higher entry may have been faster
                 raise
 
     def _renew(self, done: threading.Event) -> None:
@@ -172,7 +177,7 @@ class Lease(PromotionLock):
     def _tag(self, key: str, value: str) -> None:
         try:
             self._client.set_registered_model_tag(self._name(self._number), key, value)
-        except Exception as error:  # on the way, or the lease is lost: `check` tells, and it ends by itself
+        except Exception as error:  # `check` notices if the lease is lost, and a lease that is not freed expires
             logger.warning("setting %s on the promotion lock of %s failed: %s", key, self._model, error)
 
     def _entries(self) -> dict[int, dict[str, str]]:
@@ -184,5 +189,5 @@ class Lease(PromotionLock):
         return f"{self._stem}{number}"
 
 
-def _busy(model: str, wait: float) -> str:
+def _format_busy(model: str, wait: float) -> str:
     return f"another promotion of {model!r} did not end within {wait:.0f} s; try again when it has"

@@ -1,4 +1,4 @@
-"""Rolling back: the previous champion of a registered model becomes champion again."""
+"""Rolls back a promotion: makes the previous champion of a registered model champion again."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from rl_training.promotion.champion_history import (
     ROLLED_BACK,
     find_previous_champion,
     get_number,
+    read_rollback,
     replace_champion,
-    rolled_back,
     set_tags,
 )
 from rl_training.promotion.model_registry import get_champion
@@ -33,24 +33,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class RollbackResult:
-    """What a rollback came to."""
+    """The result of a rollback."""
 
     model: str
     """Name of the registered model."""
     version: str
-    """Champion now: it was champion before."""
+    """The version that is champion again."""
     previous_version: str
     """The version that was rolled back."""
     reason: str
     time: str
-    """UTC, ISO 8601."""
+    """Time of the rollback, UTC, ISO 8601."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns it for JSON."""
+        """Returns the result for JSON."""
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """Returns it for people."""
+        """Returns the result as lines of text."""
         return [
             f"rolled back: version {self.version} of registered model {self.model} is champion again, in place of "
             f"version {self.previous_version}",
@@ -61,21 +61,23 @@ class RollbackResult:
 def roll_back(
     model: str, *, reason: str, version: str | None = None, tracking_uri: str | None = None
 ) -> RollbackResult:
-    """Makes the previous champion of a model champion again; what it plays is verified and loaded first.
+    """Makes the previous champion of a model champion again, after its policy has been verified and loaded.
 
-    The version that is rolled back keeps its tags, and gets one with the reason. It comes back only by a new decision.
+    The version that is rolled back keeps its tags and gets a tag with the reason. Only a new decision can promote it
+    again.
 
     Args:
         model: The registered model's name.
-        reason: Stays on the version.
-        version: The champion that is meant. A rollback of it that was done before is not done twice; where another
-            version is champion by now, it is refused. By default whichever is champion.
-        tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded one.
+        reason: The reason, which is recorded in a tag of the version.
+        version: The champion to roll back; by default the present champion. If this version was already rolled back,
+            that result is returned; if another version is champion, the rollback is refused.
+        tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded store.
 
     Raises:
         CheckpointError: The previous champion's copy is damaged.
-        TrackingError: The registry can't be reached, or a promotion did not end.
-        UserError: There is no such model, no champion, none before it, another one than `version`, or no reason.
+        TrackingError: The registry can't be reached, or a promotion did not end in time.
+        UserError: There is no such model, it has no champion or no previous champion, `version` is not the champion, or
+            the reason is empty.
     """
     reason = clean_reason(reason, "a rollback")
     uri = resolve_tracking_uri(tracking_uri)
@@ -85,11 +87,11 @@ def roll_back(
         with promotion_lock(client, uri, model) as lock:
             champion = get_champion(client, model)
             if version is not None and get_number(champion) != version:
-                return _done_before(client, model, version, champion)
+                return _find_done_rollback(client, model, version, champion)
             if champion is None:
                 raise UserError(
                     f"{model} has no champion to roll back; another version becomes champion with "
-                    f"`{program('rl-training')} promote {_version_of(model)}`"
+                    f"`{program('rl-training')} promote {_format_version(model)}`"
                 )
             return _roll_back(client, uri, champion, reason, lock)
 
@@ -102,7 +104,7 @@ def _roll_back(
     if target is None:
         raise UserError(
             f"version {champion.version} of {model} has no champion before it that is still there and was not rolled "
-            f"back; another version becomes champion with `{program('rl-training')} promote {_version_of(model)}`"
+            f"back; another version becomes champion with `{program('rl-training')} promote {_format_version(model)}`"
         )
     try:
         load_policy(download_verified_copy(client, uri, target))
@@ -121,17 +123,21 @@ def _roll_back(
     mark = {**result.to_dict(), "promoted_by": champion.tags.get(PROMOTED_BY)}
     set_tags(client, champion, {ROLLED_BACK: json.dumps(mark)})
     if not replace_champion(client, model, champion, result.version, lock):
-        raise TrackingError(f"the champion of {model} changed while it was rolled back; look at it and try again")
+        raise TrackingError(
+            f"the champion of {model} changed during the rollback; check which version is champion and try again"
+        )
     return result
 
 
-def _done_before(client: MlflowClient, model: str, version: str, champion: ModelVersion | None) -> RollbackResult:
-    """Returns the rollback that was asked for, where it is done already.
+def _find_done_rollback(
+    client: MlflowClient, model: str, version: str, champion: ModelVersion | None
+) -> RollbackResult:
+    """Returns the requested rollback if it was done before.
 
     Raises:
-        UserError: Another one is champion by now.
+        UserError: It was not, and another version is champion.
     """
-    mark = rolled_back(client.get_model_version(model, version))
+    mark = read_rollback(client.get_model_version(model, version))
     if mark is not None and champion is not None and mark["version"] == str(champion.version):
         return RollbackResult(
             model=mark["model"],
@@ -144,5 +150,5 @@ def _done_before(client: MlflowClient, model: str, version: str, champion: Model
     raise UserError(f"version {version} is not the champion of {model} ({now}): nothing was rolled back")
 
 
-def _version_of(model: str) -> str:
+def _format_version(model: str) -> str:
     return shlex.quote(f"models:/{model}/VERSION")

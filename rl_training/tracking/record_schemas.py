@@ -12,7 +12,7 @@ from rl_training.state_checks import Count
 _MORE = ConfigDict(extra="allow")
 
 MetricsFile = Literal["metrics.jsonl", "system_metrics.jsonl"]
-"""Names that a cursor may have: each is opened."""
+"""Names of metrics files that `shipped.json` may contain; each is opened."""
 
 Step = Annotated[int, Field(gt=0, lt=2**53)]
 

@@ -1,31 +1,25 @@
-"""Tracking of one training process: the metric log, and the shipper process beside it."""
+"""Tracks a training process: logs its metrics and starts the shipper, a process that sends them to MLflow."""
 
 from __future__ import annotations
 
 import json
 import logging
 import math
-import os
-import queue
 import shlex
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-import rl_training
 from rl_training import run_layout
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import RunTakenOver, TrackingError
 from rl_training.runs.locks import require_not_taken_over
 from rl_training.runs.stopping import StopFlag
-from rl_training.system.constructor_cleanup import close_on_error, kill_on_close
+from rl_training.system.constructor_cleanup import close_on_error
 from rl_training.system.paths import URI_VARIABLE
 from rl_training.system.programs import program
 from rl_training.tracking import json_files
@@ -35,7 +29,7 @@ from rl_training.tracking.record_schemas import Shipped
 from rl_training.tracking.run_description import describe_run
 from rl_training.tracking.shipping.shipment import ShipReport
 from rl_training.tracking.shipping.shipper import LOADED
-from rl_training.tracking.shipping.start_watch import StartWatch
+from rl_training.tracking.shipping.shipper_process import ShipperProcess
 from rl_training.tracking.shipping.upload_progress import count_unsent
 
 logger = logging.getLogger(__name__)
@@ -43,26 +37,26 @@ logger = logging.getLogger(__name__)
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
 SERVER_SECONDS = 15.0
-"""How long a server may take to its first answer, before training begins.
+"""How long a server may take for its first answer before training begins.
 
-With the imports of both processes, some seconds each unless the machine is busy, an error comes within 30 s.
+The imports of both processes take some seconds each unless the machine is busy, so an error is raised within 30 s.
 """
 
 SLOW_SERVER_SECONDS = 60.0
-"""How long a server that has answered may take to take the run in."""
+"""How long a server that has answered may take to create the run."""
 
 DATABASE_SECONDS = 180.0
-"""The same for a database that is opened directly, which may have to be made first, in turn with other runs."""
+"""The same limit for a database that is opened directly; it may have to be created first, after other runs."""
 
 END_SECONDS = 15.0
-"""How long the end of a run waits for what is left to be sent; after a signal, `StopFlag.seconds_left` at most."""
+"""How long the end of a run waits until everything is sent; after a signal, `StopFlag.seconds_left` at most."""
 
 POLL_SECONDS = 0.2
-"""Between two looks at whether the run shall end, while it waits for MLflow."""
+"""Interval at which the stop flag is polled while waiting for MLflow."""
 
 
 class TrackingSession:
-    """Tracks one training process; made by `start_tracking`, ended by `finish` or as a context manager."""
+    """Tracks one training process; `start_tracking` creates it, and `finish` or the end of a `with` block ends it."""
 
     @close_on_error
     def __init__(
@@ -77,51 +71,49 @@ class TrackingSession:
         self._uri = tracking_uri
         self._address: Mapping[str, str] | None = None
         self._report: ShipReport | None = None
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._deadline = self._latest = math.inf
-        self._start: StartWatch | None = None
-        self._process = None if tracking_uri is None else self._spawn(tracking_uri)
+        self._starting = True
+        self._shipper = None if tracking_uri is None else ShipperProcess(run_dir, tracking_uri, self._opened)
 
     @property
     def run_id(self) -> str | None:
-        """The MLflow run's id; None where tracking is offline. Waits until the run is there, unless it has ended."""
+        """The id of the MLflow run, or None if tracking is offline; waits until the run exists."""
         address = self.ready()
         return address["run_id"] if address is not None else None
 
     @property
     def ui(self) -> str | None:
-        """Where the run can be seen: an address, or the command that opens the UI; None where tracking is offline."""
+        """The address of the run's page or the command that opens the UI; None if tracking is offline."""
         address = self.ready()
         return address["ui"] if address is not None else None
 
     def ready(self, stop: StopFlag | None = None) -> Mapping[str, str] | None:
-        """Waits until the run is there in MLflow; to be called before training begins.
+        """Waits until the run exists in MLflow; call this before training begins.
 
         Args:
-            stop: Where it asks the run to end, there is no waiting on.
+            stop: Ends the wait when it is set.
 
         Returns:
-            `run_id`, `experiment_id` and `ui`; None where tracking is offline, has ended, or `stop` came first.
+            `run_id`, `experiment_id` and `ui`; None if tracking is offline or has ended, or if `stop` was set.
 
         Raises:
-            TrackingError: MLflow can't be reached, or refuses.
+            TrackingError: MLflow can't be reached or returns an error.
         """
-        if self._process is None or self._address is not None or self._report is not None:
+        if self._shipper is None or self._address is not None or self._report is not None:
             return self._address
         answer: dict[str, Any] = {}
         while not answer and not self._is_late():
             if stop is not None and stop.requested:
                 return None
-            line = self._next_line(min(self._deadline - time.monotonic(), POLL_SECONDS))
+            line = self._shipper.read_line(min(self._deadline - time.monotonic(), POLL_SECONDS))
             if line is not None:
-                answer = json.loads(line) if line else self._silent()
+                answer = json.loads(line) if line else self._make_silence_error()
             if "step" in answer:
-                self._deadline = min(time.monotonic() + self._seconds_after(answer), self._latest)
-                answer, self._start = {}, None
-        answer = answer or self._silent()
+                self._deadline = min(time.monotonic() + self._get_time_limit(answer), self._latest)
+                answer, self._starting = {}, False
+        answer = answer or self._make_silence_error()
         if "error" in answer:
-            self._process.kill()
-            self._process.wait()
+            self._shipper.kill()
             if not answer["server"]:
                 raise TrackingError(answer["error"])
             start = "Start the server, or set" if is_server(self._uri or "") else "Set"
@@ -134,11 +126,11 @@ class TrackingSession:
         return self._address
 
     def log(self, step: int, metrics: Mapping[str, float], event: str) -> None:
-        """Records metrics that no callback sees, such as the held-out evaluation's (event `heldout`)."""
+        """Logs metrics that no callback receives, such as those of the held-out evaluation (event `heldout`)."""
         self.callback.log(step, metrics, event)
 
     def log_artifact(self, name: str, content: str | bytes) -> Path:
-        """Writes a file that goes to MLflow as the artifact `name` (with folders, if it has slashes)."""
+        """Writes a file that is sent to MLflow as the artifact `name`, which may contain folders."""
         path = self.run_dir / run_layout.ARTIFACTS / name
         json_files.write_bytes(path, content.encode() if isinstance(content, str) else content)
         return path
@@ -151,27 +143,27 @@ class TrackingSession:
         error: str | None = None,
         wait: float = END_SECONDS,
     ) -> ShipReport:
-        """Ends tracking: says how the run ended, and waits for what is left to be sent.
+        """Ends tracking: records how the run ended, and waits until everything is sent.
 
         Args:
-            status: How it ended.
-            stop_reason: Why.
-            error: What went wrong, one line.
-            wait: Seconds to wait, fewer after a signal; what is sent later is not in the report.
+            status: How the run ended.
+            stop_reason: Why training stopped.
+            error: The error that ended the run, as one line.
+            wait: Seconds to wait at most, fewer after a signal; the report omits anything that is sent later.
 
         Returns:
-            What is in MLflow, and what is not. A second call returns the same.
+            How much of the run is in MLflow. A second call returns the same report.
         """
         if self._report is not None:
             return self._report
         self.callback.close()
         try:
             require_not_taken_over(self.run_dir)
-        except RunTakenOver as taken:  # how it ends is another process's to say
-            self._report = self._unreported(str(taken))
+        except RunTakenOver as taken:  # the other process records how the run ends
+            self._report = self._make_report(str(taken))
             return self._report
         json_files.write_status(self.run_dir, status, stop_reason, error)
-        self._report = self._last_report(wait)
+        self._report = self._await_report(wait)
         return self._report
 
     def __enter__(self) -> Self:
@@ -186,83 +178,42 @@ class TrackingSession:
             report = self.finish("FINISHED")
         elif isinstance(error, Exception):
             report = self.finish("FAILED", error=f"{type(error).__name__}: {error}")
-        else:  # KeyboardInterrupt and its like
+        else:  # KeyboardInterrupt, SystemExit
             report = self.finish("KILLED", error=type(error).__name__)
         if report.message:
             logger.warning(report.message)
 
-    def _spawn(self, tracking_uri: str) -> subprocess.Popen[str]:
-        root = str(Path(rl_training.__file__).parents[1])
-        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-        with (self.run_dir / run_layout.SHIPPER_LOG).open("a") as log:
-            command = subprocess.Popen(
-                [sys.executable, "-P", "-m", "rl_training.tracking.shipping.shipper", str(self.run_dir)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env={**os.environ, URI_VARIABLE: tracking_uri, "PYTHONPATH": path},
-                start_new_session=True,  # a signal to training's process group is not for the shipper
-            )
-            process = kill_on_close(self._opened, command)
-        self._start = StartWatch(process.pid)
-        threading.Thread(target=self._read_lines, args=(process,), daemon=True).start()
-        return process
-
     def _is_late(self) -> bool:
-        """Whether the shipper hangs while it starts, or MLflow has not answered in time."""
-        return time.monotonic() >= self._deadline or (self._start is not None and self._start.hangs())
+        """Returns whether the shipper hangs while it starts, or MLflow has not answered in time."""
+        assert self._shipper is not None
+        return time.monotonic() >= self._deadline or (self._starting and self._shipper.hangs())
 
-    def _seconds_after(self, step: Mapping[str, Any]) -> float:
-        """Returns how long what follows a step of the shipper may take."""
+    def _get_time_limit(self, step: Mapping[str, Any]) -> float:
+        """Returns the seconds within which the shipper must reach the next step."""
         if step != LOADED:
             return SLOW_SERVER_SECONDS
         return SERVER_SECONDS if is_server(self._uri or "") else DATABASE_SECONDS
 
-    def _read_lines(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None
-        for line in process.stdout:
-            self._lines.put(line)
-        with suppress(subprocess.TimeoutExpired):  # it closes its output a moment before it has ended
-            process.wait(END_SECONDS)
-        self._lines.put("")
+    def _make_silence_error(self) -> dict[str, Any]:
+        assert self._shipper is not None
+        return {"error": self._shipper.explain_silence(), "server": True}
 
-    def _next_line(self, seconds: float) -> str | None:
-        """Returns the shipper's next line; "" where it is gone, None where it says nothing in time."""
-        try:
-            return self._lines.get(timeout=max(0.0, seconds))
-        except queue.Empty:
-            return None
-
-    def _silent(self) -> dict[str, Any]:
-        return {"error": self._why_silent(), "server": True}
-
-    def _why_silent(self) -> str:
-        assert self._process is not None
-        if self._process.poll() is None:
-            return "no answer in time"
-        lines = (self.run_dir / run_layout.SHIPPER_LOG).read_text(errors="replace").split("\n")
-        last = next((line for line in reversed(lines) if line.strip()), "it left no word")
-        return f"its process ended with exit code {self._process.returncode}: {last.strip()}"
-
-    def _last_report(self, wait: float) -> ShipReport:
+    def _await_report(self, wait: float) -> ShipReport:
         sync = f"{program('rl-training')} sync {shlex.quote(str(self.run_dir))}"
         later = f"`{sync}` sends the rest"
-        if self._process is None:
-            return self._unreported(f"offline: `{sync}` sends the run to MLflow")
+        if self._shipper is None:
+            return self._make_report(f"offline: `{sync}` sends the run to MLflow")
         deadline = time.monotonic() + min(wait, self._stop.seconds_left())
         self._deadline = self._latest = min(self._deadline, deadline)
-        assert self._process.stdin is not None
-        self._process.stdin.close()  # the shipper takes this for the end
+        self._shipper.announce_end()
         try:
             self.ready()
         except TrackingError as error:
-            return self._unreported(f"{str(error).splitlines()[0]}; {later}")
-        line = self._next_line(deadline - time.monotonic())
+            return self._make_report(f"{str(error).splitlines()[0]}; {later}")
+        line = self._shipper.read_line(deadline - time.monotonic())
         if not line:
-            return self._unreported(f"{self._why_silent()}; {later}")
-        with suppress(subprocess.TimeoutExpired):  # it has said its last word, and leaves
-            self._process.wait(max(0.0, deadline - time.monotonic()))
+            return self._make_report(f"{self._shipper.explain_silence()}; {later}")
+        self._shipper.wait(deadline - time.monotonic())  # this was its last line
         said = json.loads(line)
         report = ShipReport(**said["report"])
         if not (report.unsent or report.message) or said["elsewhere"]:
@@ -271,7 +222,8 @@ class TrackingSession:
             later = f"`{sync} --new-run` sends everything to a new run"
         return replace(report, message="; ".join(filter(None, [report.message, later])))
 
-    def _unreported(self, message: str) -> ShipReport:
+    def _make_report(self, message: str) -> ShipReport:
+        """Returns a report made from the run directory, for when the shipper sends none."""
         shipped = json_files.read_json(self.run_dir / run_layout.SHIPPED, Shipped) or {}
         offset = shipped.get("offsets", {}).get(run_layout.METRICS, 0)
         unsent = count_unsent(self.run_dir, self._total_timesteps, offset)
@@ -289,22 +241,22 @@ def start_tracking(
     wait: bool = True,
     stop: StopFlag | None = None,
 ) -> TrackingSession:
-    """Starts tracking of a run whose directory has been made, or that goes on in it.
+    """Starts to track a new or resumed run.
 
     Args:
         run_dir: The run's directory.
         config: The resolved settings.
-        tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded one.
-        offline: Write files alone; `sync` sends them later.
-        tags: Words to words, put on the MLflow run beside those of the settings.
-        from_step: Where training begins.
-        wait: Whether to wait until the run is there in MLflow. Without, the shipper's start of some seconds overlaps
-            with what the caller does next, who then calls `ready()` before training begins.
-        stop: Where it asks the run to end, there is no waiting for MLflow before training, and after a signal a
-            bounded one at the end.
+        tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded store.
+        offline: Whether to write files only; `sync` sends them later.
+        tags: Tags of the MLflow run, in addition to those in the settings.
+        from_step: The step at which training begins.
+        wait: Whether to wait until the run exists in MLflow. If False, the shipper starts, which takes seconds, while
+            the caller continues; the caller must then call `ready()` before training begins.
+        stop: Ends the wait for MLflow before training when it is set, and after a signal limits the wait at the end.
 
     Raises:
-        TrackingError: MLflow can't be reached, or refuses; for a server within 30 s, and later on a busy machine.
+        TrackingError: MLflow can't be reached or returns an error. For a server this takes at most 30 s, more on a
+            busy machine.
     """
     run_dir = run_dir.absolute()
     uri = None if offline else resolve_tracking_uri(tracking_uri)
@@ -316,9 +268,9 @@ def start_tracking(
         try:
             session.ready(stop)
         except TrackingError:
-            if not (run_dir / run_layout.CHECKPOINTS).exists():  # never trained: nothing to send later
+            if not (run_dir / run_layout.CHECKPOINTS).exists():  # never trained, so there is nothing to send
                 for name in (run_layout.TRACKING, run_layout.SHIPPER_LOG, run_layout.SHIPPER_LOCK):
                     (run_dir / name).unlink(missing_ok=True)
             raise
-    (run_dir / run_layout.STATUS).unlink(missing_ok=True)  # no earlier: a run that can't go on has ended as it had
+    (run_dir / run_layout.STATUS).unlink(missing_ok=True)  # only now: a run that fails to resume keeps its status
     return session

@@ -1,4 +1,4 @@
-"""Pictures of a run, which its page in MLflow shows: drawn by the process that sends them, never by training."""
+"""Draws the pictures on a run's page in MLflow; the shipper draws them, so that training is not slowed down."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from rl_training import run_layout
 from rl_training.tracking import json_files
-from rl_training.tracking.shipping.learning_curve import LearningCurve
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,13 +21,54 @@ CURVE = "learning_curve.png"
 HISTOGRAM = "evaluation_histogram.png"
 
 CURVE_SECONDS = 60.0
-"""The learning curve is drawn at most this often while training goes on."""
+"""Shortest interval between two drawings of the learning curve during training."""
 
 BINS = 20
 
+ROLLOUT, EVALUATION = "rollout/episode_return_mean", "eval/return_mean"
+LOW, HIGH = "eval/ci_low", "eval/ci_high"
+
+
+class LearningCurve:
+    """Collects the returns of a run and plots them."""
+
+    def __init__(self) -> None:
+        self.changed = False
+        """Whether points were added since the last plot."""
+        self._rollout: list[tuple[int, float]] = []
+        self._evaluations: list[tuple[int, float, float, float]] = []
+
+    def add(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Adds one line of the metrics file."""
+        if ROLLOUT in metrics:
+            self._rollout.append((step, metrics[ROLLOUT]))
+        if EVALUATION in metrics:
+            mean = metrics[EVALUATION]
+            self._evaluations.append((step, mean, metrics.get(LOW, mean), metrics.get(HIGH, mean)))
+        self.changed = self.changed or ROLLOUT in metrics or EVALUATION in metrics
+
+    def draw(self, title: str) -> Figure:
+        """Returns a plot of all points so far."""
+        from matplotlib.figure import Figure  # not pyplot, which would need a window system and keep global state
+
+        self.changed = False
+        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+        axes: Any = figure.add_subplot()
+        if self._rollout:
+            steps, means = zip(*self._rollout, strict=True)
+            axes.plot(steps, means, color="tab:gray", linewidth=1, label="training episodes (mean of the last 100)")
+        if self._evaluations:
+            steps, means, lows, highs = zip(*sorted(self._evaluations), strict=True)
+            axes.fill_between(steps, lows, highs, color="tab:blue", alpha=0.2, linewidth=0, label="95 % interval")
+            axes.plot(steps, means, color="tab:blue", marker="o", markersize=3, label="evaluation (mean)")
+        axes.set(title=title, xlabel="environment steps", ylabel="episode return")
+        axes.grid(alpha=0.3)
+        axes.legend(loc="best", fontsize="small")
+        return figure
+
 
 class Figures:
-    """Draws what has changed, into the run's artifacts.
+    """Draws the pictures that have changed into the run's artifacts folder.
 
     Args:
         run_dir: The run's directory.
@@ -42,17 +82,17 @@ class Figures:
         self._evaluation_drawn = 0
 
     def draw(self, *, now: bool) -> None:
-        """Draws what is due; what can't be drawn is said and left out.
+        """Draws the pictures that are due; a failure is logged.
 
         Args:
-            now: Whether the learning curve is due whenever it has changed.
+            now: Whether to draw a changed learning curve even if the last drawing is recent.
         """
         try:
             if self.curve.changed and (now or time.monotonic() - self._curve_drawn >= CURVE_SECONDS):
                 self._curve_drawn = time.monotonic()
-                self._save(self.curve.figure(self._title), CURVE)
+                self._save(self.curve.draw(self._title), CURVE)
             self._draw_evaluation()
-        except Exception as error:  # a full disk, say: checkpoints and metrics are worth more
+        except Exception as error:  # a full disk, for example; checkpoints and metrics matter more
             logger.warning("a picture could not be drawn: %s", error)
 
     def _draw_evaluation(self) -> None:
@@ -63,7 +103,7 @@ class Figures:
         self._evaluation_drawn = written
         evaluation = json_files.read_json(path)
         if evaluation is not None:
-            self._save(evaluation_histogram(evaluation, self._title), HISTOGRAM)
+            self._save(draw_evaluation_histogram(evaluation, self._title), HISTOGRAM)
 
     def _save(self, figure: Figure, name: str) -> None:
         """Writes a PNG of about 30 kB."""
@@ -72,14 +112,14 @@ class Figures:
         json_files.write_bytes(self._artifacts / name, png.getvalue(), sync=False)
 
 
-def evaluation_histogram(evaluation: Mapping[str, Any], title: str) -> Figure:
-    """Returns the returns of the held-out episodes as a histogram, with their mean and its interval.
+def draw_evaluation_histogram(evaluation: Mapping[str, Any], title: str) -> Figure:
+    """Returns a histogram of the held-out episodes' returns, with their mean and its 95 % interval.
 
     Args:
         evaluation: The content of `evaluation.json`.
         title: The run's name.
     """
-    from matplotlib.figure import Figure  # without pyplot: no window system and no global state are touched
+    from matplotlib.figure import Figure  # not pyplot, which would need a window system and keep global state
 
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes: Any = figure.add_subplot()

@@ -1,7 +1,7 @@
-"""A checkpoint as a logged model of MLflow's, so that its Models tab ranks a run's checkpoints by their evaluation.
+"""Makes a logged model of each checkpoint, so that MLflow's Models tab ranks a run's checkpoints by evaluation.
 
-One model a checkpoint, with its policy in it, found by its run and the checkpoint's name in a tag. Whoever comes again,
-after a lost reply, a restart, or from another machine, finds what there is and adds what is missing.
+A logged model contains the checkpoint's policy and is found by its run and a tag with the checkpoint's name. After a
+lost reply, after a restart or from another machine, the existing model is found and completed.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RANKED_BY = "eval/return_mean"
-"""The metric that is put on a checkpoint's model."""
+"""The metric that is logged for a checkpoint's model."""
 
 POLICY_SHA256 = "policy_sha256"
 REGISTERED = "mlflow.modelVersions"
-"""Tags of a model: its policy, and MLflow's own, which names the registered versions that are made of it."""
+"""Tags of a model: the hash of its policy, and MLflow's own tag with the versions registered from the model."""
 
 _ILLEGAL = re.compile(r"[/:.%\"']")
-"""What MLflow refuses in a model's name."""
+"""Characters that MLflow does not allow in a model's name."""
 
 
 def queue_model(run_dir: Path, staged: Path) -> None:
-    """Keeps what a model needs of a checkpoint that was sent, since training may prune it at any time.
+    """Keeps the files of an uploaded checkpoint that its model needs, because training may prune it at any time.
 
     Args:
         run_dir: The run's directory.
-        staged: A copy of the checkpoint, made of links, that is the caller's own; it is moved.
+        staged: A copy of the checkpoint, made of links; the copy is moved.
     """
     for path in staged.iterdir():
         if path.name not in SERVED:
@@ -61,46 +61,46 @@ def queue_model(run_dir: Path, staged: Path) -> None:
     shutil.rmtree(queued, ignore_errors=True)
     make_directory(queued.parent)
     sync_directory(staged)
-    move_into_place(staged, queued)  # before it is on record that the checkpoint was sent
+    move_into_place(staged, queued)  # before the checkpoint is recorded as sent
 
 
 def list_queued_models(run_dir: Path) -> list[Path]:
-    """Returns what is queued, the oldest checkpoint first."""
+    """Returns the queued checkpoints, the oldest first."""
     return sorted((run_dir / MODEL_QUEUE).glob(f"{STEP}*"))
 
 
 def send_model(
     client: MlflowClient, run_id: str, queued: Path, evaluation: Point | None, dataset: Mapping[str, str]
 ) -> None:
-    """Makes the model of a queued checkpoint, or adds what is missing of it, and takes it from the queue.
+    """Creates or completes the model of a queued checkpoint, and removes the checkpoint from the queue.
 
     Args:
         client: MLflow's client.
         run_id: The checkpoint's run.
         queued: One of `list_queued_models`.
-        evaluation: The run's point of `RANKED_BY` at the checkpoint's step, where there is one.
-        dataset: What it was evaluated on: the run's environment, as its description has it.
+        evaluation: The run's point of `RANKED_BY` at the checkpoint's step, if there is one.
+        dataset: The run's environment, as in its description.
     """
     with tempfile.TemporaryDirectory() as folder:
         built = Path(folder) / "model"
         checkpoint = _build(queued, built)
         if checkpoint is not None:
             model = get_or_create_logged_model(client, run_id, checkpoint, built)
-            if evaluation is not None and _taken_after(checkpoint, evaluation):
+            if evaluation is not None and _is_evaluation_of(checkpoint, evaluation):
                 _rank(client, run_id, model, evaluation, dataset)
     shutil.rmtree(queued)
-    with suppress(OSError):  # others are queued
+    with suppress(OSError):  # the queue is not empty
         queued.parent.rmdir()
 
 
 def get_or_create_logged_model(client: MlflowClient, run_id: str, checkpoint: Checkpoint, built: Path) -> LoggedModel:
-    """Returns the logged model of a run's checkpoint, whole; it is made where there is none.
+    """Returns the complete logged model of a run's checkpoint; creates it if it does not exist.
 
     Args:
         client: MLflow's client.
-        run_id: The run; one that was deleted has its models all the same.
-        checkpoint: Its policy at least.
-        built: The model's files, of `save_model`.
+        run_id: The run; a deleted run keeps its models.
+        checkpoint: The checkpoint, of which only the policy is needed.
+        built: Directory with the model's files, from `save_model`.
     """
     run = client.get_run(run_id)
     model = _find(client, run, checkpoint) or _create(client, run, checkpoint)
@@ -109,12 +109,12 @@ def get_or_create_logged_model(client: MlflowClient, run_id: str, checkpoint: Ch
         files = [path.relative_to(built).as_posix() for path in built.rglob("*") if path.is_file()]
         sync_artifacts(model.artifact_location, files)
         client.finalize_logged_model(model.model_id, "READY")
-    _name_as_output(client, run, model, checkpoint.num_timesteps)
+    _log_as_output(client, run, model, checkpoint.num_timesteps)
     return model
 
 
 def link_version(client: MlflowClient, model: LoggedModel, version: ModelVersion) -> None:
-    """Names a registered version on the model that it is made of, as an MLflow server does; a file's store does not."""
+    """Adds a registered version to the tag of its model, as an MLflow server does and an SQLite store does not."""
     tag = client.get_logged_model(model.model_id).tags.get(REGISTERED, "[]")
     named = parse_json(tag, f"the tag {REGISTERED} of the logged model {model.model_id}", list[NamedVersion])
     if (version.name, version.version) not in [(one["name"], str(one["version"])) for one in named]:
@@ -123,7 +123,7 @@ def link_version(client: MlflowClient, model: LoggedModel, version: ModelVersion
 
 
 def get_evaluations(client: MlflowClient, run: Run) -> dict[int, Point]:
-    """Returns the points of `RANKED_BY` that MLflow has of a run, by step."""
+    """Returns the run's points of `RANKED_BY` in MLflow, by step."""
     if RANKED_BY not in run.data.metrics:
         return {}
     history = client.get_metric_history(run.info.run_id, RANKED_BY)
@@ -135,18 +135,18 @@ def _build(queued: Path, built: Path) -> Checkpoint | None:
         checkpoint = open_checkpoint(queued, policy_only=True)
         save_model(checkpoint, built)
         return checkpoint
-    except Exception as error:  # a damaged file, or an algorithm that is not installed here; trying again is no help
+    except Exception as error:  # a damaged file, or an algorithm that is not installed here: trying again is useless
         logger.warning("checkpoint %s is in MLflow without a model: %s", queued.name, error)
         return None
 
 
-def _taken_after(checkpoint: Checkpoint, evaluation: Point) -> bool:
-    """Whether the evaluation was of this policy: one that came later was not, where the stop came within an update."""
+def _is_evaluation_of(checkpoint: Checkpoint, evaluation: Point) -> bool:
+    """Returns whether the evaluation is not later than the checkpoint; a stop within an update can make it later."""
     return evaluation.timestamp // 1000 <= datetime.fromisoformat(checkpoint.manifest.created).timestamp()
 
 
 def _rank(client: MlflowClient, run_id: str, model: LoggedModel, evaluation: Point, dataset: Mapping[str, str]) -> None:
-    """Puts an evaluation on a model: the run's own point, with its own time, so that the run has it once."""
+    """Logs an evaluation for a model: the run's own point with its own time, so that the run does not get a second."""
     from mlflow.entities import Metric
 
     metric = Metric(
@@ -159,10 +159,10 @@ def _rank(client: MlflowClient, run_id: str, model: LoggedModel, evaluation: Poi
 
 
 def _find(client: MlflowClient, run: Run, checkpoint: Checkpoint) -> LoggedModel | None:
-    """Returns the oldest model of the checkpoint; others go.
+    """Returns the oldest model of the checkpoint, and deletes other models with its name.
 
-    A younger one was made by a request that was late. One of another policy is of a checkpoint that this one has
-    replaced; it stays where it is registered.
+    A younger model was created by a delayed request. A model with another policy belongs to a checkpoint that this
+    checkpoint has replaced; it is only deleted if no version is registered from it.
     """
     name = checkpoint_name(checkpoint.num_timesteps)
     wanted = f"source_run_id = '{run.info.run_id}' AND tags.{CHECKPOINT_TAG} = '{name}'"
@@ -171,7 +171,7 @@ def _find(client: MlflowClient, run: Run, checkpoint: Checkpoint) -> LoggedModel
     kept = min(same, key=lambda model: (model.creation_timestamp, model.model_id), default=None)
     others = [model for model in found if model is not kept and REGISTERED not in model.tags]
     if others:
-        # A registration that was killed may not have named its version on the model yet.
+        # A registration that was killed may not have tagged the model with its version yet.
         versions = client.search_model_versions(f"run_id = '{run.info.run_id}'")
         sources = {version.source for version in versions}
         for model in others:
@@ -201,24 +201,24 @@ def _create(client: MlflowClient, run: Run, checkpoint: Checkpoint) -> LoggedMod
         if model is None:
             raise
         return model
-    model = _find(client, run, checkpoint)  # where two made one at the same time, both take the older
+    model = _find(client, run, checkpoint)  # if two processes created models at the same time, both take the older
     assert model is not None
     return model
 
 
-def _name_as_output(client: MlflowClient, run: Run, model: LoggedModel, step: int) -> None:
-    """Names the model among the run's outputs, at its step, once: MLflow refuses a second time."""
+def _log_as_output(client: MlflowClient, run: Run, model: LoggedModel, step: int) -> None:
+    """Logs the model as an output of the run at its step, unless it is one; MLflow refuses a second time."""
     from mlflow.entities import LoggedModelOutput
     from mlflow.exceptions import MlflowException
 
-    def is_named(run: Run) -> bool:
+    def is_logged(run: Run) -> bool:
         outputs = run.outputs.model_outputs if run.outputs is not None else []
         return any(output.model_id == model.model_id for output in outputs)
 
-    if is_named(run) or run.info.lifecycle_stage != "active":
+    if is_logged(run) or run.info.lifecycle_stage != "active":
         return
     try:
         client.log_outputs(run.info.run_id, [LoggedModelOutput(model.model_id, step)])
     except MlflowException:
-        if not is_named(client.get_run(run.info.run_id)):
+        if not is_logged(client.get_run(run.info.run_id)):
             raise

@@ -1,7 +1,7 @@
-"""What of a run goes to MLflow, a piece at a time; every piece may be sent again without doubling anything.
+"""Sends a run to MLflow piece by piece; sending a piece again duplicates nothing.
 
-It reads the run directory's files alone, keeps its place in `shipped.json`, and goes on there after any end. The
-process that follows a run (`shipper.py`) and `sync`, run afterwards, both drive it.
+A shipment reads nothing but the files of the run directory. It records its progress in `shipped.json`, so that the next
+shipment of the run can continue from there. The shipper, which follows a training run, and `sync` both use it.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 BATCH = 1_000
-"""Points in one request, about: MLflow's own limit."""
-
+"""Approximate number of points in a request, which is MLflow's own limit."""
 
 PICTURES = (CURVE, HISTOGRAM, run_layout.EPISODE)
 """Artifacts that the description on the run's page shows, in this order."""
@@ -58,26 +57,26 @@ PICTURES = (CURVE, HISTOGRAM, run_layout.EPISODE)
 
 @dataclass(frozen=True)
 class ShipReport:
-    """What of a run is in MLflow."""
+    """How much of a run is in MLflow."""
 
     sent: int
-    """Metric values in MLflow."""
+    """Number of metric values in MLflow."""
     unsent: int
-    """Metric values that the file holds (thinned) and MLflow does not."""
+    """Number of metric values in the downsampled file that are not in MLflow."""
     message: str
-    """Empty where everything is there; else what happened and what to do."""
+    """Empty if MLflow has everything; else the reason and what to do."""
     run_id: str | None = None
 
 
 class Shipment:
-    """A run on its way to MLflow.
+    """Sends one run to MLflow.
 
     Args:
-        run_dir: The run's directory, which tracking was started in.
+        run_dir: The run's directory.
         tracking_uri: The store, resolved.
 
     Raises:
-        TrackingError: The directory holds no tracked run.
+        TrackingError: The directory does not contain a tracked run.
     """
 
     def __init__(self, run_dir: Path, tracking_uri: str) -> None:
@@ -88,31 +87,34 @@ class Shipment:
                 raise TrackingError(f"{run_dir} holds no run; expected a run's directory")
             if (run_dir / run_layout.TRACKING).exists():
                 raise TrackingError(f"{run_dir / run_layout.TRACKING} is damaged; resuming the run writes it again")
-            raise TrackingError(f"{run_dir} was trained untracked; a run to be sent later is started with --offline")
+            raise TrackingError(f"{run_dir} was trained untracked; start a run with --offline to send it later")
         self.description = description
         self.attempt = get_attempt(description)
         self.step = 0
         """The newest step read."""
         self._figures = Figures(run_dir, description["run_name"])
-        self._followers = {
+        self._readers = {
             name: MetricsReader(run_dir / name, description["total_timesteps"])
             for name in (run_layout.METRICS, run_layout.SYSTEM_METRICS)
         }
         self._batches: dict[str, list[Point]] = {}
         self._there: dict[str, int] = {}
-        """Last step of each metric that MLflow had before: steps made again are not sent a second time."""
+        """Last step of each metric that MLflow had at the start, so that repeated steps are not sent twice."""
         self._evaluations: dict[int, Point] = {}
-        """The periodic evaluations' mean returns, by step: of each, a checkpoint's model gets its own."""
+        """Mean returns of the periodic evaluations by step, for the models of the checkpoints at these steps."""
         self._differences: str | None = None
         self._described = self._ended = False
 
     def open(self, new_run: bool = False) -> RunAddress:
-        """Finds or makes the run in MLflow and notes where it is.
+        """Finds or creates the run in MLflow and records its address in `mlflow.json`.
+
+        Args:
+            new_run: Whether to create a new run if the known run was deleted.
 
         Raises:
             RunDeleted: The run was deleted in MLflow and `new_run` is false.
             TrackingError: The experiment was deleted, or the store can't be used.
-            MlflowException: The server can't be reached or refuses.
+            MlflowException: The server can't be reached or returns an error.
         """
         self.client: MlflowClient = connect(self.uri)
         shown = strip_credentials(self.uri)
@@ -120,36 +122,36 @@ class Shipment:
         known_id = known["run_id"] if known is not None and known["tracking_uri"] == shown else None
         self.address = find_or_create_run(self.client, self.uri, self.description, known_id, new_run)
         json_files.write_json(self.run_dir / run_layout.MLFLOW, {**asdict(self.address), "tracking_uri": shown})
-        self.cursor: UploadProgress = load_progress(self.run_dir, shown, self.address.run_id)
+        self.progress: UploadProgress = load_progress(self.run_dir, shown, self.address.run_id)
         return self.address
 
     def ship(self, status: Callable[[], Mapping[str, Any]] | None = None) -> bool:
         """Sends the next piece: the description, a batch of points, the run's status, a checkpoint, a file, or a model.
 
         Args:
-            status: Returns the content of `status.json`, once the run has ended.
+            status: Returns the content of `status.json`; None while the run is training.
 
         Returns:
-            Whether there may be more.
+            Whether there may be more to send.
 
         Raises:
-            AttemptSuperseded: Another training process has gone on with the run since.
-            Exception: Whatever the way to the server gives; the piece is sent again by the next call.
+            AttemptSuperseded: Another training process has resumed the run.
+            Exception: Any error of MLflow or the network; the next call sends the piece again.
         """
         if not self._described:
             run = self.client.get_run(self.address.run_id)
             begin_attempt(self.client, run, self.attempt, training=status is None)
-            if status is None:  # the run goes on, whatever an earlier end left on it
+            if status is None:  # the run is training; remove the status of an earlier end
                 reopen(self.client, run)
-            log_description(self.client, run, self.description, self._note())
-            # The run may have begun on another machine. And lines behind those on record as sent may have been
-            # sent too, lost in a power cut, and made again with other times.
+            log_description(self.client, run, self.description, self._make_note())
+            # The run may have begun on another machine. Lines after the recorded offset may also have been sent,
+            # lost in a power cut, and written again with other times.
             self._there = get_latest_steps(self.client, run)
-            if not self.cursor.offsets:
+            if not self.progress.offsets:
                 self._evaluations = get_evaluations(self.client, run)
             self._described = True
             return True
-        full = [self._ship_points(name) for name in self._followers]
+        full = [self._ship_points(name) for name in self._readers]
         if any(full):
             return True
         if status is not None and not self._ended:
@@ -159,16 +161,16 @@ class Shipment:
         self._figures.draw(now=self._ended)
         return self._ship_checkpoint() or self._ship_artifact() or self._ship_model()
 
-    def deleted(self) -> bool:
-        """Whether the run was deleted in MLflow."""
+    def is_deleted(self) -> bool:
+        """Returns whether the run was deleted in MLflow."""
         return get_experiment_id(self.client, self.address.run_id) is None
 
-    def left(self) -> str:
-        """Returns what is still to be sent, in words; empty where MLflow has everything, the run's end too."""
+    def describe_unsent(self) -> str:
+        """Returns a description of everything that is not sent yet; empty if MLflow has everything."""
         counts = {
             "metric value": self.report().unsent,
-            "checkpoint": len(list_pending_checkpoints(self.run_dir, self.cursor.checkpoints)),
-            "file": sum(1 for _ in list_pending_artifacts(self.run_dir, self.cursor.artifacts)),
+            "checkpoint": len(list_pending_checkpoints(self.run_dir, self.progress.checkpoints)),
+            "file": sum(1 for _ in list_pending_artifacts(self.run_dir, self.progress.artifacts)),
             "model": sum(1 for _ in list_queued_models(self.run_dir)),
         }
         words = [f"{count:,} {name}{'s' if count > 1 else ''}" for name, count in counts.items() if count]
@@ -178,38 +180,42 @@ class Shipment:
         require_newest(self.client, self.address.run_id, self.attempt)
 
     def report(self, message: str = "") -> ShipReport:
-        """Returns what is in MLflow and what is not."""
-        offset = self.cursor.offsets.get(run_layout.METRICS, 0)
+        """Returns how much of the run is in MLflow."""
+        offset = self.progress.offsets.get(run_layout.METRICS, 0)
         unsent = count_unsent(self.run_dir, self.description["total_timesteps"], offset)
-        return ShipReport(self.cursor.points, unsent, message, self.address.run_id)
+        return ShipReport(self.progress.points, unsent, message, self.address.run_id)
 
     def _ship_points(self, name: str) -> bool:
-        """Sends the next batch of one metrics file; one that failed is sent again as it was."""
-        follower, cursor = self._followers[name], self.cursor
+        """Sends the next batch of a metrics file; a batch that failed is sent again unchanged.
+
+        Returns:
+            Whether there may be more.
+        """
+        reader, progress = self._readers[name], self.progress
         if name not in self._batches:
-            self._batches[name] = self._read(name)
+            self._batches[name] = self._read_batch(name)
         points = self._batches[name]
         if points:
             from mlflow.entities import Metric
 
             self._require_newest()
             metrics = [Metric(point.key, point.value, point.timestamp, point.step) for point in points]
-            self.client.log_batch(cursor.run_id, metrics=metrics)
+            self.client.log_batch(progress.run_id, metrics=metrics)
         if self._differences is not None:
-            self.client.set_tag(cursor.run_id, "resume.differences", shorten(self._differences, MAX_TAG))
+            self.client.set_tag(progress.run_id, "resume.differences", shorten(self._differences, MAX_TAG))
             self._differences = None
         del self._batches[name]
-        if cursor.offsets.get(name, 0) < follower.offset:
-            cursor.offsets[name], cursor.marks[name] = follower.offset, follower.mark
-            cursor.points += len(points)
-            cursor.save(self.run_dir, sync=False)
+        if progress.offsets.get(name, 0) < reader.offset:
+            progress.offsets[name], progress.marks[name] = reader.offset, reader.mark
+            progress.points += len(points)
+            progress.save(self.run_dir, sync=False)
         return len(points) >= BATCH
 
-    def _read(self, name: str) -> list[Point]:
-        """Reads on; what was sent before is read for the thinning and the curve alone."""
+    def _read_batch(self, name: str) -> list[Point]:
+        """Returns the next points to send; lines that were sent before only feed the downsampling and the curve."""
         batch: list[Point] = []
-        sent = self.cursor.offsets.get(name, 0)
-        while len(batch) < BATCH and (lines := self._followers[name].read(BATCH - len(batch))):
+        sent = self.progress.offsets.get(name, 0)
+        while len(batch) < BATCH and (lines := self._readers[name].read(BATCH - len(batch))):
             for line in lines:
                 step = line.content["step"]
                 self.step = max(self.step, step)
@@ -218,38 +224,38 @@ class Shipment:
                 if line.end <= sent:
                     continue
                 new = [point for point in line.points if point.step > self._there.get(point.key, -1)]
-                self.cursor.points += len(line.points) - len(new)
+                self.progress.points += len(line.points) - len(new)
                 batch += new
                 if line.content["event"] == DIFFERENCE:
                     self._differences = json.dumps({"step": step, **line.content.get("differences", {})})
         return batch
 
     def _ship_checkpoint(self) -> bool:
-        for checkpoint in list_pending_checkpoints(self.run_dir, self.cursor.checkpoints):
+        for checkpoint in list_pending_checkpoints(self.run_dir, self.progress.checkpoints):
             self._require_newest()
             mark = fingerprint(checkpoint)
             if mark is not None and send_checkpoint(self.client, self.address.run_id, self.run_dir, checkpoint):
-                self.cursor.checkpoints.append(mark)
-                self.cursor.save(self.run_dir, sync=True)
+                self.progress.checkpoints.append(mark)
+                self.progress.save(self.run_dir, sync=True)
                 return True
         return False
 
     def _ship_artifact(self) -> bool:
-        for name, mark in list_pending_artifacts(self.run_dir, self.cursor.artifacts):
+        for name, mark in list_pending_artifacts(self.run_dir, self.progress.artifacts):
             self._require_newest()
             send_artifact(self.client, self.address.run_id, self.run_dir, name)
             if name == run_layout.METADATA:
                 mark_inexact(self.client, self.address.run_id, read_metadata(self.run_dir))
-            if name in PICTURES and name not in self.cursor.artifacts:
-                set_note(self.client, self.address.run_id, self._note(name))
-            self.cursor.artifacts[name] = mark
-            self.cursor.save(self.run_dir, sync=True)
+            if name in PICTURES and name not in self.progress.artifacts:
+                set_note(self.client, self.address.run_id, self._make_note(name))
+            self.progress.artifacts[name] = mark
+            self.progress.save(self.run_dir, sync=True)
             return True
         return False
 
-    def _note(self, new: str = "") -> str:
-        """Returns the description on the run's page, with the pictures that are there."""
-        pictures = [name for name in PICTURES if name in self.cursor.artifacts or name == new]
+    def _make_note(self, new: str = "") -> str:
+        """Returns the description for the run's page, with all pictures in MLflow and the picture `new`."""
+        pictures = [name for name in PICTURES if name in self.progress.artifacts or name == new]
         return add_pictures(self.description["tags"].get(NOTE, ""), self.address.run_id, pictures)
 
     def _ship_model(self) -> bool:

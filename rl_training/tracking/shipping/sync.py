@@ -1,4 +1,4 @@
-"""Sending a run to MLflow afterwards: what the shipper could not, or a run that was trained offline."""
+"""Sends to MLflow what the shipper could not send, or a run that was trained offline."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ from rl_training.tracking.run_description import is_trainer_alive
 from rl_training.tracking.shipping.shipment import Shipment, ShipReport
 
 TRIES = 4
-"""Of each piece, with 1, 2 and 4 seconds between them."""
+"""How often each piece is tried, with pauses of 1, 2 and 4 seconds."""
 
 
 def sync(run_dir: str | Path, *, tracking_uri: str | None = None, new_run: bool = False) -> ShipReport:
-    """Sends what MLflow does not have of a run; where it has all, nothing changes.
+    """Sends the parts of a run that MLflow does not have; if it has everything, nothing changes.
 
     Args:
         run_dir: The run's directory.
-        tracking_uri: MLflow's store; by default where the run is, else `$MLFLOW_TRACKING_URI`, else the embedded one.
-        new_run: Whether to send everything to a new run where the old one was deleted in MLflow.
+        tracking_uri: MLflow's store; by default the store that has the run, else `$MLFLOW_TRACKING_URI`, else the
+            embedded store.
+        new_run: Whether to send everything to a new run if the old run was deleted in MLflow.
 
     Returns:
-        What is in MLflow, and what is not.
+        How much of the run is in MLflow.
 
     Raises:
-        TrackingError: The directory holds no tracked run, another process is sending it, the run was deleted and
+        TrackingError: The directory contains no tracked run, another process is sending it, the run was deleted and
             `new_run` is false, or MLflow can't be reached.
     """
     run_dir = Path(run_dir).absolute()
@@ -64,7 +65,7 @@ def _send(shipment: Shipment, new_run: bool) -> ShipReport:
             tries = 0
         except AttemptSuperseded as error:
             return shipment.report(str(error))
-        except Exception as error:  # the server's trouble, of whatever kind
+        except Exception as error:  # any error of MLflow or the network
             tries += 1
             if tries == TRIES:
                 return shipment.report(f"MLflow is in trouble: {explain(error, shipment.uri)}")
@@ -75,7 +76,7 @@ def _send(shipment: Shipment, new_run: bool) -> ShipReport:
 
 
 def find_run_store(run_dir: Path, tracking_uri: str | None) -> str:
-    """Returns the store of a run: the one given, else where the run is, else as `resolve_tracking_uri` does."""
+    """Returns the store of a run: `tracking_uri` if given, else the store that has it, else the default store."""
     known = json_files.read_json(run_dir / run_layout.MLFLOW, Address)
     chosen = resolve_tracking_uri(tracking_uri)
     if tracking_uri is not None or known is None or strip_credentials(chosen) == known["tracking_uri"]:

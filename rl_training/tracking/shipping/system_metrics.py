@@ -1,6 +1,6 @@
-"""Load of the machine and of the training process, as metrics; off unless asked for.
+"""Logs the load of the machine and of the training process; off by default.
 
-`RL_TRAINING_SYSTEM_METRICS=10` records them every 10 seconds. It is the shipper process that measures.
+`RL_TRAINING_SYSTEM_METRICS=10` logs the load every 10 seconds. The shipper process measures it.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ import psutil  # type: ignore[import-untyped]
 from rl_training.errors import UserError
 
 VARIABLE = "RL_TRAINING_SYSTEM_METRICS"
-"""Seconds between two records; not set or 0: none."""
+"""Environment variable: seconds between two records; unset or 0 for none."""
 
 _MEBIBYTE = 2**20
 
 
 class SystemMetrics:
-    """Appends to `system_metrics.jsonl`, in the form of `metrics.jsonl`.
+    """Appends to `system_metrics.jsonl`, which has the format of `metrics.jsonl`.
 
     Args:
         path: The file.
-        pid: The training process.
+        pid: Id of the training process.
         every: Seconds between two records.
     """
 
     def __init__(self, path: Path, pid: int, every: float) -> None:
         self._path, self._every = path, every
         self._process = psutil.Process(pid)
-        self._process.cpu_percent()  # the first call measures nothing: it starts the interval
+        self._process.cpu_percent()  # the first call only starts the interval
         psutil.cpu_percent()
         self._next = time.monotonic() + every
 
     def record(self, step: int) -> None:
-        """Appends one line if the time has come and the process is still there."""
+        """Appends one line if it is due and the training process still exists."""
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + self._every
@@ -57,11 +57,11 @@ class SystemMetrics:
             file.write(json.dumps(line) + "\n")
 
 
-def interval() -> float:
-    """Returns the seconds between two records that `$RL_TRAINING_SYSTEM_METRICS` asks for; 0 where it asks for none.
+def read_interval() -> float:
+    """Returns the seconds between two records from `$RL_TRAINING_SYSTEM_METRICS`, or 0 for none.
 
     Raises:
-        UserError: It is no number.
+        UserError: The variable is no number.
     """
     text = os.environ.get(VARIABLE, "0")
     try:

@@ -1,4 +1,4 @@
-"""How much of a run is in MLflow: kept in `shipped.json`, so that sending goes on where it ended."""
+"""Records in `shipped.json` how much of a run is in MLflow, so that sending can continue after any end."""
 
 from __future__ import annotations
 
@@ -16,63 +16,66 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class UploadProgress:
-    """What MLflow has of a run."""
+    """How much of a run is in MLflow."""
 
     tracking_uri: str
-    """Without credentials; another store starts from nothing."""
+    """The store, without credentials; in another store nothing is sent yet."""
     run_id: str
     offsets: dict[str, int] = field(default_factory=dict)
-    """Bytes sent of each metrics file: the end of a whole line."""
+    """Bytes sent of each metrics file, up to the end of a line."""
     marks: dict[str, str] = field(default_factory=dict)
-    """Of the line that ends at each offset; see `hash_line`. Cursors of earlier versions have none."""
+    """Hash of the line that ends at each offset, from `hash_line`; files of earlier versions have none."""
     points: int = 0
-    """Metric values sent."""
+    """Number of metric values sent."""
     checkpoints: list[str] = field(default_factory=list)
     """Fingerprints of the checkpoints sent."""
     artifacts: dict[str, str] = field(default_factory=dict)
     """Fingerprints of the other files sent, by name."""
 
     def save(self, run_dir: Path, *, sync: bool) -> None:
-        """Writes the cursor beside its file and renames it.
+        """Replaces `shipped.json`.
 
         Args:
             run_dir: The run's directory.
-            sync: Whether to bring it to disk. What it says of metrics is checked when it is read, and costs little to
-                find out again; checkpoints would be sent again.
+            sync: Whether to flush the file to disk. Progress with metrics need not be flushed: it is checked when the
+                file is read, and cheap to find out again. Checkpoints would be sent again.
         """
         json_files.write_json(run_dir / run_layout.SHIPPED, asdict(self), sync=sync)
 
 
 def load_progress(run_dir: Path, tracking_uri: str, run_id: str) -> UploadProgress:
-    """Returns the cursor of this store and run; one that knows of no metrics sent where its claims do not hold.
+    """Returns the progress with this store and run.
 
-    After a power cut the metrics file may end before what was sent of it, and go on there with other lines.
+    After a power cut the metrics file may end before the recorded offset, or have other lines there. Then the progress
+    counts no metrics as sent.
     """
     saved = json_files.read_json(run_dir / run_layout.SHIPPED, Shipped)
     if saved is None or (saved["tracking_uri"], saved["run_id"]) != (tracking_uri, run_id):
         return UploadProgress(tracking_uri, run_id)
-    cursor = UploadProgress(**saved)
-    if not all(_holds(run_dir / name, offset, cursor.marks.get(name)) for name, offset in cursor.offsets.items()):
-        logger.warning("%s: MLflow was sent more than the file holds; what it lacks is looked up there", run_dir)
-        cursor.offsets, cursor.marks, cursor.points = {}, {}, 0
-    return cursor
+    progress = UploadProgress(**saved)
+    if not all(
+        _line_matches(run_dir / name, offset, progress.marks.get(name)) for name, offset in progress.offsets.items()
+    ):
+        logger.warning("%s: the metrics file lost lines that were sent; MLflow is asked which points it has", run_dir)
+        progress.offsets, progress.marks, progress.points = {}, {}, 0
+    return progress
 
 
-def _holds(path: Path, offset: int, mark: str | None) -> bool:
+def _line_matches(path: Path, offset: int, mark: str | None) -> bool:
     line = read_line_before(path, offset)
     return line is not None and mark in (None, hash_line(line))
 
 
 def count_unsent(run_dir: Path, total_timesteps: int, offset: int) -> int:
-    """Returns how many points of `metrics.jsonl` MLflow still lacks.
+    """Returns the number of points in `metrics.jsonl` that are not in MLflow yet.
 
     Args:
         run_dir: The run's directory.
-        total_timesteps: The run's length, for thinning.
-        offset: Bytes of the file that were sent.
+        total_timesteps: The run's length in steps, for the downsampling.
+        offset: Number of bytes of the file that were sent.
     """
-    follower = MetricsReader(run_dir / run_layout.METRICS, total_timesteps)
+    reader = MetricsReader(run_dir / run_layout.METRICS, total_timesteps)
     count = 0
-    while lines := follower.read(most=10_000):
+    while lines := reader.read(most=10_000):
         count += sum(len(line.points) for line in lines if line.end > offset)
     return count

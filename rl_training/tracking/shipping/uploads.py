@@ -1,4 +1,4 @@
-"""What of a run directory goes to MLflow as files: checkpoints, evaluations, and whatever lies in `artifacts/`."""
+"""Uploads the files of a run directory: checkpoints, evaluations and everything in `artifacts/`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ TOP_LEVEL = (run_layout.CONFIG, run_layout.METADATA, f"{run_layout.CHECKPOINTS}/
 
 
 def list_pending_artifacts(run_dir: Path, sent: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields the name and fingerprint of each file that MLflow does not have, or has in an older version.
+    """Yields the name and fingerprint of each file that is new or has changed since it was sent.
 
     Args:
         run_dir: The run's directory.
-        sent: Fingerprints of the files that MLflow has, by name.
+        sent: Fingerprints of the files that were sent, by name.
     """
     root = run_dir / run_layout.ARTIFACTS
     candidates = [(name, run_dir / name) for name in TOP_LEVEL]
@@ -41,7 +41,7 @@ def list_pending_artifacts(run_dir: Path, sent: dict[str, str]) -> Iterator[tupl
 
 
 def send_artifact(client: MlflowClient, run_id: str, run_dir: Path, name: str) -> None:
-    """Sends one file that `list_pending_artifacts` named."""
+    """Sends a file that `list_pending_artifacts` yielded."""
     path = run_dir / name if name in TOP_LEVEL else run_dir / run_layout.ARTIFACTS / name
     folder = Path(name).parent.as_posix()
     client.log_artifact(run_id, str(path), None if folder == "." else folder)
@@ -49,13 +49,13 @@ def send_artifact(client: MlflowClient, run_id: str, run_dir: Path, name: str) -
 
 
 def list_pending_checkpoints(run_dir: Path, sent: list[str]) -> list[Path]:
-    """Returns the finished checkpoints that MLflow does not have, by name."""
+    """Returns the complete checkpoints that were not sent yet, sorted by name."""
     found = sorted((run_dir / run_layout.CHECKPOINTS).glob(f"{run_layout.STEP}*"))
     return [path for path in found if (mark := fingerprint(path)) is not None and mark not in sent]
 
 
 def fingerprint(checkpoint: Path) -> str | None:
-    """Returns what tells a checkpoint from another one of the same step; None where it has been pruned."""
+    """Returns a text that identifies a checkpoint among others of the same step; None if it has been pruned."""
     try:
         manifest = (checkpoint / MANIFEST).read_bytes()
     except FileNotFoundError:
@@ -64,21 +64,22 @@ def fingerprint(checkpoint: Path) -> str | None:
 
 
 def send_checkpoint(client: MlflowClient, run_id: str, run_dir: Path, checkpoint: Path) -> bool:
-    """Sends a checkpoint, its manifest last: without a manifest it does not count as one.
+    """Sends a checkpoint.
 
-    Its replay shards go first, to the folder that the run's checkpoints share; what MLflow has there is not sent again.
-    Training may prune the checkpoint meanwhile, so its files are linked to a place of our own first; what its logged
-    model is made of stays there.
+    The manifest goes last, because a folder without a manifest does not count as a checkpoint. Replay shards go first,
+    to the folder that all checkpoints of the run share; shards that MLflow has are not sent again. Training may prune
+    the checkpoint at any time, so its files are first linked into a folder of the shipper, from which the checkpoint's
+    logged model is made later.
 
     Returns:
-        Whether it was sent; False where it was pruned before.
+        Whether the checkpoint was sent; False if it was pruned before.
     """
     staged = run_dir / run_layout.UPLOADS / checkpoint.name
     shutil.rmtree(staged.parent, ignore_errors=True)
     staged.mkdir(parents=True)
     try:
         files = sorted(checkpoint.iterdir())
-        there = _stored_shards(client, run_id) if any(is_shard(path.name) for path in files) else {}
+        there = _list_stored_shards(client, run_id) if any(is_shard(path.name) for path in files) else {}
         for path in files:
             if there.get(path.name) != path.stat().st_size:
                 link_or_copy(path, staged / path.name)
@@ -99,6 +100,6 @@ def send_checkpoint(client: MlflowClient, run_id: str, run_dir: Path, checkpoint
         shutil.rmtree(staged.parent, ignore_errors=True)
 
 
-def _stored_shards(client: MlflowClient, run_id: str) -> dict[str, int | None]:
-    """Returns the size of each shard that MLflow has, by name."""
+def _list_stored_shards(client: MlflowClient, run_id: str) -> dict[str, int | None]:
+    """Returns the size in bytes of each shard in MLflow, by name."""
     return {Path(entry.path).name: entry.file_size for entry in client.list_artifacts(run_id, run_layout.REPLAY)}
