@@ -120,8 +120,8 @@ def test_the_reference_page_is_up_to_date():
     assert "| `rollout_steps` | a whole number above 0 | `128` |" in page
 
 
-def test_the_example_of_the_reference_page_works():
-    page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+def test_the_example_of_the_settings_page_works():
+    page = (ROOT / "docs" / "how-to" / "settings.md").read_text(encoding="utf-8")
     example = page.split("```yaml\n")[1].split("```")[0]
     assert config_from_text(example, source="page").learning_rate == 0.001
 
