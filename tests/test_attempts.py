@@ -39,7 +39,7 @@ def test_the_newest_attempt_has_the_run_and_is_counted(client):
         require_newest(client, run_id, attempt)
         assert client.get_run(run_id).data.tags["attempt"] == str(number)
     assert get_attempts(client.get_run(run_id))[1:] == [FIRST, SECOND]
-    elsewhere = rf"run {run_id} has gone on from step 500 in process 1 on b; nothing is sent from here"
+    elsewhere = rf"run {run_id} was resumed from step 500 by process 1 on b; nothing is sent from here"
     with pytest.raises(AttemptSuperseded, match=elsewhere):
         require_newest(client, run_id, FIRST)
     with pytest.raises(AttemptSuperseded):  # it had its time
@@ -70,7 +70,7 @@ def test_three_attempts_at_one_step_are_enough():
     require_progress(attempts(0, 0, 500, 500), 500)
     require_progress(attempts(500, 500, 500), 501)
     require_progress([], 0)
-    with pytest.raises(NoProgress, match="the last 3 attempts at this run began at step 500 and came to no new"):
+    with pytest.raises(NoProgress, match="the last 3 attempts at this run began at step 500 and saved no new"):
         require_progress(attempts(0, 500, 500, 500), 500)
 
 
@@ -99,7 +99,7 @@ def test_a_process_that_was_thought_dead_sends_nothing_after_the_run_resumed_els
     json_files.write_json(run_dir / run_layout.STATUS, {"status": "FAILED", "time": 1.0})
     report = sync(run_dir)
     assert report.unsent == 10
-    assert "has gone on from step 200 in process" in report.message
+    assert "was resumed from step 200 by process" in report.message
     assert client.get_run(run_id).info.status == "RUNNING"
     assert sorted(step for _, step, _, _ in stored_points(client, run_id)) == list(range(0, 500, 10))
 

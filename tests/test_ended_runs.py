@@ -59,7 +59,7 @@ def test_the_next_run_ends_one_that_was_killed_with_its_shipper(client):
         session.log(1, {"train/loss": 1.0}, "update")
     run = client.get_run(run_id)
     assert (run.info.status, run.data.tags["stop_reason"]) == ("KILLED", "killed")
-    assert run.data.tags["error"] == "the training process is gone and left no status: it was killed"
+    assert run.data.tags["error"] == "the training process ended without recording a status: it was killed"
     assert status(client, session.run_id) == "FINISHED"
 
 

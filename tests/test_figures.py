@@ -132,7 +132,7 @@ def test_a_deployment_is_named_in_place_of_the_command_of_its_worker(home):
     run_dir = tracked_run({"prefect.deployment": "train-flow/nightly"})
     tags = json_files.read_json(run_dir / run_layout.TRACKING)["tags"]
     assert tags["mlflow.source.name"] == "train-flow nightly"
-    assert "Begun by `train-flow/nightly`, in" in tags["mlflow.note.content"]
+    assert "Started by `train-flow/nightly`, in" in tags["mlflow.note.content"]
 
 
 def test_a_picture_that_cannot_be_drawn_keeps_nothing_from_being_sent(client, caplog):

@@ -110,8 +110,8 @@ def test_on_a_full_disk_lines_wait_until_there_is_room(tmp_path, caplog):
     log.log(4, {"train/loss": 4.0}, "update")
     assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3, 4]
     assert [record.getMessage().split(" can't be written: ") for record in caplog.records] == [
-        [f"{tmp_path}/metrics.jsonl", "File too large; training goes on, lines wait for room"],
-        [f"{tmp_path}/artifacts/evaluations/step_000000000002.json", "File too large; training goes on without it"],
+        [f"{tmp_path}/metrics.jsonl", "File too large; training continues, lines wait for disk space"],
+        [f"{tmp_path}/artifacts/evaluations/step_000000000002.json", "File too large; training continues without it"],
     ]
     log.close()
 

@@ -42,12 +42,12 @@ def test_a_working_store_is_reported_and_its_round_trip_leaves_one_run(client, r
 @pytest.mark.parametrize("how", ["killed", "directory removed", "flow run ended"])
 def test_a_run_that_nothing_will_end_is_named_and_ended_when_asked(client, run, how):
     run_dir, run_id = run
-    why = "the process that trained it is gone"
+    why = "its training process no longer exists"
     if how == "killed":
         lose_process(run_dir)
     elif how == "directory removed":
         shutil.rmtree(run_dir)
-        why = f"its directory {run_dir} is gone"
+        why = f"its directory {run_dir} no longer exists"
     else:
         client.set_tag(run_id, "host", "another-machine")
         client.set_tag(run_id, "prefect.flow_run_id", "dead")
@@ -57,8 +57,8 @@ def test_a_run_that_nothing_will_end_is_named_and_ended_when_asked(client, run, 
     ]
     assert client.get_run(run_id).info.status == "RUNNING"
     assert found("runs", fix=True, gone={"dead": True}.__getitem__) == [
-        f"fixed   runs: {run_id} is RUNNING in MLflow, and {why}: set to KILLED; `rl-training resume {run_id}` goes on "
-        f"from it"
+        f"fixed   runs: {run_id} is RUNNING in MLflow, and {why}: set to KILLED; `rl-training resume {run_id}` "
+        f"continues it"
     ]
     assert client.get_run(run_id).info.status == "KILLED"
     assert found("runs") == ["ok      runs: 0 RUNNING in MLflow, none of them known to be dead"]
@@ -89,9 +89,9 @@ def test_a_server_that_is_away_is_the_only_finding(monkeypatch):
         (4, "ok      clock: the server has the time of this machine"),
         (
             3_600,
-            "problem clock: the server is 3600 s ahead of this machine; let both set their clocks by NTP; schedules",
+            "problem clock: the server is 3600 s ahead of this machine; synchronize both clocks with NTP; schedules",
         ),
-        (-60, "problem clock: the server is 60 s behind this machine; let both set their clocks by NTP; schedules"),
+        (-60, "problem clock: the server is 60 s behind this machine; synchronize both clocks with NTP; schedules"),
     ],
 )
 def test_clocks_are_compared(monkeypatch, seconds, line):

@@ -46,7 +46,7 @@ def test_a_model_that_acts_otherwise_is_refused(cart_pole):
     path, checkpoint = cart_pole
     check_model(path, load_policy(checkpoint))
     other = load_policy(write_policy(checkpoint.path.parent.parent, 200, BAD))
-    with pytest.raises(CheckpointError, match=r"acts otherwise than its policy: got \[[01]\], expected \[[01]\]"):
+    with pytest.raises(CheckpointError, match=r"does not act like its policy: got \[[01]\], expected \[[01]\]"):
         check_model(path, other)
 
 

@@ -1,6 +1,6 @@
-"""The attempts at a run: which training process is its newest, on whatever machine, as tags on the run in MLflow.
+"""Records the attempts at a run, that is, its training processes on all machines, in tags of the MLflow run.
 
-A process that was thought dead and wakes on another machine finds here that the run is no longer its own.
+A process that was thought dead, and continues on another machine, finds out here that the run is no longer its own.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 ATTEMPT, ATTEMPTS = "attempt", "attempts"
-"""Tags: how many training processes the run has had, and the newest of them as JSON."""
+"""Tags: the number of training processes that the run has had, and the newest of them as JSON."""
 
 KEPT = 20
-"""Attempts that are kept by name, the newest ones."""
+"""Number of attempts, the newest, that the tag lists."""
 
 SAME_STEP = 3
-"""Attempts in a row that may begin at one step: where none of them came to a new checkpoint, the next would not."""
+"""Number of attempts in a row that may begin at the same step, that is, without a new checkpoint."""
 
 
 class AttemptSuperseded(TrackingError):
-    """Another training process has gone on with the run since."""
+    """Another training process has resumed the run."""
 
 
 @dataclass(frozen=True)
@@ -38,77 +38,82 @@ class Attempt:
     """One training process of a run."""
 
     from_step: int
-    """Where it began."""
+    """The step at which the process began to train."""
     host: str
     pid: int
     created: float
-    """When the process began, by its machine's clock."""
+    """Start time of the process by its machine's clock, in seconds since 1970."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
 
 def get_attempt(description: Mapping[str, Any]) -> Attempt:
-    """Returns the attempt that a run's `tracking.json` is of."""
+    """Returns the attempt that wrote a run's `tracking.json`."""
     process = description["process"]
     return Attempt(description["from_step"], process["host"], process["pid"], process["created"])
 
 
 def get_attempts(run: Run) -> list[Attempt]:
-    """Returns the newest attempts at a run in MLflow, the oldest of them first."""
+    """Returns the newest attempts at a run in MLflow, sorted from oldest to newest."""
     return parse_attempts(run.data.tags.get(ATTEMPTS, "[]"), f"the tag {ATTEMPTS} of run {run.info.run_id}")
 
 
 def parse_attempts(text: str, what: str) -> list[Attempt]:
-    """Returns the attempts that a tag names.
+    """Returns the attempts that a tag lists.
+
+    Args:
+        text: The value of the tag.
+        what: A name of the tag for the error message.
 
     Raises:
-        TrackingError: `what` is damaged.
+        TrackingError: The tag is damaged.
     """
     return [Attempt(**attempt) for attempt in parse_json(text, what, list[AttemptForm])]
 
 
 def begin_attempt(client: MlflowClient, run: Run, attempt: Attempt, *, training: bool) -> None:
-    """Makes an attempt the newest one at a run: whoever had the run before sends nothing more to it.
+    """Makes an attempt the newest at a run, after which earlier attempts send nothing more to MLflow.
 
     Args:
         client: MLflow's client.
         run: The run.
-        attempt: A training process.
-        training: Whether it trains now. One that has ended (offline, say) is the newest if it began later than others.
+        attempt: The attempt.
+        training: Whether the attempt trains now. An attempt that has ended, for example an offline run, only becomes
+            the newest if it began later than the others.
 
     Raises:
-        AttemptSuperseded: Another one is newer.
+        AttemptSuperseded: Another attempt is newer.
     """
     attempts = get_attempts(run)
     newer = attempts and attempts[-1] != attempt
     if newer and (attempt in attempts or (not training and attempts[-1].created > attempt.created)):
-        raise _elsewhere(run.info.run_id, attempts[-1])
+        raise _make_superseded_error(run.info.run_id, attempts[-1])
     if attempt in attempts:
         return
-    client.set_tag(run.info.run_id, ATTEMPTS, json.dumps([asdict(one) for one in [*attempts, attempt][-KEPT:]]))
+    client.set_tag(run.info.run_id, ATTEMPTS, json.dumps([asdict(item) for item in [*attempts, attempt][-KEPT:]]))
     client.set_tag(run.info.run_id, ATTEMPT, str(int(run.data.tags.get(ATTEMPT, 0)) + 1))
 
 
 def require_newest(client: MlflowClient, run_id: str, attempt: Attempt) -> None:
-    """Checks that no other process has gone on with a run since.
+    """Checks that no other process has resumed a run.
 
     Raises:
-        AttemptSuperseded: One has; names it.
+        AttemptSuperseded: Another process has; the message names it.
     """
     attempts = get_attempts(client.get_run(run_id))
     if attempts and attempts[-1] != attempt:
-        raise _elsewhere(run_id, attempts[-1])
+        raise _make_superseded_error(run_id, attempts[-1])
 
 
-def _elsewhere(run_id: str, newest: Attempt) -> AttemptSuperseded:
+def _make_superseded_error(run_id: str, newest: Attempt) -> AttemptSuperseded:
     return AttemptSuperseded(
-        f"run {run_id} has gone on from step {newest.from_step:,} in {newest}; nothing is sent from here"
+        f"run {run_id} was resumed from step {newest.from_step:,} by {newest}; nothing is sent from here"
     )
 
 
 def find_run_by_tag(tag: str, value: str) -> Run | None:
-    """Returns the newest run in MLflow that has a tag with a value; None where there is none.
+    """Returns the newest run in MLflow with a tag of the given value, or None if there is none.
 
     Raises:
         TrackingError: MLflow can't be reached.
@@ -122,14 +127,18 @@ def find_run_by_tag(tag: str, value: str) -> Run | None:
 
 
 def require_progress(attempts: list[Attempt], step: int) -> None:
-    """Refuses another attempt from a step from which the last ones came to no new checkpoint.
+    """Refuses another attempt from a step if the last attempts from it saved no new checkpoint.
+
+    Args:
+        attempts: The attempts so far, sorted from oldest to newest.
+        step: The step at which the next attempt would begin.
 
     Raises:
-        NoProgress: Says how many there were.
+        NoProgress: The last attempts all began at this step.
     """
     last = attempts[-SAME_STEP:]
     if len(last) == SAME_STEP and all(attempt.from_step == step for attempt in last):
         raise NoProgress(
-            f"the last {SAME_STEP} attempts at this run began at step {step:,} and came to no new checkpoint, so there "
-            f"is no other; once what ended them is put right, go on with rl-training resume or the resume-flow"
+            f"the last {SAME_STEP} attempts at this run began at step {step:,} and saved no new checkpoint, so no "
+            f"other is started; fix what ended them, then continue with rl-training resume or the resume-flow"
         )

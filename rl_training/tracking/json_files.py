@@ -19,54 +19,66 @@ logger = logging.getLogger(__name__)
 
 
 def write_json(path: Path, value: Mapping[str, Any], *, sync: bool = True) -> None:
-    """Writes `value` as `write_bytes` does."""
+    """Writes a JSON file like `write_bytes`."""
     write_bytes(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode(), sync=sync)
 
 
 def write_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Writes `data` beside `path` and renames it: a reader sees the old file or the new one, never a part.
+    """Replaces a file atomically: a reader sees either the old or the new content.
 
     Args:
-        path: The file; folders that are missing are made.
-        data: Its content.
-        sync: Whether it is on disk when this returns. Without that, a power cut may leave an empty file.
+        path: The file; missing folders are created.
+        data: The content.
+        sync: Whether to flush the file to disk. Otherwise a power cut may leave an empty file.
     """
     make_directory(path.parent)
     replace_file(path, data, sync=sync)
 
 
 def write_status(run_dir: Path, status: str, stop_reason: str | None, error: str | None) -> None:
-    """Writes how a tracked run ended, FINISHED, FAILED or KILLED; who sends it reads that."""
+    """Records in `status.json` how a tracked run ended, for the process that sends the run to MLflow.
+
+    Args:
+        run_dir: The run's directory.
+        status: FINISHED, FAILED or KILLED.
+        stop_reason: Why training stopped.
+        error: The error that ended the run, as one line.
+    """
     metrics = run_dir / METRICS
     if metrics.exists():
-        sync_file(metrics)  # which ends with points that no checkpoint stands on
+        sync_file(metrics)  # no checkpoint has flushed its last lines
     ended = {"status": status, "stop_reason": stop_reason, "error": error, "time": round(time.time(), 3)}
     write_json(run_dir / STATUS, ended)
 
 
 def read_json(path: Path, form: Any = dict[str, Any]) -> Any:
-    """Returns what the file holds, or None if there is no such file.
+    """Returns the content of a JSON file, or None if it does not exist.
 
-    A damaged one, as a power cut may leave it, is logged and counts as missing: what it held is found out again.
+    A damaged file, which a power cut may leave, is logged and treated as missing, because its content can be found out
+    again.
 
     Args:
         path: The file.
-        form: One of `run_forms`.
+        form: The type of the content, one of `record_schemas`.
     """
     try:
         return untrusted_json.read_json(path, form)
     except FileNotFoundError:
         return None
     except (OSError, NotReadable) as error:
-        logger.warning("%s is damaged, and counts as missing: %s", path, error)
+        logger.warning("%s is damaged and treated as missing: %s", path, error)
         return None
 
 
 def read_record(path: Path, form: Any = dict[str, Any]) -> dict[str, Any]:
-    """Returns a record that was downloaded from MLflow, of one of `run_forms`.
+    """Returns the content of a record that was downloaded from MLflow.
+
+    Args:
+        path: The file.
+        form: The type of the content, one of `record_schemas`.
 
     Raises:
-        TrackingError: It is missing or damaged.
+        TrackingError: The record is missing or damaged.
     """
     record: dict[str, Any] | None = read_json(path, form)
     if record is None:
@@ -75,10 +87,15 @@ def read_record(path: Path, form: Any = dict[str, Any]) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes, what: str, form: Any = dict[str, Any]) -> Any:
-    """Returns what a text that MLflow keeps says.
+    """Returns the content of a JSON text that MLflow stores, such as the value of a tag.
+
+    Args:
+        text: The text.
+        what: A name of the text for the error message.
+        form: The type of the content, one of `record_schemas`.
 
     Raises:
-        TrackingError: It is damaged, or of another form.
+        TrackingError: The text is damaged or has another form.
     """
     try:
         return untrusted_json.parse_json(text, form)

@@ -1,7 +1,7 @@
-"""The callback that records a run's metrics: one line of JSON an event, in `metrics.jsonl` in the run directory.
+"""The callback that logs a run's metrics: one line of JSON per event, in `metrics.jsonl` in the run directory.
 
-That file is the truth; another process brings it to MLflow (`shipper.py`). A point's identity is (metric, step): where
-a resumed run makes steps again, their points are compared with the lines that are there and not written a second time.
+This file is the complete record; the shipper sends it to MLflow. A point is identified by metric and step. When a
+resumed run repeats steps, their points are compared with the lines in the file and not written again.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from rl_training.tracking.record_schemas import MetricLine
 logger = logging.getLogger(__name__)
 
 DIFFERENCE = "difference"
-"""Event of a line that records points which came out differently when they were made again."""
+"""Event of a line that lists points whose values changed when their steps were repeated."""
 
 UNCOMPARED = "time/"
-"""Metrics of this prefix differ each time by nature."""
+"""Prefix of metrics that are not compared because they measure time."""
 
 
 class MetricLog(Callback):
     """Appends metrics to `run_dir/metrics.jsonl` and evaluations to `run_dir/artifacts/evaluations/`.
 
-    A full disk does not end training: lines wait in memory, in order, until there is room.
+    A full disk does not end training: lines are kept in memory, in order, until there is space.
 
     Args:
         run_dir: The run's directory.
@@ -44,7 +44,7 @@ class MetricLog(Callback):
     def __init__(self, run_dir: Path) -> None:
         self.path = run_dir / run_layout.METRICS
         self.differences: dict[tuple[str, int], tuple[float, float]] = {}
-        """Points that came out differently when they were made again: what the file holds, and what came later."""
+        """Points whose values changed when their steps were repeated: the value in the file, and the new value."""
         self._evaluations = run_dir / run_layout.ARTIFACTS / run_layout.EVALUATIONS
         self._file: FileIO | None = None
         self._unwritten = b""
@@ -53,16 +53,16 @@ class MetricLog(Callback):
         self._to_sync: set[Path] = set()
 
     def on_train_start(self, state: TrainerState) -> None:
-        """Opens the file; lines at or after the current step are those that can be made again."""
+        """Opens the file and reads its points at or after the current step, which training may repeat."""
         self._open(state.num_timesteps)
 
     def on_update_end(self, state: TrainerState) -> None:
-        """Records training metrics, at the cadence at which they come."""
+        """Logs the training metrics of an update."""
         if state.metrics:
             self.log(state.num_timesteps, state.metrics, "update")
 
     def on_eval_end(self, state: TrainerState) -> None:
-        """Records a periodic evaluation, its episodes included."""
+        """Logs a periodic evaluation with its episodes."""
         self.log(state.num_timesteps, state.metrics, "eval")
         if state.evaluation is not None:
             path = self._evaluations / f"{run_layout.checkpoint_name(state.num_timesteps)}.json"
@@ -71,10 +71,10 @@ class MetricLog(Callback):
                 json_files.write_json(path, evaluation, sync=False)
                 self._to_sync.add(path)
             except OSError as error:
-                logger.warning("%s can't be written: %s; training goes on without it", path, error.strerror)
+                logger.warning("%s can't be written: %s; training continues without it", path, error.strerror)
 
     def files_to_sync(self) -> set[Path]:
-        """Returns what was written since the last checkpoint; lines that wait for room are tried again."""
+        """Returns the files written since the last checkpoint; tries again to write lines that wait for disk space."""
         if self._file is not None:
             with suppress(OSError):
                 self._write()
@@ -82,7 +82,7 @@ class MetricLog(Callback):
         return paths
 
     def on_train_end(self, state: TrainerState) -> None:
-        """Closes the file; what is logged afterwards opens it again."""
+        """Closes the file; the next `log` opens it again."""
         self.close()
 
     def log(self, step: int, metrics: Mapping[str, float], event: str) -> None:
@@ -90,8 +90,8 @@ class MetricLog(Callback):
 
         Args:
             step: `num_timesteps` of the event.
-            metrics: By their tracked names. NaN and infinity are left out; points that the file holds are compared.
-            event: `update`, `eval`, `heldout`, or a word of the caller's.
+            metrics: Values by metric name. NaN and infinity are skipped; points in the file are compared.
+            event: `update`, `eval`, `heldout`, or a name chosen by the caller.
         """
         if self._file is None:
             self._open(step)
@@ -107,15 +107,15 @@ class MetricLog(Callback):
             elif before != value and not key.startswith(UNCOMPARED):
                 differences[key] = (before, value)
         if fresh:
-            self._append({"event": event, "step": step, "time": _now(), "metrics": fresh})
+            self._append({"event": event, "step": step, "time": _get_time(), "metrics": fresh})
         if differences:
-            self._record(step, differences)
+            self._log_differences(step, differences)
 
     def close(self) -> None:
-        """Closes the file; closing twice is fine.
+        """Closes the file; does nothing if it is closed.
 
         Raises:
-            OSError: Lines can't be written: the disk is full, or the like.
+            OSError: Lines can't be written, for example because the disk is full.
         """
         if self._file is not None:
             try:
@@ -124,12 +124,13 @@ class MetricLog(Callback):
                 self._file.close()
                 self._file = None
 
-    def _record(self, step: int, differences: Mapping[str, tuple[float, float]]) -> None:
+    def _log_differences(self, step: int, differences: Mapping[str, tuple[float, float]]) -> None:
         if not self.differences:
             key, (before, after) = next(iter(differences.items()))
             logger.warning("this resume is not exact: %s at step %d was %r and is now %r", key, step, before, after)
         self.differences.update({(key, step): pair for key, pair in differences.items()})
-        self._append({"event": DIFFERENCE, "step": step, "time": _now(), "metrics": {}, "differences": differences})
+        line = {"event": DIFFERENCE, "step": step, "time": _get_time(), "metrics": {}, "differences": differences}
+        self._append(line)
 
     def _append(self, line: Mapping[str, object]) -> None:
         require_not_taken_over(self.path.parent)
@@ -140,12 +141,12 @@ class MetricLog(Callback):
         except OSError as error:
             if not self._behind:
                 logger.warning(
-                    "%s can't be written: %s; training goes on, lines wait for room", self.path, error.strerror
+                    "%s can't be written: %s; training continues, lines wait for disk space", self.path, error.strerror
                 )
             self._behind = True
 
     def _write(self) -> None:
-        """Writes whole lines or nothing."""
+        """Writes all waiting lines or nothing."""
         assert self._file is not None
         end = self._file.seek(0, os.SEEK_END)
         written = 0
@@ -162,14 +163,15 @@ class MetricLog(Callback):
     def _open(self, from_step: int) -> None:
         self.close()
         cut_damaged(self.path)
-        self._known = _points_from(self.path, from_step)
-        self._file = FileIO(self.path, "a")  # without a buffer of its own
+        self._known = _read_points(self.path, from_step)
+        self._file = FileIO(self.path, "a")  # unbuffered, so that a failed write can be undone
 
 
 def cut_damaged(path: Path) -> None:
-    """Cuts a metrics file off at the first line that is torn or damaged, as a kill or a power cut leaves its end.
+    """Truncates a metrics file at its first damaged line, which a kill or power cut may leave.
 
-    All that a checkpoint stands on is on disk before the checkpoint is, so what is cut is made again.
+    Lines up to the newest checkpoint are on disk before the checkpoint is, so training repeats the steps of the removed
+    lines.
     """
     if not path.exists():
         return
@@ -181,7 +183,7 @@ def cut_damaged(path: Path) -> None:
             good += len(raw)
         lost = file.seek(0, os.SEEK_END) - good
         if lost:
-            logger.info("%s: cut off at byte %s, since the %s bytes behind it are damaged", path, good, lost)
+            logger.info("%s: truncated at byte %s because the %s bytes after it are damaged", path, good, lost)
             file.truncate(good)
 
 
@@ -195,8 +197,8 @@ def _is_line(raw: bytes) -> bool:
     return True
 
 
-def _points_from(path: Path, from_step: int) -> dict[tuple[str, int], float]:
-    """Returns the file's points at or after a step."""
+def _read_points(path: Path, from_step: int) -> dict[tuple[str, int], float]:
+    """Returns the points in the file at or after a step."""
     known: dict[tuple[str, int], float] = {}
     if path.exists():
         with path.open("rb") as file:
@@ -206,5 +208,5 @@ def _points_from(path: Path, from_step: int) -> dict[tuple[str, int], float]:
     return known
 
 
-def _now() -> float:
+def _get_time() -> float:
     return round(time.time(), 3)

@@ -1,4 +1,4 @@
-"""What `rl-training doctor` finds out about MLflow."""
+"""The checks of MLflow that `rl-training doctor` makes."""
 
 from __future__ import annotations
 
@@ -30,45 +30,45 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 EXPERIMENT = "rl_training_doctor"
-"""Has one run, for the round trip of an artifact."""
+"""Experiment with a single run, which is used to send an artifact and fetch it again."""
 CLOCK_SECONDS = 5.0
-"""By how much a server's clock may differ from this machine's."""
+"""Largest accepted difference between the clocks of a server and this machine."""
 LOOKED_AT = 500
-"""Runs and experiments that are looked at, at most."""
+"""Limit on the number of runs and of experiments that are checked."""
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     check: str
     status: Literal["ok", "note", "problem", "fixed"]
     text: str
     advice: str = ""
-    """What to do about it."""
+    """What the user can do about a problem."""
 
     def line(self) -> str:
-        """Returns it for people."""
+        """Returns the result as a line of text."""
         return f"{self.status:<8}{self.check}: {self.text}" + (f"; {self.advice}" if self.advice else "")
 
     def to_dict(self) -> dict[str, str]:
-        """Returns it for JSON."""
+        """Returns the result for JSON."""
         return asdict(self)
 
 
 def check_mlflow(*, fix: bool, gone: Callable[[str], bool] = lambda flow_run_id: False) -> Iterator[CheckResult]:
-    """Yields what there is to say about MLflow.
+    """Checks MLflow and yields the results.
 
     Args:
-        fix: Whether to end the runs that nothing else will end.
-        gone: Tells of a Prefect flow run whether it has ended for good or is not known.
+        fix: Whether to end orphaned runs.
+        gone: Returns whether the Prefect flow run with an id has ended for good or does not exist.
     """
     uri = resolve_tracking_uri()
     shown = strip_credentials(uri)
     try:
         client = connect(uri)
         experiments = client.search_experiments(max_results=LOOKED_AT)
-    except Exception as error:  # of whatever kind: it is what this is about
+    except Exception as error:  # any error is a result of this check
         reason = str(error) if isinstance(error, TrackingError) else explain(error, uri)
         advice = "start the server, or set MLFLOW_TRACKING_URI to where it is"
         yield CheckResult("mlflow", "problem", f"{shown} does not answer: {reason}", advice)
@@ -80,7 +80,7 @@ def check_mlflow(*, fix: bool, gone: Callable[[str], bool] = lambda flow_run_id:
     for experiment in experiments:
         if is_server(uri) and urlsplit(experiment.artifact_location).scheme in ("", "file"):
             text = (
-                f"those of experiment {experiment.name!r} are at {experiment.artifact_location}, a path of one machine"
+                f"experiment {experiment.name!r} stores them at {experiment.artifact_location}, a path of one machine"
             )
             advice = "start the server with --artifacts-destination, and set `experiment` to a new name"
             yield CheckResult("artifacts", "problem", text, advice)
@@ -88,9 +88,14 @@ def check_mlflow(*, fix: bool, gone: Callable[[str], bool] = lambda flow_run_id:
 
 
 def check_clock(server: str, date: str | None) -> CheckResult:
-    """Returns how a server's clock compares, by the Date header of its answer."""
+    """Compares a server's clock with this machine's.
+
+    Args:
+        server: The server's name in the result.
+        date: The Date header of its response, or None if it has none.
+    """
     if date is None:
-        return CheckResult("clock", "note", f"{server} does not say what time it is")
+        return CheckResult("clock", "note", f"{server} does not report its time")
     difference = parsedate_to_datetime(date).timestamp() + 0.5 - time.time()
     if abs(difference) <= CLOCK_SECONDS:
         return CheckResult("clock", "ok", f"{server} has the time of this machine")
@@ -99,7 +104,7 @@ def check_clock(server: str, date: str | None) -> CheckResult:
         "clock",
         "problem",
         f"{server} is {abs(difference):.0f} s {which} this machine",
-        "let both set their clocks by NTP; schedules and heartbeats go by them",
+        "synchronize both clocks with NTP; schedules and heartbeats depend on them",
     )
 
 
@@ -112,7 +117,7 @@ def _check_server(uri: str) -> Iterator[CheckResult]:
         answer: Any = http_request(get_default_host_creds(uri), "/version", "GET")  # type: ignore[no-untyped-call]
         answer.raise_for_status()
     except Exception as error:
-        yield CheckResult("mlflow", "note", f"its version is not to be had: {explain(error, uri)}")
+        yield CheckResult("mlflow", "note", f"its version could not be read: {explain(error, uri)}")
         return
     ours, theirs = mlflow.__version__, answer.text.strip()
     if ours.split(".")[:2] == theirs.split(".")[:2]:
@@ -125,19 +130,19 @@ def _check_server(uri: str) -> Iterator[CheckResult]:
 
 def _check_artifacts(client: MlflowClient, uri: str) -> CheckResult:
     try:
-        same = _round_trip(client, uri)
+        same = _is_returned_unchanged(client, uri)
     except Exception as error:
         text = f"a file can't be sent and fetched again: {explain(error, uri)}"
         return CheckResult(
-            "artifacts", "problem", text, "see the server's log, and whether its artifact store can be written"
+            "artifacts", "problem", text, "check the server's log and whether its artifact store is writable"
         )
     if not same:
-        return CheckResult("artifacts", "problem", "a file came back as another one", "see the server's artifact store")
+        return CheckResult("artifacts", "problem", "a file came back changed", "check the server's artifact store")
     return CheckResult("artifacts", "ok", "a file was sent and came back")
 
 
-def _round_trip(client: MlflowClient, uri: str) -> bool:
-    """Sends a file and fetches it again, always the same one of the same run; returns whether it came back as sent."""
+def _is_returned_unchanged(client: MlflowClient, uri: str) -> bool:
+    """Uploads a file, the same on each call, and downloads it again; returns whether it came back unchanged."""
     word, name = uuid.uuid4().hex, "round-trip.txt"
     experiment = get_or_create_experiment(client, uri, EXPERIMENT)
     runs = client.search_runs([experiment], max_results=1)
@@ -153,10 +158,10 @@ def _round_trip(client: MlflowClient, uri: str) -> bool:
 def _check_runs(
     client: MlflowClient, experiments: list[str], gone: Callable[[str], bool], fix: bool
 ) -> Iterator[CheckResult]:
-    """Yields the runs that are RUNNING in MLflow and that nothing will end any more."""
+    """Yields the runs that are RUNNING in MLflow although their training is known to have ended."""
     found = client.search_runs(experiments, "attributes.status = 'RUNNING'", max_results=LOOKED_AT)
     running = [run for run in found if RUN_UID in run.data.tags]
-    dead = [(run, why) for run in running if (why := _why_dead(run, gone)) is not None]
+    dead = [(run, why) for run in running if (why := _explain_death(run, gone)) is not None]
     for run, why in dead:
         run_id = run.info.run_id
         text = f"{run_id} is RUNNING in MLflow, and {why}"
@@ -165,17 +170,17 @@ def _check_runs(
             continue
         if not end_if_orphaned(client, run):
             client.set_terminated(run_id, "KILLED")
-        yield CheckResult("runs", "fixed", f"{text}: set to KILLED", f"`rl-training resume {run_id}` goes on from it")
+        yield CheckResult("runs", "fixed", f"{text}: set to KILLED", f"`rl-training resume {run_id}` continues it")
     if not dead:
         yield CheckResult("runs", "ok", f"{len(running)} RUNNING in MLflow, none of them known to be dead")
 
 
-def _why_dead(run: Run, gone: Callable[[str], bool]) -> str | None:
+def _explain_death(run: Run, gone: Callable[[str], bool]) -> str | None:
     tags = run.data.tags
     if tags.get("host") == socket.gethostname():
         if is_orphaned(run):
-            return "the process that trained it is gone"
+            return "its training process no longer exists"
         run_dir = Path(tags.get("run_dir", ""))
-        return None if run_dir.exists() else f"its directory {run_dir} is gone"
+        return None if run_dir.exists() else f"its directory {run_dir} no longer exists"
     flow_run = tags.get("prefect.flow_run_id")
     return f"its flow run {flow_run} has ended" if flow_run is not None and gone(flow_run) else None

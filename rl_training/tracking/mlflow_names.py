@@ -1,4 +1,4 @@
-"""Making names and values that MLflow takes, from settings and metrics that may hold anything."""
+"""Converts settings and metrics, which may contain anything, to names and values that MLflow accepts."""
 
 from __future__ import annotations
 
@@ -10,31 +10,33 @@ from typing import Any
 MAX_KEY = 250
 MAX_PARAM = 6_000
 MAX_TAG = 8_000
-"""MLflow's own limits, in characters."""
+"""MLflow's limits on the length of names, parameters and tags, in characters."""
 
 SHORTENED = " ... [shortened; config.yaml among the artifacts has all of it]"
+"""The end of a value that was cut."""
 
 _ILLEGAL = re.compile(r"[^\w\-. /]", re.ASCII)
 _ODD_PATH = re.compile(r"(^|/)(\.{0,2}(/|$))+")
 
 
 def make_legal_name(name: str) -> str:
-    """Returns `name` with what MLflow refuses in the names of metrics, parameters and tags replaced by `_`."""
+    """Returns `name` with `_` for everything that MLflow does not allow in names of metrics, parameters and tags."""
     return _ODD_PATH.sub(r"\1_", _ILLEGAL.sub("_", name))[:MAX_KEY]
 
 
 def shorten(value: str, limit: int) -> str:
-    """Returns `value`, cut to `limit` characters with a note where it is longer."""
+    """Returns `value`, cut to `limit` characters and marked as shortened if it is longer."""
     return value if len(value) <= limit else value[: limit - len(SHORTENED)] + SHORTENED
 
 
 def flatten(settings: Mapping[str, Any]) -> dict[str, str]:
     """Returns settings as MLflow parameters: dotted names, values as text of at most 6,000 characters.
 
-    Text stays as it is; all else is written as JSON. Names that differ only in what MLflow refuses get a number.
+    Strings are kept; other values are written as JSON. Names that become equal because of characters that MLflow does
+    not allow get a number.
     """
     params: dict[str, str] = {}
-    for path, value in _leaves(settings, ""):
+    for path, value in _iterate_leaves(settings, ""):
         name, count = make_legal_name(path), 1
         while name in params:
             count += 1
@@ -43,9 +45,9 @@ def flatten(settings: Mapping[str, Any]) -> dict[str, str]:
     return params
 
 
-def _leaves(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def _iterate_leaves(settings: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for key, value in settings.items():
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
+            yield from _iterate_leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value

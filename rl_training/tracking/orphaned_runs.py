@@ -1,4 +1,4 @@
-"""How runs ended whose training process is gone: written down, and set in MLflow where nobody was left to do so."""
+"""Ends orphaned runs: runs whose training process died without recording how they ended."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 LOOKED_AT = 100
-"""Runs that one sweep looks at, at most."""
+"""Limit on the number of runs that one sweep checks."""
 
 SWEEP_SECONDS = 5.0
-"""After which a sweep begins with no other run; the next one goes on."""
+"""Time after which a sweep checks no further run; the next sweep continues."""
 
 
 def resolve_end_status(run_dir: Path) -> dict[str, Any]:
-    """Returns how the run ended; a process that is gone without a word was killed, and that is written down."""
+    """Returns how a run ended; if no status was recorded, its process was killed, and this is recorded."""
     path = run_dir / run_layout.STATUS
     status: dict[str, Any] | None = json_files.read_json(path, Status)
     if status is None:
-        error = "the training process is gone and left no status: it was killed"
-        status = {"status": "KILLED", "stop_reason": "killed", "error": error, "time": _last_sign(run_dir)}
+        error = "the training process ended without recording a status: it was killed"
+        status = {"status": "KILLED", "stop_reason": "killed", "error": error, "time": _find_last_write(run_dir)}
         json_files.write_json(path, status)
     return status
 
 
 def end_orphaned_runs(client: MlflowClient, own_run_id: str) -> list[str]:
-    """Ends in MLflow the runs of this machine that nothing will end any more, as their directories say they ended.
+    """Ends the orphaned runs of this machine in MLflow, with the status in their directories.
 
-    Such a run is RUNNING in MLflow, its directory is here, the process that trained it is gone, and no other process
-    is sending it: the machine lost power, or training and shipper were killed together.
+    An orphaned run is RUNNING in MLflow, its directory is on this machine, its training process no longer exists, and
+    no other process is sending it. The machine lost power, or training and shipper were killed together.
 
     Args:
         client: MLflow's client.
-        own_run_id: The caller's run, which is let be.
+        own_run_id: The caller's own run, which is skipped.
 
     Returns:
         The ids of the runs that were ended.
@@ -67,22 +67,22 @@ def end_orphaned_runs(client: MlflowClient, own_run_id: str) -> list[str]:
 
 
 def end_if_orphaned(client: MlflowClient, run: Run) -> bool:
-    """Ends a run in MLflow where it is abandoned; returns whether it was."""
-    with _abandoned(run) as run_dir:
+    """Ends a run in MLflow if it is orphaned; returns whether it was."""
+    with _lock_if_orphaned(run) as run_dir:
         if run_dir is not None:
             set_status(client, run.info.run_id, resolve_end_status(run_dir))
         return run_dir is not None
 
 
 def is_orphaned(run: Run) -> bool:
-    """Returns whether a run's directory is here, the process that trained it is gone, and no other is sending it."""
-    with _abandoned(run) as run_dir:
+    """Returns whether a run is orphaned; see `end_orphaned_runs`."""
+    with _lock_if_orphaned(run) as run_dir:
         return run_dir is not None
 
 
 @contextmanager
-def _abandoned(run: Run) -> Iterator[Path | None]:
-    """Yields the directory of an abandoned run, locked, and None of any other."""
+def _lock_if_orphaned(run: Run) -> Iterator[Path | None]:
+    """Yields the locked directory of an orphaned run, or None for any other run."""
     run_dir = Path(run.data.tags.get("run_dir", ""))
     if not _has_no_process(run_dir, run):
         yield None
@@ -93,7 +93,7 @@ def _abandoned(run: Run) -> Iterator[Path | None]:
         except Timeout:
             yield None
             return
-        # It may have gone on since, and its shipper waits for the lock.
+        # The run may have been resumed meanwhile, and its shipper waits for the lock.
         yield run_dir if _has_no_process(run_dir, run) else None
 
 
@@ -104,7 +104,7 @@ def _has_no_process(run_dir: Path, run: Run) -> bool:
     return not is_trainer_alive(description)
 
 
-def _last_sign(run_dir: Path) -> float:
-    """Returns when the run last wrote something, which a run that is found later tells better than the clock does."""
+def _find_last_write(run_dir: Path) -> float:
+    """Returns the time of the run's last write, which is closer to its end than the present time."""
     written = (run_dir / name for name in (run_layout.TRACKING, run_layout.METRICS))
     return round(max(path.stat().st_mtime for path in written if path.exists()), 3)

@@ -1,6 +1,8 @@
-"""A checkpoint's policy as an MLflow pyfunc model: saved with data alone, loaded by this module, never unpickled.
+"""Saves a checkpoint's policy as an MLflow pyfunc model, which contains only data and is loaded by this module.
 
 `mlflow.pyfunc.load_model("models:/NAME@champion").predict(observations)` gives actions in the environment's own units.
+Nothing is unpickled.
+
 Shape legend: B batch.
 """
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class PolicyModel:
-    """What MLflow calls to predict."""
+    """The model whose `predict` MLflow calls."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -42,15 +44,15 @@ class PolicyModel:
         Args:
             model_input: Observations as the environment returns them, stacked: an array [B, *observation], for Dict
                 spaces a mapping of names to such arrays, or a list of B observations.
-            params: None are known.
+            params: Ignored; the model has no parameters.
 
         Returns:
             The actions, in the environment's own units.
         """
-        return np.asarray(self._policy.act(_rows(model_input)))
+        return np.asarray(self._policy.act(_split_rows(model_input)))
 
 
-def _rows(model_input: Any) -> list[Any]:
+def _split_rows(model_input: Any) -> list[Any]:
     if isinstance(model_input, Mapping):
         count = len(next(iter(model_input.values())))
         return [{name: values[i] for name, values in model_input.items()} for i in range(count)]
@@ -58,20 +60,20 @@ def _rows(model_input: Any) -> list[Any]:
 
 
 def _load_pyfunc(data_path: str) -> PolicyModel:
-    """Called by MLflow: verifies the copied checkpoint by its hashes and loads its policy.
+    """Verifies the checkpoint in a model by its hashes and loads its policy; MLflow calls this.
 
     Raises:
-        CheckpointError: It is damaged.
+        CheckpointError: The checkpoint is damaged.
     """
     return PolicyModel(load_policy(open_checkpoint(data_path, policy_only=True)))
 
 
 def save_model(checkpoint: Checkpoint, path: Path) -> None:
-    """Writes an MLflow model directory with a checkpoint's policy in it.
+    """Writes an MLflow model directory with a checkpoint's policy.
 
     Args:
-        checkpoint: Verified.
-        path: The directory to make.
+        checkpoint: The verified checkpoint.
+        path: The directory to create.
 
     Raises:
         CheckpointError: The policy can't be loaded.
@@ -91,21 +93,22 @@ def save_model(checkpoint: Checkpoint, path: Path) -> None:
                 loader_module=LOADER,
                 data_path=str(data),
                 signature=make_signature(policy.observation_space, policy.action_space),
-                pip_requirements=[f"rl-training=={__version__}"],  # named, so that MLflow infers nothing
+                pip_requirements=[f"rl-training=={__version__}"],  # given, so that MLflow does not infer any
             )
 
 
 def check_model(path: Path, policy: Policy) -> None:
-    """Loads a model that was just written here as MLflow's users do, and lets it act on one observation.
+    """Loads a model that was just written with MLflow, and compares its action for one observation.
 
-    MLflow imports what a model names, so this is for files of our own alone, never for what a store returns.
+    MLflow imports the modules that a model names, so call this only for a directory that this process has written,
+    never for files from a store.
 
     Args:
-        path: The model's directory, of `save_model`.
-        policy: What it must act as.
+        path: The model's directory, from `save_model`.
+        policy: The policy that the model must agree with.
 
     Raises:
-        CheckpointError: It can't be loaded or run, or acts otherwise.
+        CheckpointError: The model can't be loaded or run, or its action differs.
     """
     import mlflow.pyfunc
 
@@ -114,36 +117,36 @@ def check_model(path: Path, policy: Policy) -> None:
     observation = space.sample()
     expected = np.asarray(policy.act([observation]))
     try:
-        action = mlflow.pyfunc.load_model(str(path)).predict(_batch(observation))
-    except Exception as error:  # MLflow's, of whatever type
+        action = mlflow.pyfunc.load_model(str(path)).predict(_make_batch(observation))
+    except Exception as error:  # MLflow raises errors of many types
         raise CheckpointError(f"{path} can't be run by MLflow: {error_line(error)}") from error
     if not np.array_equal(action, expected):
-        raise CheckpointError(f"{path} acts otherwise than its policy: got {action}, expected {expected}")
+        raise CheckpointError(f"{path} does not act like its policy: got {action}, expected {expected}")
 
 
-def _batch(observation: Any) -> Any:
-    """Returns one observation as a model takes it."""
+def _make_batch(observation: Any) -> Any:
+    """Returns one observation as a batch in the form that a model accepts."""
     if isinstance(observation, dict) and not any(isinstance(part, dict | tuple) for part in observation.values()):
         return {name: np.asarray(part)[None] for name, part in observation.items()}
     return [observation] if isinstance(observation, dict | tuple) else np.asarray(observation)[None]
 
 
 def make_signature(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> ModelSignature | None:
-    """Returns the signature with a leading batch dimension, or None for spaces that MLflow's schemas can't express."""
+    """Returns a signature with a leading batch dimension, or None if MLflow's schemas can't express the spaces."""
     from mlflow.models import ModelSignature
     from mlflow.types import Schema
 
     if isinstance(observation_space, gym.spaces.Dict):
-        wanted = [_tensor(space, name) for name, space in observation_space.items()]
+        wanted = [_make_tensor_spec(space, name) for name, space in observation_space.items()]
     else:
-        wanted = [_tensor(observation_space)]
-    inputs, output = [tensor for tensor in wanted if tensor is not None], _tensor(action_space)
+        wanted = [_make_tensor_spec(observation_space)]
+    inputs, output = [tensor for tensor in wanted if tensor is not None], _make_tensor_spec(action_space)
     if output is None or len(inputs) < len(wanted):
         return None
     return ModelSignature(inputs=Schema([*inputs]), outputs=Schema([output]))
 
 
-def _tensor(space: gym.Space[Any], name: str | None = None) -> TensorSpec | None:
+def _make_tensor_spec(space: gym.Space[Any], name: str | None = None) -> TensorSpec | None:
     from mlflow.types import TensorSpec
 
     if space.shape is None or space.dtype is None:

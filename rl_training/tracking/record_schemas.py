@@ -1,4 +1,7 @@
-"""The forms of the files of a run directory that tracking reads back; what they have beside these keys is kept."""
+"""Types of the JSON files, tags and records that tracking and promotion read back.
+
+Additional keys are kept unless a type says otherwise.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ class Process(TypedDict):
 
 
 class AttemptForm(TypedDict):
-    """One of the attempts at a run, in the tag `attempts`."""
+    """An attempt at a run, in the tag `attempts`; no other keys are allowed."""
 
     from_step: Count
     host: str
@@ -36,7 +39,7 @@ class AttemptForm(TypedDict):
 
 
 class NamedVersion(TypedDict):
-    """One of the versions that are made of a logged model, in its tag."""
+    """A version that was registered from a logged model, in the model's tag."""
 
     name: str
     version: int | str
@@ -44,7 +47,7 @@ class NamedVersion(TypedDict):
 
 @with_config(_MORE)
 class Undone(TypedDict):
-    """The mark of a version whose promotion was rolled back, in its tag."""
+    """The rollback of a version's promotion, in the version's tag."""
 
     model: str
     version: str
@@ -55,7 +58,7 @@ class Undone(TypedDict):
 
 
 class Dataset(TypedDict):
-    """The environment, as MLflow's dataset."""
+    """The environment as a dataset of MLflow."""
 
     name: str
     digest: str
@@ -65,7 +68,7 @@ class Dataset(TypedDict):
 
 @with_config(_MORE)
 class Description(TypedDict):
-    """`tracking.json`."""
+    """The content of `tracking.json`."""
 
     run_uid: str
     experiment: str
@@ -82,14 +85,14 @@ class Description(TypedDict):
 
 @with_config(_MORE)
 class Address(TypedDict):
-    """`mlflow.json`."""
+    """The content of `mlflow.json`."""
 
     run_id: str
     tracking_uri: str
 
 
 class Shipped(TypedDict):
-    """`shipped.json`."""
+    """The content of `shipped.json`."""
 
     tracking_uri: str
     run_id: str
@@ -102,7 +105,7 @@ class Shipped(TypedDict):
 
 @with_config(_MORE)
 class Status(TypedDict):
-    """`status.json`."""
+    """The content of `status.json`."""
 
     status: Literal["FINISHED", "FAILED", "KILLED"]
     stop_reason: str | None
@@ -121,12 +124,12 @@ class MetricLine(TypedDict):
 
 
 Return = Annotated[float, Field(ge=-1e150, le=1e150, allow_inf_nan=False)]
-"""Of an episode; squares of it are still numbers."""
+"""The return of an episode, limited so that its square is finite."""
 
 
 @with_config(_MORE)
 class Episodes(TypedDict):
-    """An evaluation, in a record."""
+    """The episodes of an evaluation, in a record."""
 
     seeds: Annotated[list[Count], Field(min_length=1)]
     returns: Annotated[list[Return], Field(min_length=1)]
@@ -135,7 +138,7 @@ class Episodes(TypedDict):
 
 
 class VerdictForm(TypedDict):
-    """What the gate decided, in a record."""
+    """The verdict of the gate, in a record."""
 
     kind: Literal["PROMOTE", "HOLD", "REJECT"]
     reasons: list[str]
@@ -144,14 +147,14 @@ class VerdictForm(TypedDict):
 
 @with_config(_MORE)
 class Candidate(TypedDict):
-    """One side of a decision, in a record."""
+    """The candidate in the record of a decision."""
 
     evaluation: Episodes
 
 
 @with_config(_MORE)
 class Champion(TypedDict):
-    """The other side."""
+    """The champion in the record of a decision."""
 
     version: str
     evaluation: Episodes
@@ -159,7 +162,7 @@ class Champion(TypedDict):
 
 @with_config(_MORE)
 class Decision(TypedDict):
-    """The record of a promotion's decision."""
+    """The record of a promotion decision."""
 
     decision_id: str
     time: str
@@ -172,7 +175,7 @@ class Decision(TypedDict):
 
 
 class Drop(TypedDict):
-    """What watching a champion found, in a record."""
+    """Whether a champion has dropped, in a record."""
 
     dropped: bool
     reasons: list[str]
@@ -181,7 +184,7 @@ class Drop(TypedDict):
 
 @with_config(_MORE)
 class MonitoringRecord(TypedDict):
-    """The record of an evaluation of a champion."""
+    """The record of an evaluation of a registered version."""
 
     evaluation_id: str
     time: str

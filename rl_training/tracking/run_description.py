@@ -1,4 +1,4 @@
-"""What is said of a run in MLflow: parameters, tags, the environment as a dataset; from its settings and metadata."""
+"""Describes a run for MLflow with parameters, tags and a dataset, from its settings and metadata."""
 
 from __future__ import annotations
 
@@ -26,27 +26,28 @@ from rl_training.tracking import json_files
 from rl_training.tracking.mlflow_names import flatten
 
 NOTE = "mlflow.note.content"
-"""MLflow's tag that holds the description on a run's page."""
+"""MLflow's tag with the description on a run's page."""
 
 DEPLOYMENT = "prefect.deployment"
-"""Tag of a run that a deployment of a flow has begun: `FLOW/DEPLOYMENT`."""
+"""Tag of a run that a deployment of a flow started: `FLOW/DEPLOYMENT`."""
 
 
 def describe_run(run_dir: Path, config: TrainConfig, tags: Mapping[str, str], from_step: int = 0) -> dict[str, Any]:
-    """Returns the content of `tracking.json`: all that the shipper must know, secrets left out.
+    """Returns the content of `tracking.json`: everything that the shipper needs, without secrets.
 
     Args:
         run_dir: The run's directory, with its `metadata.json`.
         config: The resolved settings.
-        tags: The caller's own tags; `DEPLOYMENT` among them, and not the command, is what began the run.
-        from_step: Where this process begins to train.
+        tags: Tags of the caller. If `DEPLOYMENT` is among them, the run is described as started by the deployment, not
+            by the command.
+        from_step: The step at which this process begins to train.
 
     Raises:
-        TrackingError: `run_dir` is no run's directory.
+        TrackingError: `run_dir` is not the directory of a run.
     """
     metadata = json_files.read_json(run_dir / METADATA, Metadata)
     if metadata is None:
-        raise TrackingError(f"{run_dir} is no run's directory: it has no {METADATA}")
+        raise TrackingError(f"{run_dir} is not the directory of a run: it has no {METADATA}")
     settings = serialize_train_config(config)
     return {
         "run_uid": metadata["run_uid"],
@@ -57,14 +58,14 @@ def describe_run(run_dir: Path, config: TrainConfig, tags: Mapping[str, str], fr
         "started": datetime.fromisoformat(metadata["started"]).timestamp(),
         "process": {"host": socket.gethostname(), "pid": os.getpid(), "created": psutil.Process().create_time()},
         "params": flatten(settings),
-        "tags": {**_tags(run_dir, config, metadata, tags.get(DEPLOYMENT)), **settings["tags"], **redact(tags)},
-        "dataset": _dataset(settings),
+        "tags": {**_make_tags(run_dir, config, metadata, tags.get(DEPLOYMENT)), **settings["tags"], **redact(tags)},
+        "dataset": _describe_dataset(settings),
         "forked_from": metadata["forked_from"],
     }
 
 
 def is_trainer_alive(description: Mapping[str, Any]) -> bool:
-    """Whether the process that trains this run is there, on this machine."""
+    """Returns whether the run's training process exists on this machine."""
     process = description["process"]
     if process["host"] != socket.gethostname():
         return False
@@ -75,7 +76,9 @@ def is_trainer_alive(description: Mapping[str, Any]) -> bool:
     return bool(abs(created - process["created"]) < 1.0)
 
 
-def _tags(run_dir: Path, config: TrainConfig, metadata: Mapping[str, Any], deployment: str | None) -> dict[str, str]:
+def _make_tags(
+    run_dir: Path, config: TrainConfig, metadata: Mapping[str, Any], deployment: str | None
+) -> dict[str, str]:
     tags = {
         "run_uid": metadata["run_uid"],
         "algo": config.algo,
@@ -83,10 +86,10 @@ def _tags(run_dir: Path, config: TrainConfig, metadata: Mapping[str, Any], deplo
         "seed": str(config.seed),
         "host": socket.gethostname(),
         "run_dir": str(run_dir),
-        "mlflow.user": _user(),
+        "mlflow.user": _get_user(),
         "mlflow.source.type": "LOCAL",
-        "mlflow.source.name": _source(deployment, metadata["command"]),
-        NOTE: _note(run_dir, config, deployment or shlex.join(metadata["command"])),
+        "mlflow.source.name": _name_source(deployment, metadata["command"]),
+        NOTE: _write_note(run_dir, config, deployment or shlex.join(metadata["command"])),
     }
     tags |= {f"version.{name}": version for name, version in metadata["versions"].items()}
     if (git := metadata["git"]) is not None:
@@ -95,49 +98,52 @@ def _tags(run_dir: Path, config: TrainConfig, metadata: Mapping[str, Any], deplo
     return tags
 
 
-def _user() -> str:
-    """Returns the user's name, or the number of one that the system doesn't know, as containers often have."""
+def _get_user() -> str:
+    """Returns the name of the user, or the user id if the system has no name for it, as in many containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.getuid())
 
 
-def _source(deployment: str | None, command: Sequence[str]) -> str:
-    """Returns what began the run, without a slash, since MLflow shows what is behind the last: no options, no paths."""
+def _name_source(deployment: str | None, command: Sequence[str]) -> str:
+    """Returns the deployment or command that started the run, without options and paths.
+
+    It has no slash, because MLflow only shows the part after the last slash.
+    """
     if deployment is not None:
         return deployment.replace("/", " ")
     name, *words = command
     return " ".join([Path(name).name, *takewhile(lambda word: word[:1] != "-" and "/" not in word, words)])
 
 
-def _note(run_dir: Path, config: TrainConfig, begun_by: str) -> str:
-    """Returns the description on the run's page, Markdown; each attempt at the run has the same first paragraph."""
+def _write_note(run_dir: Path, config: TrainConfig, started_by: str) -> str:
+    """Returns the description on the run's page in Markdown; its first paragraph is the same for every attempt."""
     return (
         f"**{config.algo}** on **{config.env_id}**, seed {config.seed}, {config.total_timesteps:,} steps.\n\n"
-        f"Begun by `{begun_by}`, in the run directory `{run_dir}`.\n\n"
+        f"Started by `{started_by}`, in the run directory `{run_dir}`.\n\n"
         f"The settings are in `config.yaml` among the artifacts, and the checkpoints under `checkpoints/`. "
-        f"A stopped run goes on with `rl-training resume {run_dir}`."
+        f"Continue a stopped run with `rl-training resume {run_dir}`."
     )
 
 
 def add_pictures(note: str, run_id: str, pictures: Iterable[str]) -> str:
-    """Returns a run's description with pictures behind its first paragraph.
+    """Returns a run's description with pictures after its first paragraph.
 
     Args:
         note: The description, from `describe_run`.
-        run_id: The run's id in MLflow, whose pages find pictures by it.
-        pictures: Their names among the artifacts.
+        run_id: The run's id in MLflow, which is part of a picture's address.
+        pictures: Names of the pictures among the artifacts.
     """
     first, *rest = note.split("\n\n", 1)
     shown = (f"![{name}](get-artifact?path={name}&run_uuid={run_id})" for name in pictures)
     return "\n\n".join([first, *shown, *rest])
 
 
-def _dataset(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the environment as an MLflow dataset: runs on the same environment have the same digest."""
-    made_of = {key: settings[key] for key in ("env_id", "env_kwargs", "wrappers", "max_episode_steps")}
-    source = json.dumps(made_of, sort_keys=True)
+def _describe_dataset(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the environment as an MLflow dataset; runs in the same environment have the same digest."""
+    identity = {key: settings[key] for key in ("env_id", "env_kwargs", "wrappers", "max_episode_steps")}
+    source = json.dumps(identity, sort_keys=True)
     return {
         "name": settings["env_id"],
         "digest": hashlib.sha256(source.encode()).hexdigest()[:8],
