@@ -122,7 +122,7 @@ def test_the_reference_page_is_up_to_date():
 
 def test_the_example_of_the_settings_page_works():
     page = (ROOT / "docs" / "how-to" / "settings.md").read_text(encoding="utf-8")
-    example = page.split("```yaml\n")[1].split("```")[0]
+    example = page.split('```yaml title="my.yaml"\n')[1].split("```")[0]
     assert config_from_text(example, source="page").learning_rate == 0.001
 
 
