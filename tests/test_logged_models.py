@@ -216,7 +216,7 @@ def test_a_registered_model_stays_whose_version_is_not_named_on_it(client, home,
 def test_an_evaluation_that_came_later_ranks_no_checkpoint(client, home, monkeypatch):
     run_dir = tracked_run(network=NETWORK)
     write_policy(run_dir, 100, BAD)  # in the middle of its step's update, as a signal came
-    monkeypatch.setattr("rl_training.tracking.metric_log._now", lambda: time.time() + 60)
+    monkeypatch.setattr("rl_training.tracking.metric_log._get_time", lambda: time.time() + 60)
     evaluated(run_dir, 100, 43.0)  # after the rest of the update
     address = ship_all(run_dir).address
     assert models(client, address) == [("step_000000000100", [])]
