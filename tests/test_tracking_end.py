@@ -25,7 +25,7 @@ import sys
 from pathlib import Path
 from rl_training.tracking.shipping import shipper
 shipper.DRAIN_SECONDS = 0.5
-shipper.leave(shipper.main(Path(sys.argv[1]), sys.stdout))
+shipper.exit_now(shipper.main(Path(sys.argv[1]), sys.stdout))
 """
 """The shipper, in less of a hurry with everything than with its end."""
 
