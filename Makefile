@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test slow-test check docs docs-serve docs-test services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-durability bench-same power-cuts bench-replay bench-speed bench-solved bench-scaling screenshots clean
+.PHONY: help setup train test slow-test check docs docs-serve docs-test services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-same power-cuts bench-replay bench-speed bench-solved bench-scaling screenshots clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -42,7 +42,6 @@ help:
 	@echo "  make bench-learning   train several seeds of each task (or SEEDS seeds of CONFIG), and evaluate the final policies"
 	@echo "  make bench-overhead   measure the cost of the flow and of tracking"
 	@echo "  make bench-saving     measure how long a checkpoint of a 1 GB replay buffer stops training"
-	@echo "  make bench-durability measure the cost of durable checkpoints against an earlier commit (EARLIER=CHECKOUT)"
 	@echo "  make bench-same       compare twelve short runs with those of an earlier commit, bit for bit (EARLIER=CHECKOUT)"
 	@echo "  make bench-replay     measure the memory of image replay buffers with up to a million transitions (8 GB)"
 	@echo "  make bench-speed      compare the speed with other libraries (PEERS=FOLDER, CLEANRL=CHECKOUT, ROUNDS=5)"
@@ -138,9 +137,6 @@ bench-overhead: $(READY)
 
 bench-saving: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.cost.saving
-
-bench-durability: $(READY)
-	@$(BIN)/python -m benchmarks.cost.durability $(EARLIER)
 
 bench-same: $(READY)
 	@$(BIN)/python -m benchmarks.resume.same_results $(EARLIER)

@@ -12,7 +12,7 @@ ZOO = "https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md"
 episodes of one agent, in the versions of the environments of that time (LunarLander-v2)."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Published:
     """A score that RL Baselines3 Zoo has published."""
 
@@ -22,7 +22,7 @@ class Published:
     steps: int
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Task:
     """A shipped config, and the score that its final policies must reach."""
 
@@ -36,7 +36,7 @@ class Task:
     published: Published
     minutes: float
     """Approximate duration of a seed on one core. Long trainings are started first; results do not depend on it."""
-    seeds: int = 5
+    seeds: int
 
     @property
     def name(self) -> str:
@@ -54,103 +54,32 @@ class Task:
         return f"{self.algo} {self.env_id}"
 
 
-TASKS = (
-    Task(
-        config="configs/dqn/cartpole.yaml",
-        env_id="CartPole-v1",
-        bar=490,
-        steps=50_000,
-        published=Published(mean=500.0, std=0.0, steps=50_000),
-        minutes=2,
+_TABLE = (
+    # config, environment, bar, steps, published mean, standard deviation and steps, minutes, seeds
+    ("dqn/cartpole", "CartPole-v1", 490, 50_000, Published(500.0, 0.0, 50_000), 2, 5),
+    ("dqn/acrobot", "Acrobot-v1", -80, 100_000, Published(-76.639, 11.752, 100_000), 4, 5),
+    ("dqn/mountain_car", "MountainCar-v0", -105, 120_000, Published(-100.849, 9.925, 120_000), 3, 5),
+    ("dqn/lunar_lander", "LunarLander-v3", 200, 100_000, Published(154.382, 79.241, 100_000), 4, 5),
+    ("sac/pendulum", "Pendulum-v1", -160, 20_000, Published(-156.995, 88.714, 20_000), 3, 5),
+    ("sac/mountain_car_continuous", "MountainCarContinuous-v0", 94, 50_000, Published(94.679, 1.134, 50_000), 6, 5),
+    (
+        "sac/lunar_lander_continuous",
+        "LunarLanderContinuous-v3",
+        200,
+        100_000,
+        Published(260.390, 65.467, 500_000),
+        20,
+        3,
     ),
-    Task(
-        config="configs/dqn/acrobot.yaml",
-        env_id="Acrobot-v1",
-        bar=-80,
-        steps=100_000,
-        published=Published(mean=-76.639, std=11.752, steps=100_000),
-        minutes=4,
-    ),
-    Task(
-        config="configs/dqn/mountain_car.yaml",
-        env_id="MountainCar-v0",
-        bar=-105,
-        steps=120_000,
-        published=Published(mean=-100.849, std=9.925, steps=120_000),
-        minutes=3,
-    ),
-    Task(
-        config="configs/dqn/lunar_lander.yaml",
-        env_id="LunarLander-v3",
-        bar=200,
-        steps=100_000,
-        published=Published(mean=154.382, std=79.241, steps=100_000),
-        minutes=4,
-    ),
-    Task(
-        config="configs/sac/pendulum.yaml",
-        env_id="Pendulum-v1",
-        bar=-160,
-        steps=20_000,
-        published=Published(mean=-156.995, std=88.714, steps=20_000),
-        minutes=3,
-    ),
-    Task(
-        config="configs/sac/mountain_car_continuous.yaml",
-        env_id="MountainCarContinuous-v0",
-        bar=94,
-        steps=50_000,
-        published=Published(mean=94.679, std=1.134, steps=50_000),
-        minutes=6,
-    ),
-    Task(
-        config="configs/sac/lunar_lander_continuous.yaml",
-        env_id="LunarLanderContinuous-v3",
-        bar=200,
-        steps=100_000,
-        published=Published(mean=260.390, std=65.467, steps=500_000),
-        minutes=20,
-        seeds=3,
-    ),
-    Task(
-        config="configs/ppo/cartpole.yaml",
-        env_id="CartPole-v1",
-        bar=490,
-        steps=100_000,
-        published=Published(mean=500.0, std=0.0, steps=100_000),
-        minutes=1,
-    ),
-    Task(
-        config="configs/ppo/acrobot.yaml",
-        env_id="Acrobot-v1",
-        bar=-78,
-        steps=1_000_000,
-        published=Published(mean=-73.506, std=18.201, steps=1_000_000),
-        minutes=5,
-    ),
-    Task(
-        config="configs/ppo/pendulum.yaml",
-        env_id="Pendulum-v1",
-        bar=-175,
-        steps=100_000,
-        published=Published(mean=-172.225, std=104.159, steps=100_000),
-        minutes=1,
-    ),
-    Task(
-        config="configs/ppo/lunar_lander.yaml",
-        env_id="LunarLander-v3",
-        bar=245,
-        steps=1_000_000,
-        published=Published(mean=242.119, std=31.823, steps=1_000_000),
-        minutes=10,
-    ),
-    Task(
-        config="configs/ppo/mountain_car_continuous.yaml",
-        env_id="MountainCarContinuous-v0",
-        bar=90,
-        steps=100_000,
-        published=Published(mean=88.343, std=2.572, steps=20_000),
-        minutes=1,
-    ),
+    ("ppo/cartpole", "CartPole-v1", 490, 100_000, Published(500.0, 0.0, 100_000), 1, 5),
+    ("ppo/acrobot", "Acrobot-v1", -78, 1_000_000, Published(-73.506, 18.201, 1_000_000), 5, 5),
+    ("ppo/pendulum", "Pendulum-v1", -175, 100_000, Published(-172.225, 104.159, 100_000), 1, 5),
+    ("ppo/lunar_lander", "LunarLander-v3", 245, 1_000_000, Published(242.119, 31.823, 1_000_000), 10, 5),
+    ("ppo/mountain_car_continuous", "MountainCarContinuous-v0", 90, 100_000, Published(88.343, 2.572, 20_000), 1, 5),
+)
+
+TASKS = tuple(
+    Task(f"configs/{config}.yaml", env_id, bar, steps, published, minutes, seeds)
+    for config, env_id, bar, steps, published, minutes, seeds in _TABLE
 )
 """All tasks, in the order of the table."""

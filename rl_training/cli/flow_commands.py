@@ -10,7 +10,11 @@ from rl_training.cli.options import AllowModule, Candidate, Config, FineTune, Fo
 from rl_training.cli.output import result_stream, write_result
 from rl_training.cli.training_end import finish, forbid_imports_from, report_unchanged_source
 
-flow = App(name="flow", help="Run a Prefect flow, which adds promotion, retries and a report.")
+flow = App(
+    name="flow",
+    help="Run a Prefect flow, which adds promotion, retries and a report.",
+    default_parameter=Parameter(negative=(), show_default=False),
+)
 
 StartFrom = Annotated[
     Literal["champion", "scratch"],
