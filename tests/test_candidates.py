@@ -103,7 +103,7 @@ def test_what_is_no_candidate(client, tmp_path):
         promote_candidate(tmp_path)
     run_dir, _ = make_run(network=NETWORK)
     write_policy(run_dir, 100, BAD)
-    with pytest.raises(UserError, match=r"has no run [0-9a-f]+, of which .*; send it with `rl-training sync RUN_DIR`"):
+    with pytest.raises(UserError, match=r"does not have run [0-9a-f]+ of .*; send it with `rl-training sync RUN_DIR`"):
         promote_candidate(run_dir)
 
 

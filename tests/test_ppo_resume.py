@@ -113,5 +113,5 @@ def test_an_update_does_not_continue_with_another_rollout() -> None:
     with pytest.raises(Interrupted):
         ppo.update(buffer, 0.5, stop_at(2))
     buffer.position = 4
-    with pytest.raises(CheckpointError, match="an update of 32 transitions is under way, the rollout has 16"):
+    with pytest.raises(CheckpointError, match="the unfinished update has 32 transitions, but the rollout has 16"):
         ppo.update(buffer, 0.5, go_on)

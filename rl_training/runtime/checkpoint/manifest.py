@@ -178,7 +178,7 @@ def read_settings_text(path: Path, file: BufferedReader) -> str:
 def _check_names(path: Path, files: Mapping[str, FileEntry]) -> None:
     for name in files:
         if not _PLAIN_NAME.fullmatch(name) or name == MANIFEST:
-            raise CheckpointError(f"{path} names the file {name!r}: the files of a checkpoint lie in its directory")
+            raise CheckpointError(f"{path} names the file {name!r}: the files of a checkpoint must be in its directory")
     for name in (CONFIG, POLICY, TRAINER):
         if name not in files:
             raise CheckpointError(f"{path} does not list {name}, which every checkpoint has")
