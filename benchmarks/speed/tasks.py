@@ -22,7 +22,7 @@ LABELS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Task:
     """What is trained, and for how long."""
 
@@ -32,19 +32,19 @@ class Task:
     env_id: str
     settings: Mapping[str, Any]
     """Settings of the algorithm, without environment, seed, threads and steps."""
+    warm: int
+    """Steps of the warm-up. The speed is measured after these steps and their updates."""
     steps: int
     """Environment steps of a run, summed over all environments."""
-    warm: int = 0
-    """Steps of the warm-up. The speed is measured after these steps and their updates."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SpeedTask(Task):
     """A row of the speed table."""
 
     of_sb3: float
     """Target of the speed, as a multiple of the speed of Stable-Baselines3."""
-    of_best_peer: float | None = None
+    of_best_peer: float | None
     """Target of the speed, as a multiple of the speed of the fastest peer."""
     base: str | None = None
     """The task with whose peers this task is compared; None for its own peers."""
@@ -58,7 +58,7 @@ class SpeedTask(Task):
     """The kind of limit that `floors.py` measures for this task, if any."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SolvedTask(Task):
     """A task that is trained until it is solved; `settings` are the tuned settings of the peers."""
 
@@ -90,130 +90,80 @@ _PPO = {
     "adam_epsilon": 1e-5,
     "network": {"hidden": (64, 64), "activation": "tanh"},
 }
-_DQN = {
+_OFF_POLICY = {
     "buffer_size": 100_000,
     "learning_starts": 1_000,
+    "gamma": 0.99,
+    "network": {"hidden": (256, 256), "activation": "relu"},
+}
+_DQN = _OFF_POLICY | {
     "batch_size": 64,
     "train_freq": 256,
     "gradient_steps": 128,
     "learning_rate": 2.3e-3,
-    "gamma": 0.99,
     "target_update_every": 10,
     "exploration": {"start": 1.0, "end": 0.04, "fraction": 0.16},
     "max_grad_norm": 10.0,
-    "network": {"hidden": (256, 256), "activation": "relu"},
 }
-_SAC = {
-    "buffer_size": 100_000,
-    "learning_starts": 1_000,
-    "batch_size": 256,
-    "train_freq": 1,
-    "gradient_steps": 1,
-    "learning_rate": 3e-4,
-    "gamma": 0.99,
-    "tau": 0.005,
-    "network": {"hidden": (256, 256), "activation": "relu"},
-}
+_SAC = _OFF_POLICY | {"batch_size": 256, "train_freq": 1, "gradient_steps": 1, "learning_rate": 3e-4, "tau": 0.005}
 
-SPEED = (
-    SpeedTask(
-        name="ppo-cartpole",
-        title="PPO CartPole-v1, 8 environments x 128 steps, 4 epochs, batch 256",
-        algo="ppo",
-        env_id="CartPole-v1",
-        settings=_PPO,
-        warm=4_096,
-        steps=86_016,
-        of_sb3=5,
-        of_best_peer=4,
-        tracked_steps=102_400,
-        split=True,
-        floor="collection",
-    ),
-    SpeedTask(
-        name="dqn-cartpole",
-        title="DQN CartPole-v1, 128 updates every 256 steps, batch 64",
-        algo="dqn",
-        env_id="CartPole-v1",
-        settings=_DQN,
-        warm=1_280,
-        steps=10_240,
-        of_sb3=6,
-        of_best_peer=1.4,
-        tracked_steps=15_360,
-        every=5_000,
-    ),
-    SpeedTask(
-        name="dqn-cartpole-f4",
-        title="DQN CartPole-v1, one update every 4 steps, batch 128",
-        algo="dqn",
-        env_id="CartPole-v1",
-        settings=_DQN
-        | {"train_freq": 4, "gradient_steps": 1, "batch_size": 128, "learning_rate": 1e-3, "target_update_every": 500},
-        warm=1_100,
-        steps=11_100,
-        of_sb3=4,
-        of_best_peer=3.5,
-    ),
-    SpeedTask(
-        name="ppo-cartpole-1024",
-        title="PPO CartPole-v1, 1,024 native environments x 128 steps, 4 epochs, batch 4,096",
-        algo="ppo",
-        env_id="CartPole-v1",
-        settings=_PPO | {"num_envs": 1_024, "batch_size": 4_096, "vectorization": "native"},
-        warm=131_072,
-        steps=6 * 131_072,
-        of_sb3=20,
-        base="ppo-cartpole",
-        floor="collection",
-    ),
-    SpeedTask(
-        name="sac-pendulum",
-        title="SAC Pendulum-v1, one update per step, batch 256",
-        algo="sac",
-        env_id="Pendulum-v1",
-        settings=_SAC,
-        warm=1_050,
-        steps=1_450,
-        of_sb3=2,
-        of_best_peer=1.15,
-        floor="products",
-    ),
+_NATIVE = {"num_envs": 1_024, "batch_size": 4_096, "vectorization": "native"}
+_F4 = {"train_freq": 4, "gradient_steps": 1, "batch_size": 128, "learning_rate": 1e-3, "target_update_every": 500}
+_TITLES = {
+    "ppo-cartpole": "PPO CartPole-v1, 8 environments x 128 steps, 4 epochs, batch 256",
+    "dqn-cartpole": "DQN CartPole-v1, 128 updates every 256 steps, batch 64",
+    "dqn-cartpole-f4": "DQN CartPole-v1, one update every 4 steps, batch 128",
+    "ppo-cartpole-1024": "PPO CartPole-v1, 1,024 native environments x 128 steps, 4 epochs, batch 4,096",
+    "sac-pendulum": "SAC Pendulum-v1, one update per step, batch 256",
+}
+_SPEED = (
+    # name, algorithm, environment, settings, warm-up, steps, target beside Stable-Baselines3, beside the fastest peer
+    ("ppo-cartpole", "ppo", "CartPole-v1", _PPO, 4_096, 86_016, 5, 4),
+    ("dqn-cartpole", "dqn", "CartPole-v1", _DQN, 1_280, 10_240, 6, 1.4),
+    ("dqn-cartpole-f4", "dqn", "CartPole-v1", _DQN | _F4, 1_100, 11_100, 4, 3.5),
+    ("ppo-cartpole-1024", "ppo", "CartPole-v1", _PPO | _NATIVE, 131_072, 6 * 131_072, 20, None),
+    ("sac-pendulum", "sac", "Pendulum-v1", _SAC, 1_050, 1_450, 2, 1.15),
+)
+_MORE: dict[str, dict[str, Any]] = {
+    "ppo-cartpole": {"tracked_steps": 102_400, "split": True, "floor": "collection"},
+    "dqn-cartpole": {"tracked_steps": 15_360, "every": 5_000},
+    "ppo-cartpole-1024": {"base": "ppo-cartpole", "floor": "collection"},
+    "sac-pendulum": {"floor": "products"},
+}
+SPEED = tuple(
+    SpeedTask(name, _TITLES[name], *work, of_sb3, of_best_peer, **_MORE.get(name, {}))
+    for name, *work, of_sb3, of_best_peer in _SPEED
 )
 
-SOLVED = (
-    SolvedTask(
-        name="solved-cartpole",
-        title="CartPole-v1 by PPO",
-        algo="ppo",
-        env_id="CartPole-v1",
-        config="configs/ppo/cartpole.yaml",
-        settings=_PPO
-        | {
-            "rollout_steps": 32,
-            "epochs": 20,
-            "learning_rate": 1e-3,
-            "learning_rate_schedule": "linear",
-            "clip_range_schedule": "linear",
-            "gamma": 0.98,
-            "gae_lambda": 0.8,
-            "entropy_coef": 0.0,
-        },
-        steps=100_000,
-        threshold=475.0,
-        every=5_000,
+_TUNED_PPO = _PPO | {
+    "rollout_steps": 32,
+    "epochs": 20,
+    "learning_rate": 1e-3,
+    "learning_rate_schedule": "linear",
+    "clip_range_schedule": "linear",
+    "gamma": 0.98,
+    "gae_lambda": 0.8,
+    "entropy_coef": 0.0,
+}
+_TUNED_SAC = _SAC | {"learning_rate": 1e-3, "learning_starts": 100}
+_SOLVED = (
+    # name, title, algorithm, environment, settings of the peers, warm-up, steps, config, threshold, evaluated every
+    (
+        "solved-cartpole",
+        "CartPole-v1 by PPO",
+        "ppo",
+        "CartPole-v1",
+        _TUNED_PPO,
+        0,
+        100_000,
+        "ppo/cartpole",
+        475.0,
+        5_000,
     ),
-    SolvedTask(
-        name="solved-pendulum",
-        title="Pendulum-v1 by SAC",
-        algo="sac",
-        env_id="Pendulum-v1",
-        config="configs/sac/pendulum.yaml",
-        settings=_SAC | {"learning_rate": 1e-3, "learning_starts": 100},
-        steps=20_000,
-        threshold=-200.0,
-        every=500,
-    ),
+    ("solved-pendulum", "Pendulum-v1 by SAC", "sac", "Pendulum-v1", _TUNED_SAC, 0, 20_000, "sac/pendulum", -200.0, 500),
+)
+SOLVED = tuple(
+    SolvedTask(*work, f"configs/{config}.yaml", threshold, every) for *work, config, threshold, every in _SOLVED
 )
 
 TASKS: dict[str, Task] = {task.name: task for task in (*SPEED, *SOLVED)}
