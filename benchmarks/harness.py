@@ -56,13 +56,18 @@ def make_environment(home: Path) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"} | own
 
 
-def run_json(arguments: list[str], home: Path, variables: Mapping[str, str] | None = None) -> dict[str, Any]:
+def run_json(arguments: Sequence[str], home: Path, **options: Any) -> dict[str, Any]:
     """Runs a Python command and waits for it, as `run_json_async` does."""
-    return asyncio.run(run_json_async(arguments, home, variables=variables))
+    return asyncio.run(run_json_async(arguments, home, **options))
 
 
 async def run_json_async(
-    arguments: list[str], home: Path, cwd: Path = ROOT, variables: Mapping[str, str] | None = None
+    arguments: Sequence[str],
+    home: Path,
+    cwd: Path = ROOT,
+    *,
+    variables: Mapping[str, str] | None = None,
+    python: str | Path = sys.executable,
 ) -> dict[str, Any]:
     """Runs a Python command with one thread and its own home, and returns the JSON on the last line of its output.
 
@@ -73,13 +78,14 @@ async def run_json_async(
         home: `RL_TRAINING_HOME` of the command.
         cwd: The working directory of the command.
         variables: Additional environment variables.
+        python: The interpreter.
 
     Raises:
         RuntimeError: The command failed; the message ends with the end of its stderr.
     """
     pipe, environment = asyncio.subprocess.PIPE, make_environment(home) | dict(variables or {})
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *arguments, env=environment, cwd=cwd, stdout=pipe, stderr=pipe
+        python, *arguments, env=environment, cwd=cwd, stdout=pipe, stderr=pipe
     )
     try:
         stdout, stderr = await process.communicate()

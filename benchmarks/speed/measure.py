@@ -16,22 +16,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
 from benchmarks.harness import count_cpus
-from benchmarks.speed.processes import (
-    MeasurementFailed,
-    Places,
-    add_arguments,
-    add_runs,
-    find_present,
-    report_no_contestants,
-    run_recorded,
-    try_measure,
-)
+from benchmarks.speed.processes import Places, compare, make_parser, try_measure, try_recorded
 from benchmarks.speed.tasks import LABELS, OURS, PEERS, SPEED, SPLIT, TRACKED, SpeedTask
 
 NAME = "speed"
@@ -40,15 +30,18 @@ SUMMED_UP = ("steps_per_second", "steps_per_cpu_second", "wall_seconds", "startu
 
 
 def measure_task(
-    task: SpeedTask, names: Sequence[str], rounds: int, threads: Sequence[int], places: Places
+    task: SpeedTask, names: Sequence[str], arguments: argparse.Namespace, places: Places
 ) -> dict[str, Any]:
     """Returns the results of a task, as they are written to the file."""
     load, broken = os.getloadavg()[0], dict[str, str]()
 
     def attempt(name: str, count: int, seed: int) -> dict[str, Any] | None:
         run = try_measure(name, task, broken, threads=count, seed=seed, places=places)
-        return None if run is None else print_run(run)
+        if run is not None:
+            print(describe_run(run), flush=True)
+        return run
 
+    threads = [count for count in arguments.threads if count <= count_cpus()]
     tried = {name: {count: attempt(name, count, 0) for count in threads} for name in names if name != TRACKED}
     speeds = {
         name: {str(count): run["steps_per_second"] for count, run in by_count.items() if run is not None}
@@ -58,15 +51,17 @@ def measure_task(
     if TRACKED in names:
         counts[TRACKED] = counts.get(OURS, 1)
     runs, floors = [], []
-    for i in range(1, rounds + 1):
+    for i in range(1, arguments.rounds + 1):
         if task.floor is not None:
-            floors.append(run_floor(task, counts.get(OURS, 1)))
+            count = counts.get(OURS, 1)
+            command = ["-m", "benchmarks.speed.floors", task.name, "--threads", str(count)]
+            floors.append(try_recorded(f"{task.name}: the floor", command, count))
         for name, count in rotate(counts, i):
             if (run := attempt(name, count, i)) is not None:
                 runs.append({"round": i, **run})
     return {
         "load_average": load,
-        "rounds": rounds,
+        "rounds": arguments.rounds,
         "tried_threads": speeds,
         "summary": {name: summarize([run for run in runs if run["contestant"] == name]) for name in counts},
         "floors": floors,
@@ -109,51 +104,23 @@ def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def run_floor(task: SpeedTask, threads: int) -> dict[str, Any]:
-    """Returns the floors of a task, measured in a separate process."""
-    command = [sys.executable, "-m", "benchmarks.speed.floors", task.name, "--threads", str(threads)]
-    try:
-        return run_recorded(command, threads)
-    except MeasurementFailed as error:
-        print(error, file=sys.stderr)
-        return {"broke": error.reason}
-
-
-def print_run(run: dict[str, Any]) -> dict[str, Any]:
-    """Prints a run on one line, and returns it."""
-    print(
+def describe_run(run: dict[str, Any]) -> str:
+    """Returns a line about a run."""
+    return (
         f"{run['task']:<18} {LABELS[run['contestant']]:<22} {run['threads']} threads "
         f"{run['steps_per_second']:>10,.0f} steps/s  {run['steps_per_cpu_second']:>10,.0f} per CPU second  "
         f"{run['wall_seconds']:6.1f} s in total  "
-        f"others {run['other_cpus'] + run['stolen_cpus']:.2f} CPUs",
-        flush=True,
+        f"others {run['other_cpus'] + run['stolen_cpus']:.2f} CPUs"
     )
-    return run
 
 
 def main() -> int:
-    arguments = parse_arguments()
-    places = Places(arguments.peers, arguments.cleanrl)
-    names, whole = find_present(arguments.contestants, places), True
-    threads = [count for count in arguments.threads if count <= count_cpus()]
-    tasks = [task for task in SPEED if task.name in arguments.tasks]
-    fields = [(task, field) for task in tasks if (field := [name for name in names if takes_part(name, task)])]
-    if not fields:
-        return report_no_contestants(arguments.tasks)
-    for task, field in fields:
-        result = measure_task(task, field, arguments.rounds, threads, places)
-        whole &= add_runs(NAME, task.name, result, arguments.results)
-    return int(not whole)
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Compare the speed with other libraries and the machine's limits.")
+    parser = make_parser("Compare the speed with other libraries and the machine's limits.", SPEED, CONTESTANTS)
     parser.add_argument("--rounds", type=int, default=5, help="runs of each contestant (default: %(default)s)")
     parser.add_argument(
         "--threads", nargs="+", type=int, default=[1, 2], help="thread counts to choose from (default: 1 2)"
     )
-    add_arguments(parser, SPEED, CONTESTANTS)
-    return parser.parse_args()
+    return compare(NAME, SPEED, takes_part, measure_task, parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -6,30 +6,20 @@ import argparse
 import json
 import os
 import resource
-import shlex
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from benchmarks.harness import RESULTS, ROOT, collect_provenance, write_json
+from benchmarks.harness import RESULTS, ROOT, collect_provenance, run_json, write_json
 from benchmarks.speed.tasks import LABELS, OURS, PEERS, SPLIT, TRACKED, Task
 
 MODULES = {OURS: "ours", SPLIT: "ours", TRACKED: "ours", "sb3": "sb3", "sbx": "sb3", "cleanrl": "cleanrl"}
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-
-
-class MeasurementFailed(Exception):
-    """A measured process failed; the message ends with the end of its stderr."""
-
-    @property
-    def reason(self) -> str:
-        """The last line of the message."""
-        return str(self).rstrip().rpartition("\n")[2]
+T = TypeVar("T", bound=Task)
 
 
 @dataclass(frozen=True)
@@ -73,60 +63,51 @@ class CpuTimes:
     """Time of the child processes that have ended."""
 
 
-def measure(contestant: str, task: Task, *, threads: int, seed: int, places: Places) -> dict[str, Any]:
-    """Runs one contestant on one task; returns the results of its script and of `run_recorded`.
-
-    Raises:
-        MeasurementFailed: The process failed.
-    """
-    module, flags = f"benchmarks.speed.{MODULES[contestant]}", ["--threads", str(threads), "--seed", str(seed)]
-    words = ["-m", module, contestant, task.name, *flags]
-    own = {} if places.cleanrl is None else {"CLEANRL": str(places.cleanrl.resolve())}
-    return run_recorded([str(places.find_python(contestant)), *words], threads, own, clocked=True)
-
-
 def try_measure(
     contestant: str, task: Task, broken: dict[str, str], *, threads: int, seed: int, places: Places
 ) -> dict[str, Any] | None:
-    """Runs one contestant as `measure` does; prints and records a failure in `broken`, and returns None for it."""
-    try:
-        return measure(contestant, task, threads=threads, seed=seed, places=places)
-    except MeasurementFailed as error:
-        print(f"{task.name}: {LABELS[contestant]} failed: {error}", file=sys.stderr)
-        broken[contestant] = error.reason
+    """Runs one contestant on one task, and returns the numbers; records a failure in `broken`, and returns None for it.
+
+    The numbers are those of the contestant's script and of `run_recorded`.
+    """
+    own = {} if places.cleanrl is None else {"CLEANRL": str(places.cleanrl.resolve())}
+    words = ["-m", f"benchmarks.speed.run_{MODULES[contestant]}", contestant, task.name, "--threads", str(threads)]
+    flags = ["--seed", str(seed), "--began", repr(time.time())]
+    run = try_recorded(
+        f"{task.name}: {LABELS[contestant]}", [*words, *flags], threads, own, places.find_python(contestant)
+    )
+    if "broke" in run:
+        broken[contestant] = run["broke"]
         return None
+    return run
+
+
+def try_recorded(what: str, *command: Any) -> dict[str, Any]:
+    """Runs a command as `run_recorded` does; prints a failure, and returns its last line as `broke`."""
+    try:
+        return run_recorded(*command)
+    except RuntimeError as error:
+        print(f"{what} failed: {error}", file=sys.stderr)
+        return {"broke": str(error).rstrip().rpartition("\n")[2]}
 
 
 def run_recorded(
-    command: list[str], threads: int, variables: dict[str, str] | None = None, *, clocked: bool = False
+    arguments: Sequence[str],
+    threads: int,
+    variables: Mapping[str, str] | None = None,
+    python: str | Path = sys.executable,
 ) -> dict[str, Any]:
-    """Runs a command in its own home; returns the JSON on the last line of its output, and additional numbers.
+    """Runs a Python command in its own home, as `run_json` does; returns its JSON with additional numbers.
 
     - `wall_seconds`: wall time of the complete process, including its start-up; `cpu_seconds`: of all its threads;
     - `other_cpus`, `stolen_cpus`: CPUs that other processes, and the host of a virtual machine, used in the meantime;
     - `load_average`: one-minute load average before the run.
-
-    Args:
-        command: The command to run.
-        threads: Number of threads of the numeric libraries.
-        variables: Additional environment variables.
-        clocked: Whether to pass the start time as `--began`.
-
-    Raises:
-        MeasurementFailed: The command failed.
     """
+    own = {name: str(threads) for name in THREAD_VARIABLES} | dict(variables or {})
     with tempfile.TemporaryDirectory(prefix="speed-") as home:
-        own = {name: str(threads) for name in THREAD_VARIABLES} | {"RL_TRAINING_HOME": home, **(variables or {})}
-        kept = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
         load, before, began = os.getloadavg()[0], read_cpu_times(), time.time()
-        start = ["--began", repr(began)] if clocked else []
-        ended = subprocess.run([*command, *start], env=kept | own, cwd=ROOT, capture_output=True, text=True)
+        result = run_json(arguments, Path(home), variables=own, python=python)
         wall, after = time.time() - began, read_cpu_times()
-    if ended.returncode != 0:
-        raise MeasurementFailed(
-            f"{shlex.join(command)} ended with exit code {ended.returncode}:\n{ended.stderr[-1500:]}"
-        )
-    result: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
     return result | {"wall_seconds": wall, "load_average": load, **compute_usage(before, after, wall)}
 
 
@@ -147,17 +128,9 @@ def read_cpu_times() -> CpuTimes:
     return CpuTimes((user + nice + system + irq + softirq) / ticks, stolen / ticks, own.ru_utime + own.ru_stime)
 
 
-def find_present(names: Sequence[str], places: Places) -> list[str]:
-    """Returns the contestants that can take part, and prints why the others can't."""
-    missing = {name: why for name in names if (why := places.find_missing(name)) is not None}
-    for name, why in missing.items():
-        print(f"{LABELS[name]} is left out: {why}")
-    return [name for name in names if name not in missing]
-
-
-def add_arguments(parser: argparse.ArgumentParser, tasks: Sequence[Task], contestants: Sequence[str]) -> None:
-    """Adds the options that the benchmarks of several contestants share."""
-    names = [task.name for task in tasks]
+def make_parser(description: str, tasks: Sequence[Task], contestants: Sequence[str]) -> argparse.ArgumentParser:
+    """Returns a parser with the options that the benchmarks of several contestants share."""
+    parser, names = argparse.ArgumentParser(description=description), [task.name for task in tasks]
     parser.add_argument("--tasks", nargs="+", choices=names, default=names, help="tasks to train (default: all)")
     parser.add_argument(
         "--contestants", nargs="+", choices=contestants, default=contestants, help="who takes part (default: all)"
@@ -165,12 +138,32 @@ def add_arguments(parser: argparse.ArgumentParser, tasks: Sequence[Task], contes
     parser.add_argument("--peers", type=Path, default=ROOT / ".peers", help="folder of the peers' environments")
     parser.add_argument("--cleanrl", type=Path, help="a checkout of CleanRL, which is left out otherwise")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON file")
+    return parser
 
 
-def report_no_contestants(tasks: Sequence[str]) -> int:
-    """Prints that nothing is measured; returns the exit code."""
-    print(f"no contestant is left for {', '.join(tasks)}: nothing was measured, nothing is written", file=sys.stderr)
-    return 2
+def compare(
+    name: str,
+    tasks: Iterable[T],
+    takes_part: Callable[[str, T], bool],
+    measure_task: Callable[[T, list[str], argparse.Namespace, Places], dict[str, Any]],
+    arguments: argparse.Namespace,
+) -> int:
+    """Measures the chosen tasks with everyone who can take part; writes `NAME.json`, and returns the exit code."""
+    places, present, whole = Places(arguments.peers, arguments.cleanrl), [], True
+    for who in arguments.contestants:
+        if (why := places.find_missing(who)) is None:
+            present.append(who)
+        else:
+            print(f"{LABELS[who]} is left out: {why}")
+    chosen = [task for task in tasks if task.name in arguments.tasks]
+    fields = [(task, field) for task in chosen if (field := [who for who in present if takes_part(who, task)])]
+    if not fields:
+        names = ", ".join(arguments.tasks)
+        print(f"no contestant is left for {names}: nothing was measured, nothing is written", file=sys.stderr)
+        return 2
+    for task, field in fields:
+        whole &= add_runs(name, task.name, measure_task(task, field, arguments, places), arguments.results)
+    return int(not whole)
 
 
 def add_runs(name: str, task: str, result: dict[str, Any], folder: Path) -> bool:

@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
@@ -149,8 +148,7 @@ def main() -> None:
     for part in arguments.parts:
         load, measured = os.getloadavg()[0], []
         for words in list_points()[part]:
-            command = [sys.executable, "-m", "benchmarks.speed.scaling", "--only", part, *words]
-            measured.append(run_recorded(command, 1))
+            measured.append(run_recorded(["-m", "benchmarks.speed.scaling", "--only", part, *words], 1))
             print(f"{part} {' '.join(words)}: {json.dumps(measured[-1])}", flush=True)
         add_to_file(NAME, part, {"load_average": load, "points": measured, **collect_provenance()}, arguments.results)
 

@@ -147,23 +147,13 @@ _TUNED_PPO = _PPO | {
 }
 _TUNED_SAC = _SAC | {"learning_rate": 1e-3, "learning_starts": 100}
 _SOLVED = (
-    # name, title, algorithm, environment, settings of the peers, warm-up, steps, config, threshold, evaluated every
-    (
-        "solved-cartpole",
-        "CartPole-v1 by PPO",
-        "ppo",
-        "CartPole-v1",
-        _TUNED_PPO,
-        0,
-        100_000,
-        "ppo/cartpole",
-        475.0,
-        5_000,
-    ),
-    ("solved-pendulum", "Pendulum-v1 by SAC", "sac", "Pendulum-v1", _TUNED_SAC, 0, 20_000, "sac/pendulum", -200.0, 500),
+    # name, algorithm, environment, settings of the peers, steps, config, threshold, steps between two evaluations
+    ("solved-cartpole", "ppo", "CartPole-v1", _TUNED_PPO, 100_000, "configs/ppo/cartpole.yaml", 475.0, 5_000),
+    ("solved-pendulum", "sac", "Pendulum-v1", _TUNED_SAC, 20_000, "configs/sac/pendulum.yaml", -200.0, 500),
 )
 SOLVED = tuple(
-    SolvedTask(*work, f"configs/{config}.yaml", threshold, every) for *work, config, threshold, every in _SOLVED
+    SolvedTask(name, f"{env_id} by {algo.upper()}", algo, env_id, settings, 0, steps, *own)
+    for name, algo, env_id, settings, steps, *own in _SOLVED
 )
 
 TASKS: dict[str, Task] = {task.name: task for task in (*SPEED, *SOLVED)}

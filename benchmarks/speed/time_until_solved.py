@@ -21,22 +21,25 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from benchmarks.speed.processes import Places, add_arguments, add_runs, find_present, report_no_contestants, try_measure
+from benchmarks.speed.processes import Places, compare, make_parser, try_measure
 from benchmarks.speed.tasks import LABELS, OURS, PEERS, SOLVED, SolvedTask
 
 NAME = "solved"
 CONTESTANTS = (OURS, *PEERS)
 
 
-def measure_task(task: SolvedTask, names: Sequence[str], seeds: int, threads: int, places: Places) -> dict[str, Any]:
+def measure_task(
+    task: SolvedTask, names: Sequence[str], arguments: argparse.Namespace, places: Places
+) -> dict[str, Any]:
     """Returns the results of a task, as they are written to the file."""
     load, broken = os.getloadavg()[0], dict[str, str]()
     runs: list[dict[str, Any]] = []
-    for seed in range(seeds):
+    for seed in range(arguments.seeds):
         for name in [*names[seed % len(names) :], *names[: seed % len(names)]]:
-            run = try_measure(name, task, broken, threads=threads, seed=seed, places=places)
+            run = try_measure(name, task, broken, threads=arguments.threads, seed=seed, places=places)
             if run is not None:
-                runs.append(print_run(run))
+                print(describe_run(run), flush=True)
+                runs.append(run)
     return {
         "load_average": load,
         "threshold": task.threshold,
@@ -54,48 +57,32 @@ def summarize(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     steps = [math.inf if run["solved_step"] is None else run["solved_step"] for run in runs]
     if not runs:
         return {"seeds": 0, "solved": 0}
+    spread = {
+        name: [number if math.isfinite(number := f(values)) else None for f in (median, min, max)]
+        for name, values in (("seconds", seconds), ("steps", steps))
+    }
     return {
         "seeds": len(runs),
         "solved": sum(map(math.isfinite, seconds)),
-        "seconds": [_to_none(f(seconds)) for f in (median, min, max)],
-        "steps": [_to_none(f(steps)) for f in (median, min, max)],
+        **spread,
         "threads": runs[0]["threads"],
         "most_other_cpus": max(run["other_cpus"] + run["stolen_cpus"] for run in runs),
     }
 
 
-def _to_none(number: float) -> float | None:
-    return number if math.isfinite(number) else None
-
-
-def print_run(run: dict[str, Any]) -> dict[str, Any]:
-    """Prints a run on one line, and returns it."""
+def describe_run(run: dict[str, Any]) -> str:
+    """Returns a line about a run."""
     solved = run["solved_seconds"]
     when = "never" if solved is None else f"after {solved:.1f} s, at step {run['solved_step']:,}"
-    others = run["other_cpus"] + run["stolen_cpus"]
     who = f"{run['task']:<16} {LABELS[run['contestant']]:<18} seed {run['seed']}"
-    print(f"{who}: solved {when}; others {others:.2f} CPUs", flush=True)
-    return run
+    return f"{who}: solved {when}; others {run['other_cpus'] + run['stolen_cpus']:.2f} CPUs"
 
 
 def main() -> int:
-    arguments = parse_arguments()
-    places = Places(arguments.peers, arguments.cleanrl)
-    names, whole = find_present(arguments.contestants, places), True
-    if not names:
-        return report_no_contestants(arguments.tasks)
-    for task in (task for task in SOLVED if task.name in arguments.tasks):
-        result = measure_task(task, names, arguments.seeds, arguments.threads, places)
-        whole &= add_runs(NAME, task.name, result, arguments.results)
-    return int(not whole)
-
-
-def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Compare the time until a task is solved with other libraries.")
+    parser = make_parser("Compare the time until a task is solved with other libraries.", SOLVED, CONTESTANTS)
     parser.add_argument("--seeds", type=int, default=5, help="runs of each contestant (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="threads of each run (default: %(default)s)")
-    add_arguments(parser, SOLVED, CONTESTANTS)
-    return parser.parse_args()
+    return compare(NAME, SOLVED, lambda who, task: True, measure_task, parser.parse_args())
 
 
 if __name__ == "__main__":
