@@ -126,6 +126,17 @@ class Stopwatch:
         return timed
 
 
+def record(benchmark: str, result: Mapping[str, Any], name: str | None = None) -> None:
+    """Writes the result of a benchmark and its provenance to `NAME.json`, and prints the path.
+
+    Args:
+        benchmark: The name of the benchmark, which is also the name of the file unless `name` is given.
+        result: The result.
+        name: The name of the file.
+    """
+    print(f"written: {write_json(name or benchmark, {'benchmark': benchmark, **result, **collect_provenance()})}")
+
+
 def write_json(name: str, result: dict[str, Any], folder: Path = RESULTS) -> Path:
     """Writes `NAME.json` atomically, with each list of numbers on one line; returns its path."""
     folder.mkdir(parents=True, exist_ok=True)

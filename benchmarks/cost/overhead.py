@@ -23,26 +23,31 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.harness import Stopwatch, collect_provenance, name_config, run_json, write_json
+from benchmarks.harness import Stopwatch, name_config, record, run_json
 
 
 def main() -> None:
-    arguments = _parse()
+    parser = argparse.ArgumentParser(description="Measure what the flow and tracking cost.")
+    parser.add_argument("--config", default="configs/ppo/cartpole.yaml", help="config to train (default: %(default)s)")
+    parser.add_argument("--pairs", type=int, default=5, help="number of runs of each kind (default: %(default)s)")
+    parser.add_argument("--set", action="append", default=[], help="override a setting, as key=value; repeatable")
+    parser.add_argument("--only", choices=KINDS, help="run one kind in this process")
+    arguments = parser.parse_args()
     if arguments.only is not None:
         print(json.dumps(KINDS[arguments.only](arguments.config, arguments.set)))
         return
+    flags = [word for override in arguments.set for word in ("--set", override)]
+    command = ["-m", "benchmarks.cost.overhead", "--config", arguments.config, *flags, "--only"]
     with tempfile.TemporaryDirectory(prefix="overhead-") as home:
-        _run("flow", arguments, Path(home))  # creates the databases once for all runs
+        run_json([*command, "flow"], Path(home))  # creates the databases once for all runs
         pairs = [
-            {kind: _run(kind, arguments, Path(home)) for kind in (("plain", "flow") if i % 2 else ("flow", "plain"))}
+            {kind: run_json([*command, kind], Path(home)) for kind in (reversed(KINDS) if i % 2 else KINDS)}
             for i in range(arguments.pairs)
         ]
     summary = summarize(pairs)
-    result = {"benchmark": "overhead", "config": arguments.config, "overrides": arguments.set}
-    name = f"overhead-{name_config(arguments.config)}"
-    path = write_json(name, {**result, "summary": summary, "pairs": pairs, **collect_provenance()})
     print(json.dumps(summary))
-    print(f"written: {path}")
+    result = {"config": arguments.config, "overrides": arguments.set, "summary": summary, "pairs": pairs}
+    record("overhead", result, f"overhead-{name_config(arguments.config)}")
 
 
 def summarize(pairs: list[dict[str, dict[str, float]]]) -> dict[str, float]:
@@ -67,14 +72,9 @@ def _time_around_training(run: dict[str, float]) -> float:
 
 def run_flow(config: str, overrides: list[str]) -> dict[str, float]:
     """Runs train-flow with tracking; the server runs and everything is imported before the clock starts."""
-    for module in (
-        "mlflow",
-        "rl_training.flows.train",
-        "rl_training.flows.pipeline",
-        "rl_training.flows.tasks",
-        "rl_training.api.training",
-    ):
-        import_module(module)
+    for module in ("flows.train", "flows.pipeline", "flows.tasks", "api.training"):
+        import_module(f"rl_training.{module}")
+    import_module("mlflow")
     from rl_training.cli.progress_display import make_progress
     from rl_training.services.embedded_server import provide_server
     from rl_training.services.flow_runner import run_train_flow
@@ -116,21 +116,6 @@ def _collect_numbers(
         "shipper_end_seconds": shipper_end,
         "return_mean": summary["evaluation"]["return_mean"],
     }
-
-
-def _run(kind: str, arguments: argparse.Namespace, home: Path) -> dict[str, float]:
-    flags = [word for override in arguments.set for word in ("--set", override)]
-    command = ["-m", "benchmarks.cost.overhead", "--only", kind, "--config", arguments.config, *flags]
-    return run_json(command, home)
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Measure what the flow and tracking cost.")
-    parser.add_argument("--config", default="configs/ppo/cartpole.yaml", help="config to train (default: %(default)s)")
-    parser.add_argument("--pairs", type=int, default=5, help="number of runs of each kind (default: %(default)s)")
-    parser.add_argument("--set", action="append", default=[], help="override a setting, as key=value; repeatable")
-    parser.add_argument("--only", choices=("flow", "plain"), help="run one kind in this process")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

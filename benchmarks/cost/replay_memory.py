@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from benchmarks.harness import collect_provenance, run_json, write_json
+from benchmarks.harness import record, run_json
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer
 
@@ -85,12 +85,9 @@ def main() -> None:
             run_json(["-m", "benchmarks.cost.replay_memory", "--only", kind, str(count)], Path(home))
             for kind, count in MEASURED
         ]
-    path = write_json(
-        "replay-memory", {"benchmark": "replay-memory", "load_average": load, "rows": rows, **collect_provenance()}
-    )
     for row in rows:
         print(json.dumps(row))
-    print(f"written: {path}")
+    record("replay-memory", {"load_average": load, "rows": rows})
 
 
 if __name__ == "__main__":

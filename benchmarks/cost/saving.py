@@ -32,7 +32,7 @@ import numpy as np
 import psutil
 import torch
 
-from benchmarks.harness import collect_provenance, write_json
+from benchmarks.harness import record
 from benchmarks.speed.meter import read_peak_memory
 from rl_training.config.dqn import DQNConfig
 from rl_training.data.replay_buffer import ReplayBuffer
@@ -176,9 +176,8 @@ def main() -> None:
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="saving-") as folder:
         result = measure(Path(folder), arguments.gigabytes)
-    path = write_json("saving", {"benchmark": "saving", "load_average": load, **result, **collect_provenance()})
     print(json.dumps(result, indent=2))
-    print(f"written: {path}")
+    record("saving", {"load_average": load, **result})
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import binom
 
-from benchmarks.harness import RESULTS, collect_provenance, replace_block, update_file, write_json
+from benchmarks.harness import RESULTS, record, replace_block, update_file
 from rl_training.config.settings import PromotionConfig
 from rl_training.promotion.gate import decide
 from rl_training.runtime.evaluation import EvaluationResult
@@ -180,9 +180,8 @@ def main() -> int:
         update_file(page, lambda text: update_page(text, result))
         return 0
     result = measure()
-    path = write_json(NAME, {"benchmark": NAME, **result, **collect_provenance()})
     print(format_table(result))
-    print(f"written: {path}")
+    record(NAME, result)
     return 0 if holds(result) else 1
 
 

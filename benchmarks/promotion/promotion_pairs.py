@@ -21,9 +21,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from benchmarks.harness import ROOT, collect_provenance, make_environment, write_json
+from benchmarks.harness import ROOT, make_environment, record
 
 sys.path.insert(0, str(ROOT / "tests"))  # policies of known quality, and a server
 from mlflow_server import Server
@@ -35,7 +35,6 @@ from rl_training.promotion.model_registry import get_champion
 from rl_training.system.paths import HOME_VARIABLE, URI_VARIABLE, embedded_tracking_uri
 from rl_training.tracking.mlflow_store import connect
 
-NAME = "promotion-pairs"
 PAIRS = 20
 LEAD = 0.02
 """Seconds by which one of the two processes begins earlier."""
@@ -44,8 +43,8 @@ NOTICE = 0.3
 LOOK = 0.02
 """Seconds between two queries of the champion."""
 
-Kind = Literal["server", "sqlite"]
-KINDS: tuple[Kind, ...] = ("server", "sqlite")
+
+PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
 
 
 class Contender:
@@ -54,13 +53,7 @@ class Contender:
     def __init__(self, run_id: str, variables: dict[str, str]) -> None:
         self._run_id = run_id
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.promotion.contender"],
-            cwd=ROOT,
-            env=variables,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
+            [sys.executable, "-m", "benchmarks.promotion.contender"], cwd=ROOT, env=variables, text=True, **PIPES
         )
 
     def tell(self, model: str, at: float) -> None:
@@ -116,9 +109,8 @@ def make_overrides(model: str) -> list[str]:
 
 
 @contextmanager
-def provide_store(kind: Kind, folder: Path) -> Iterator[str]:
+def provide_store(kind: str, folder: Path) -> Iterator[str]:
     """Yields the URI of a new store, which this process uses in the meantime."""
-    folder.mkdir()
     os.environ[HOME_VARIABLE] = str(folder)
     os.environ.pop(URI_VARIABLE, None)
     connect(embedded_tracking_uri())
@@ -190,12 +182,6 @@ def play_pair(uri: str, model: str, base: str, contenders: dict[str, Contender],
     }
 
 
-def measure(kind: Kind, folder: Path, pairs: int) -> dict[str, Any]:
-    """Returns the results of the pairs on one kind of store."""
-    with provide_store(kind, folder) as uri:
-        return compete(uri, folder, pairs)
-
-
 def holds(result: dict[str, Any]) -> bool:
     """Tells whether the better candidate always won, there always was a champion, and both always overlapped."""
     all_of_them = result["better_is_champion"] == result["begun_before_the_other_ended"] == result["pairs"]
@@ -206,13 +192,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Let two processes promote at the same time.")
     parser.add_argument("--pairs", type=int, default=PAIRS, help="pairs on each kind of store (default: %(default)s)")
     pairs = parser.parse_args().pairs
-    with tempfile.TemporaryDirectory(prefix="pairs-") as folder:
-        results = {kind: measure(kind, Path(folder) / kind, pairs) for kind in KINDS}
-    for kind, result in results.items():
+    results = {}
+    for kind in ("server", "sqlite"):
+        with tempfile.TemporaryDirectory(prefix="pairs-") as folder, provide_store(kind, Path(folder)) as uri:
+            results[kind] = result = compete(uri, Path(folder), pairs)
         print(f"{kind}: the better is champion in {result['better_is_champion']} of {pairs}")
     if pairs == PAIRS:
-        path = write_json(NAME, {"benchmark": NAME, **results, **collect_provenance()})
-        print(f"written: {path}")
+        record("promotion-pairs", results)
     return 0 if all(map(holds, results.values())) else 1
 
 

@@ -26,15 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness import (
-    RESULTS,
-    ROOT,
-    collect_provenance,
-    make_environment,
-    replace_block,
-    update_file,
-    write_json,
-)
+from benchmarks.harness import RESULTS, ROOT, make_environment, record, replace_block, update_file
 from benchmarks.resume.cases import CASES, EARLIEST_STOP, SETTINGS, Case, format_table
 from benchmarks.resume.run_comparison import find_differences
 from rl_training.errors import RLTrainingError
@@ -57,7 +49,12 @@ OBSERVATION, PLACE, ERROR = "observation.npy", "place.json", "error.txt"
 
 
 def main() -> int:
-    arguments = _parse()
+    parser = argparse.ArgumentParser(description="Stop runs within an episode, resume them, and compare.")
+    parser.add_argument("--only", nargs="+", metavar="WORD", help="only cases whose names contain one of these words")
+    parser.add_argument("--table", type=Path, metavar="PAGE", help="update the table of this page from the JSON")
+    parser.add_argument("--stage", choices=STAGES, help="run one stage in this process")
+    parser.add_argument("--home", type=Path, help="folder of the runs")
+    arguments = parser.parse_args()
     cases = [case for case in CASES if not arguments.only or any(word in case.name for word in arguments.only)]
     if arguments.table is not None:
         result = json.loads((RESULTS / f"{NAME}.json").read_text(encoding="utf-8"))
@@ -76,8 +73,7 @@ def main() -> int:
     print(json.dumps(summary))
     if not arguments.only:
         simulators = {name: version(name) for name in ("box2d", "mujoco")}
-        result = {"benchmark": NAME, "summary": summary, "settings": SETTINGS, "cases": results}
-        print(f"written: {write_json(NAME, {**result, 'simulators': simulators, **collect_provenance()})}")
+        record(NAME, {"summary": summary, "settings": SETTINGS, "cases": results, "simulators": simulators})
     return 0 if summary["exact"] == len(results) else 1
 
 
@@ -88,29 +84,23 @@ def update_page(page: str, results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def measure(cases: Sequence[Case], home: Path) -> list[dict[str, Any]]:
-    """Runs each stage of all cases in its own process, one after another, and compares the runs.
-
-    Args:
-        cases: The cases to train.
-        home: A directory for the runs.
+    """Runs each stage of all cases in its own process, one after another, and compares the runs in `home`.
 
     Returns:
         For each case its settings, the step at which it was stopped, and a line for each difference.
     """
     for stage in STAGES:
-        command = [
-            sys.executable,
-            "-m",
-            "benchmarks.resume.exactness",
-            "--stage",
-            stage,
-            "--home",
-            str(home),
-            "--only",
-            *(c.name for c in cases),
-        ]
-        subprocess.run(command, env=make_environment(home), cwd=ROOT, check=True)
-    return [_make_result(case, home / case.name) for case in cases]
+        command = [sys.executable, "-m", "benchmarks.resume.exactness", "--stage", stage, "--home", str(home), "--only"]
+        names = [case.name for case in cases]
+        subprocess.run([*command, *names], env=make_environment(home), cwd=ROOT, check=True)
+    results = []
+    for case in cases:
+        directory = home / case.name
+        error, place = directory / ERROR, directory / PLACE
+        found = [error.read_text()] if error.exists() else find_differences(directory / WHOLE, directory / STOPPED)
+        stopped = json.loads(place.read_text()) if place.exists() else {}
+        results.append({**asdict(case), **stopped, "exact": not found, "differences": found})
+    return results
 
 
 def summarize(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -123,13 +113,6 @@ def summarize(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "environments": len(environments),
         "environments_exact": len(environments - inexact),
     }
-
-
-def _make_result(case: Case, directory: Path) -> dict[str, Any]:
-    error = directory / ERROR
-    place = json.loads((directory / PLACE).read_text()) if (directory / PLACE).exists() else {}
-    found = [error.read_text()] if error.exists() else find_differences(directory / WHOLE, directory / STOPPED)
-    return {**asdict(case), **place, "exact": not found, "differences": found}
 
 
 def run_stage(stage: str, cases: Iterable[Case], home: Path) -> None:
@@ -198,15 +181,6 @@ def resume(case: Case, directory: Path) -> None:
 
 
 STAGES = {"whole": train_whole, "stop": train_and_stop, "resume": resume}
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Stop runs within an episode, resume them, and compare.")
-    parser.add_argument("--only", nargs="+", metavar="WORD", help="only cases whose names contain one of these words")
-    parser.add_argument("--table", type=Path, metavar="PAGE", help="update the table of this page from the JSON")
-    parser.add_argument("--stage", choices=STAGES, help="run one stage in this process")
-    parser.add_argument("--home", type=Path, help="folder of the runs")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -23,17 +23,14 @@ from typing import Any
 
 import yaml
 
-from benchmarks.harness import ROOT, collect_provenance, find_commit, make_environment, write_json
+from benchmarks.harness import ROOT, find_commit, make_environment, record
 from benchmarks.resume.cases import ALGORITHMS, COMMON, NORMALISED
 from benchmarks.resume.run_comparison import find_differences
 from benchmarks.resume.strikes import read_newest_step
 
 IMAGES: dict[str, Any] = {
     "env_kwargs": {"continuous": False},
-    "wrappers": [
-        {"name": "GrayscaleObservation"},
-        {"name": "FrameStackObservation", "kwargs": {"stack_size": 2}},
-    ],
+    "wrappers": [{"name": "GrayscaleObservation"}, {"name": "FrameStackObservation", "kwargs": {"stack_size": 2}}],
     "evaluation": {"every": 160, "episodes": 1, "num_envs": 1, "max_episode_steps": 40},
 }
 """CarRacing in shades of gray, with two frames per observation."""
@@ -60,54 +57,43 @@ STOP_AT = 150
 
 def train(checkout: Path, config: Path, home: Path, *, stop: bool) -> dict[str, Any]:
     """Trains with the code of a checkout, and returns the run's summary."""
-    command = [sys.executable, "-m", "rl_training"]
-    flags = ["--no-track", "--json"]
-    run_dir = home / "run"
-    own = {
-        "env": {**make_environment(home), "PYTHONPATH": str(checkout)},
-        "cwd": checkout,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        "text": True,
-    }
-    process = subprocess.Popen(
-        [*command, "train", "--config", str(config), "--set", f"run_dir={run_dir}", *flags], **own
-    )
+    run_dir, pipe = home / "run", subprocess.PIPE
+    environment = {**make_environment(home), "PYTHONPATH": str(checkout)}
+
+    def start(*words: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "rl_training", *words, "--no-track", "--json"]
+        return subprocess.Popen(command, env=environment, cwd=checkout, stdout=pipe, stderr=pipe, text=True)
+
+    process = start("train", "--config", str(config), "--set", f"run_dir={run_dir}")
     if stop:
         while process.poll() is None and read_newest_step(run_dir) < STOP_AT:
             time.sleep(0.005)
         process.send_signal(signal.SIGTERM)
     output, errors = process.communicate()
-    if process.returncode == 75:
-        output = subprocess.run([*command, "resume", str(run_dir), *flags], check=True, **own).stdout
-    elif process.returncode != 0:
+    if resumed := process.returncode == 75:
+        process = start("resume", str(run_dir))
+        output, errors = process.communicate()
+    if process.returncode != 0:
         raise SystemExit(f"{config.name} failed in {checkout}: exit code {process.returncode}\n{errors}")
-    summary: dict[str, Any] = json.loads(output.splitlines()[-1])
-    return summary | {"resumed": process.returncode == 75}
+    return {**json.loads(output.splitlines()[-1]), "resumed": resumed}
 
 
 def compare(name: str, earlier: Path, folder: Path) -> dict[str, Any]:
     """Trains one case with both checkouts, and returns the comparison."""
     algo, env_id, settings, stop = CASES[name]
-    own = {
-        "algo": algo,
-        "env_id": env_id,
-        "validation": {"episodes": 1, "max_steps": 50},
-        "promotion": {"enabled": False},
-    }
-    config = folder / f"{name}.yaml"
-    config.write_text(yaml.safe_dump({**COMMON, **own, **ALGORITHMS[algo], **settings}), encoding="utf-8")
+    rules = {"validation": {"episodes": 1, "max_steps": 50}, "promotion": {"enabled": False}}
+    config, own = folder / f"{name}.yaml", {"algo": algo, "env_id": env_id}
+    config.write_text(yaml.safe_dump(COMMON | rules | ALGORITHMS[algo] | settings | own), encoding="utf-8")
     runs = {}
     for which, checkout in (("earlier", earlier), ("this", ROOT)):
         home = folder / which / name
         home.mkdir(parents=True)
         runs[which] = train(checkout, config, home, stop=stop)
-    differ = find_differences(folder / "earlier" / name / "run", folder / "this" / name / "run")
     return {
         "case": name,
         "resumed": [run["resumed"] for run in runs.values()],
         "policy_sha256": sorted({run["policy_sha256"] for run in runs.values()}),
-        "differences": differ,
+        "differences": find_differences(*(folder / which / name / "run" for which in runs)),
     }
 
 
@@ -125,13 +111,7 @@ def main() -> None:
     same = sum(not result["differences"] for result in results)
     print(f"{same} of {len(results)} runs are the same")
     if not arguments.only:
-        report = {
-            "benchmark": "same-results",
-            "earlier_commit": find_commit(earlier),
-            "results": results,
-            **collect_provenance(),
-        }
-        print(f"written: {write_json('same-results', report)}")
+        record("same-results", {"earlier_commit": find_commit(earlier), "results": results})
     sys.exit(same < len(results))
 
 

@@ -25,14 +25,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness import collect_provenance, count_cpus, make_environment, write_json
+from benchmarks.harness import count_cpus, make_environment, record, write_json
 from benchmarks.resume.run_comparison import find_differences, read_points
-from benchmarks.resume.strikes import CLOSED_PIPE, HANGUP, KILL, KINDS, TERM, Process, draw_strikes
+from benchmarks.resume.strikes import KINDS, Process, draw_strikes
 from benchmarks.resume.struck_run import StruckRun
 from rl_training.errors import RLTrainingError
 from rl_training.runtime.checkpoint import find_checkpoint, newest_good
-
-NAME = "soak"
 
 
 @dataclass(frozen=True)
@@ -82,13 +80,21 @@ CASES = {case.name: case for case in _make_cases()}
 
 
 def main() -> int:
-    arguments = _parse()
-    counts = {
-        KILL: arguments.kills,
-        TERM: arguments.terms,
-        HANGUP: arguments.hangups,
-        CLOSED_PIPE: arguments.closed_pipes,
-    }
+    parser = argparse.ArgumentParser(description="Strike training runs, resume them, and compare.")
+    for option, number, what in (
+        ("--kills", 20, "SIGKILLs per run"),
+        ("--terms", 10, "SIGTERMs per run"),
+        ("--hangups", 10, "SIGHUPs per run"),
+        ("--closed-pipes", 10, "closed pipes per run"),
+        ("--seed", 0, "seed of the strikes"),
+        ("--parallel", count_cpus(), "parallel cases"),
+    ):
+        parser.add_argument(option, type=int, default=number, help=f"{what} (default: %(default)s)")
+    parser.add_argument("--only", nargs="+", choices=CASES, metavar="CASE", help=f"some of {', '.join(CASES)}")
+    arguments = parser.parse_args()
+    counts = dict(
+        zip(KINDS, (arguments.kills, arguments.terms, arguments.hangups, arguments.closed_pipes), strict=True)
+    )
     names, home = arguments.only or list(CASES), Path(tempfile.mkdtemp(prefix="soak-"))
     with ThreadPoolExecutor(arguments.parallel) as pool:
         measured = pool.map(lambda name: soak(CASES[name], counts, arguments.seed, home / name), names)
@@ -96,14 +102,7 @@ def main() -> int:
     summary = summarize(results)
     print(json.dumps(summary))
     if not arguments.only:
-        result = {
-            "benchmark": NAME,
-            "seed": arguments.seed,
-            "summary": summary,
-            "cases": results,
-            **collect_provenance(),
-        }
-        print(f"written: {write_json(NAME, result)}")
+        record("soak", {"seed": arguments.seed, "summary": summary, "cases": results})
     if summary["equal"] < summary["cases"] or summary["faults"]:
         print(f"the runs are in {home}", file=sys.stderr)
         return 1
@@ -112,13 +111,7 @@ def main() -> int:
 
 
 def soak(case: Case, counts: Mapping[str, int], seed: int, home: Path) -> dict[str, Any]:
-    """Trains a case undisturbed and with strikes, and compares the runs.
-
-    Args:
-        case: The case to train.
-        counts: Number of strikes of each kind.
-        seed: Seed of the strikes.
-        home: A directory for the runs, which is created.
+    """Trains a case undisturbed and with strikes in the new directory `home`, and compares the runs.
 
     Returns:
         The counts, the strikes, the differences and the faults.
@@ -180,18 +173,6 @@ def summarize(results: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         "exit_codes": dict(sum((Counter(case["exit_codes"]) for case in cases), Counter())),
         "faults": sum(len(case["faults"]) for case in cases),
     }
-
-
-def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Strike training runs, resume them, and compare.")
-    parser.add_argument("--kills", type=int, default=20, help="SIGKILLs per run (default: %(default)s)")
-    parser.add_argument("--terms", type=int, default=10, help="SIGTERMs per run (default: %(default)s)")
-    parser.add_argument("--hangups", type=int, default=10, help="SIGHUPs per run (default: %(default)s)")
-    parser.add_argument("--closed-pipes", type=int, default=10, help="closed pipes per run (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the strikes (default: %(default)s)")
-    parser.add_argument("--parallel", type=int, default=count_cpus(), help="parallel cases (default: %(default)s)")
-    parser.add_argument("--only", nargs="+", choices=CASES, metavar="CASE", help=f"some of {', '.join(CASES)}")
-    return parser.parse_args()
 
 
 if __name__ == "__main__":
