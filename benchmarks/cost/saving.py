@@ -58,7 +58,8 @@ class Training:
         self.saver = Saver(TrainingRun(run_dir, "benchmark"), config, self._record_checkpoint)
         self._rng = np.random.default_rng(0)
         self._frames = self._rng.integers(0, 256, (257, *OBSERVATION), np.uint8)
-        self._states = {name: torch.randn(WEIGHTS) for name in ("weights", "mean", "square")}
+        self._weights = {"weights": torch.randn(WEIGHTS)}
+        self._moments = {name: torch.randn(WEIGHTS) for name in ("mean", "square")}
         for array in (self.buffer.obs, self.buffer.next_obs):
             for first in range(0, capacity, 257):
                 array[first : first + 257, 0] = self._frames[: capacity - first]
@@ -103,11 +104,8 @@ class Training:
         }
 
     def _make_contents(self) -> Contents:
-        policy, moments = (
-            {"weights": self._states["weights"]},
-            {name: self._states[name] for name in ("mean", "square")},
-        )
-        return Contents(policy=policy, trainer=moments, extra={}, shards=self.store.seal(self.buffer))
+        shards = self.store.seal(self.buffer)
+        return Contents(policy=self._weights, trainer=self._moments, extra={}, shards=shards)
 
     def _record_checkpoint(self, checkpoint: Checkpoint, is_best: bool) -> None:
         self.checkpoint = checkpoint
@@ -116,6 +114,27 @@ class Training:
         """Returns the size of each file of the run, by inode, so that hard links count once."""
         stats = [path.stat() for path in self.run_dir.rglob("*") if path.is_file()]
         return {stat.st_ino: stat.st_size for stat in stats}
+
+
+def save_twice(
+    folder: Path, capacity: int, new: int, meanwhile: int
+) -> tuple[Training, dict[str, float], dict[str, float]]:
+    """Saves a full ring in `folder`, and again after `new` transitions; returns the training and both measurements.
+
+    Up to `meanwhile` of the new transitions are stored while the first checkpoint is written.
+    """
+    training = Training(folder, capacity)
+    first = training.save(capacity + meanwhile, capacity)
+    while training.buffer.total < capacity + new:
+        training.step(capacity + new)
+    second = training.save(0, new)
+    training.saver.close()
+    return training, first, second
+
+
+def count_transitions(gigabytes: float) -> int:
+    """Returns how many transitions a ring of this size holds."""
+    return int(gigabytes * 1e9 / (2 * np.prod(OBSERVATION)))
 
 
 def make_buffer(capacity: int) -> ReplayBuffer:
@@ -133,16 +152,9 @@ def measure(folder: Path, gigabytes: float) -> dict[str, Any]:
     warm_up.save(110, 100)
     warm_up.saver.close()
     before = psutil.Process().memory_info().rss
-    capacity = int(gigabytes * 1e9 / (2 * np.prod(OBSERVATION)))
-    training, new = Training(folder / "run", capacity), capacity // 100
-    buffer = training.buffer
-    first = training.save(capacity + new, capacity)
-    while buffer.total < capacity + new:
-        training.step(capacity + new)
-    second = training.save(0, new)
-    training.saver.close()
-    peak = read_peak_memory() - before
-    restored = make_buffer(capacity)
+    capacity = count_transitions(gigabytes)
+    training, first, second = save_twice(folder / "run", capacity, capacity // 100, capacity // 100)
+    peak, buffer, restored = read_peak_memory() - before, training.buffer, make_buffer(capacity)
     load_replay(training.checkpoint, restored)
     if any(not np.array_equal(array, restored.arrays()[name]) for name, array in buffer.arrays().items()):
         raise RuntimeError("the checkpoint differs from the buffer")

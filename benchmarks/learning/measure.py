@@ -20,7 +20,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,8 @@ def main() -> None:
         print(error, file=sys.stderr)
         sys.exit(2)
     package = copy_code(arguments.work, code)
-    runs = {seed: run for m in measurements for seed in m.seeds if (run := _load_finished(seed, arguments)) is not None}
+    seeds = [] if arguments.fresh else [seed for measurement in measurements for seed in measurement.seeds]
+    runs = {seed: run for seed in seeds if (run := load_finished(seed, arguments.work)) is not None}
     bench = Bench(arguments, measurements, runs, about | {"code_sha256": code}, package)
     try:
         asyncio.run(bench.run())
@@ -92,24 +93,19 @@ def make_plan(arguments: argparse.Namespace, code: str) -> list[Measurement]:
     return measurements
 
 
+@dataclass
 class Bench:
     """Trains the seeds that have no result yet, and writes each measurement after its last seed."""
 
-    def __init__(
-        self,
-        arguments: argparse.Namespace,
-        measurements: Sequence[Measurement],
-        runs: dict[Seed, dict[str, Any]],
-        about: dict[str, Any],
-        package: Path,
-    ) -> None:
-        self.arguments = arguments
-        self.measurements = measurements
-        self.runs = runs
-        self.about = about
-        self.package = package
-        self.faults: list[str] = []
-        """Trainings that failed, and scores that were missed."""
+    arguments: argparse.Namespace
+    measurements: Sequence[Measurement]
+    runs: dict[Seed, dict[str, Any]]
+    about: dict[str, Any]
+    package: Path
+    faults: list[str] = field(default_factory=list)
+    """Trainings that failed, and scores that were missed."""
+
+    def __post_init__(self) -> None:
         self._began = time.monotonic()
         self._free = asyncio.Semaphore(count_cpus())
 
@@ -186,10 +182,6 @@ def summarize(returns: np.ndarray) -> dict[str, float]:
         low, high = np.percentile(stats.trim_mean(drawn, 0.25, axis=1), [2.5, 97.5])
         summary |= {"iqm_low": float(low), "iqm_high": float(high)}
     return summary
-
-
-def _load_finished(seed: Seed, arguments: argparse.Namespace) -> dict[str, Any] | None:
-    return None if arguments.fresh else load_finished(seed, arguments.work)
 
 
 def _parse() -> argparse.Namespace:

@@ -38,9 +38,7 @@ EVERYWHERE = ("sync", "normalised")
 """The variants with which the other environments are trained."""
 
 NORMALISED = {"normalization": {"observation": True, "reward": True}}
-FRAMES = {
-    "wrappers": [{"name": "FrameStackObservation", "kwargs": {"stack_size": 3}}, {"name": "FlattenObservation"}],
-}
+FRAMES = {"wrappers": [{"name": "FrameStackObservation", "kwargs": {"stack_size": 3}}, {"name": "FlattenObservation"}]}
 VARIANTS: dict[str, dict[str, Any]] = {
     "sync": {},
     "normalised": NORMALISED,

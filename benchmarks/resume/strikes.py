@@ -16,7 +16,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -187,14 +187,8 @@ class Process:
 
     def wait_for(self, strike: Strike) -> bool:
         """Waits for the time of a strike; returns whether the process still runs then."""
-        reached: dict[Place, Callable[[], bool]] = {
-            "start-up": lambda: True,
-            "before the first checkpoint": lambda: (self.run_dir / "config.yaml").exists(),
-            "training": lambda: read_newest_step(self.run_dir) >= strike.step and self.is_training(),
-            "end": lambda: read_newest_step(self.run_dir) >= strike.step and self.is_training(),
-        }
         give_up = time.monotonic() + GIVE_UP_SECONDS
-        while self.exit_code is None and not reached[strike.place]():
+        while self.exit_code is None and not self._has_reached(strike):
             if time.monotonic() > give_up:
                 self.kill()
                 return False
@@ -203,6 +197,13 @@ class Process:
         while self.exit_code is None and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, POLL_SECONDS))
         return self.exit_code is None
+
+    def _has_reached(self, strike: Strike) -> bool:
+        if strike.place == "start-up":
+            return True
+        if strike.place == "before the first checkpoint":
+            return (self.run_dir / "config.yaml").exists()
+        return read_newest_step(self.run_dir) >= strike.step and self.is_training()
 
     def find_phase(self) -> str:
         """Returns the current activity of the process, as named in `PHASES`."""

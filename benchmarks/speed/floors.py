@@ -164,10 +164,8 @@ class Products:
         self._rng, self._batch = np.random.default_rng(0), batch
         sizes_actor = (observation, *hidden, 2 * action)
         sizes_critic = (observation + action, *hidden, 1)
-        actor, critics, targets = (
-            self._make_net(sizes_actor),
-            *([self._make_net(sizes_critic) for _ in "12"] for _ in "12"),
-        )
+        actor = self._make_net(sizes_actor)
+        critics, targets = ([self._make_net(sizes_critic) for _ in "12"] for _ in "12")
         self._add_forward(actor)  # next actions
         for target in targets:
             self._add_forward(target)
@@ -207,8 +205,8 @@ class Products:
 def measure_products(task: SpeedTask, threads: int) -> dict[str, float]:
     """Returns the times of an update and of its matrix products."""
     torch.set_num_threads(threads)
-    observation, action = 3, 1
-    operands = Products(task.settings["batch_size"], observation, action, task.settings["network"]["hidden"]).operands
+    settings = task.settings
+    operands = Products(settings["batch_size"], observation=3, action=1, hidden=settings["network"]["hidden"]).operands
     tensors = [tuple(torch.from_numpy(array) for array in arrays) for arrays in operands]
     result = {"products": float(len(operands)), "environment": measure_bare_speed(task)}
     for name, multiply, work in (("numpy", np.matmul, operands), ("torch", torch.mm, tensors)):
@@ -239,23 +237,15 @@ def time_calls(work: Callable[[], object], seconds: float = SECONDS) -> float:
     return median(taken)
 
 
-FLOORS: dict[str, Callable[[SpeedTask, int], dict[str, float]]] = {
-    "collection": measure_collection,
-    "products": measure_products,
-}
-
-
 def main() -> None:
     tasks = {task.name: task for task in SPEED if task.floor is not None}
     parser = argparse.ArgumentParser(description="Measure the limits of this machine for a task.")
     parser.add_argument("task", choices=list(tasks), help="a task of tasks.py")
     parser.add_argument("--threads", type=int, default=1, help="threads of numeric libraries (default: %(default)s)")
     arguments = parser.parse_args()
-    task = tasks[arguments.task]
-    assert task.floor is not None
-    print(
-        json.dumps({"floor": task.floor, "threads": arguments.threads, **FLOORS[task.floor](task, arguments.threads)})
-    )
+    task, threads = tasks[arguments.task], arguments.threads
+    measure = measure_collection if task.floor == "collection" else measure_products
+    print(json.dumps({"floor": task.floor, "threads": threads, **measure(task, threads)}))
 
 
 if __name__ == "__main__":

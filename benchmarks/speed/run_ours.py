@@ -10,7 +10,7 @@ reports `orchestration`: the time of the training thread in callbacks and in the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks.harness import ROOT, Stopwatch
@@ -20,11 +20,7 @@ from rl_training import Callback, TrainConfig, TrainerState, TrainResult, load_c
 from rl_training.experiment.loading import config_from_mapping
 
 PACKAGES = ("rl-training", "torch", "numpy", "gymnasium")
-TRAIN: dict[str, Callable[[Any, Sequence[Callback]], TrainResult]] = {
-    "ppo": train_ppo,
-    "dqn": train_dqn,
-    "sac": train_sac,
-}
+TRAIN: dict[str, Callable[..., TrainResult]] = {"ppo": train_ppo, "dqn": train_dqn, "sac": train_sac}
 NEVER = 10**12
 ALONE = {"evaluation": {"every": NEVER, "episodes": 1, "video": False}, "checkpoint": {"every": NEVER}}
 """Settings without evaluations and checkpoints during training."""
@@ -83,14 +79,8 @@ def train_tracked(meter: Meter) -> None:
     around.watch(CallbackList, "call")
     around.watch(Saver, "begin", "end", "save", "write_ahead", "close")
     shipped = {"every": task.every}
-    config = make_speed_config(
-        task,
-        arguments.threads,
-        arguments.seed,
-        total_timesteps=task.tracked_steps,
-        checkpoint=shipped,
-        evaluation=shipped | {"final_episodes": 1, "video": False},
-    )
+    more = {"checkpoint": shipped, "evaluation": shipped | {"final_episodes": 1, "video": False}}
+    config = make_speed_config(task, arguments.threads, arguments.seed, total_timesteps=task.tracked_steps, **more)
     summary = run_training(config, [Clock(meter), make_progress()])
     seconds = {"train_seconds": training.seconds, "evaluation_seconds": evaluation.seconds}
     share = around.seconds / (training.seconds - evaluation.seconds)

@@ -22,12 +22,11 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.cost.saving import OBSERVATION, Training
+from benchmarks.cost.saving import count_transitions, save_twice
 from benchmarks.harness import RESULTS, Stopwatch, collect_provenance
 from benchmarks.speed.floors import Phases
 from benchmarks.speed.meter import read_peak_memory
@@ -41,19 +40,16 @@ from rl_training.experiment.loading import config_from_mapping
 NAME = "scaling"
 ROLLOUTS = {1: 120, 8: 60, 64: 24, 512: 8, 1_024: 6}
 """The number of measured iterations for each number of environments."""
-LENGTHS = (100_000, 1_000_000, 10_000_000)
-GIGABYTES = (0.1, 0.3, 1.0)
+POINTS: dict[str, list[list[str]]] = {
+    "envs": [[str(count), kind] for count in ROLLOUTS for kind in ("sync", "native")],
+    "length": [["100000"], ["1000000"], ["10000000"]],
+    "saving": [["0.1"], ["0.3"], ["1.0"]],
+}
+"""The points of each part, as arguments of `--only PART`."""
 NEW = 1_000
 """Number of new transitions at the second checkpoint of a buffer."""
 EACH = 100_000
 """Steps between evaluations, and between checkpoints, of a long run."""
-
-
-def list_points() -> dict[str, list[list[str]]]:
-    """Returns the points of each part, as arguments of `--only PART`."""
-    envs = [[str(count), kind] for count in ROLLOUTS for kind in ("sync", "native")]
-    lengths, sizes = [[str(steps)] for steps in LENGTHS], [[str(size)] for size in GIGABYTES]
-    return {"envs": envs, "length": lengths, "saving": sizes}
 
 
 def make_config(**settings: Any) -> PPOConfig:
@@ -121,46 +117,31 @@ def measure_length(steps: str) -> dict[str, Any]:
 
 def measure_saving(gigabytes: str) -> dict[str, Any]:
     """Returns the times of two checkpoints of a buffer of this size."""
-    capacity = int(float(gigabytes) * 1e9 / (2 * OBSERVATION[0] * OBSERVATION[1]))
+    capacity = count_transitions(float(gigabytes))
     with tempfile.TemporaryDirectory(prefix="scaling-") as folder:
-        training = Training(Path(folder), capacity)
-        first = training.save(capacity, capacity)
-        while training.buffer.total < capacity + NEW:
-            training.step(capacity + NEW)
-        second = training.save(0, NEW)
-        training.saver.close()
-        return {"buffer_bytes": training.buffer.nbytes, "transitions": capacity, "all_new": first, "few_new": second}
-
-
-PARTS: dict[str, Callable[..., dict[str, Any]]] = {
-    "envs": measure_envs,
-    "length": measure_length,
-    "saving": measure_saving,
-}
+        training, first, second = save_twice(Path(folder), capacity, NEW, 0)
+    return {"buffer_bytes": training.buffer.nbytes, "transitions": capacity, "all_new": first, "few_new": second}
 
 
 def main() -> None:
-    arguments = parse_arguments()
-    if arguments.only:
-        part, *words = arguments.only
-        print(json.dumps(PARTS[part](*words)))
-        return
-    for part in arguments.parts:
-        load, measured = os.getloadavg()[0], []
-        for words in list_points()[part]:
-            measured.append(run_recorded(["-m", "benchmarks.speed.scaling", "--only", part, *words], 1))
-            print(f"{part} {' '.join(words)}: {json.dumps(measured[-1])}", flush=True)
-        add_to_file(NAME, part, {"load_average": load, "points": measured, **collect_provenance()}, arguments.results)
-
-
-def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure how costs grow with environments, steps and buffer size.")
     parser.add_argument(
-        "--parts", nargs="+", choices=list(PARTS), default=list(PARTS), help="parts to measure (default: all)"
+        "--parts", nargs="+", choices=list(POINTS), default=list(POINTS), help="parts to measure (default: all)"
     )
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON file")
     parser.add_argument("--only", nargs="+", metavar="WORD", help="measure one point in this process")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.only:
+        part, *words = arguments.only
+        measure = {"envs": measure_envs, "length": measure_length, "saving": measure_saving}[part]
+        print(json.dumps(measure(*words)))
+        return
+    for part in arguments.parts:
+        load, measured = os.getloadavg()[0], []
+        for words in POINTS[part]:
+            measured.append(run_recorded(["-m", "benchmarks.speed.scaling", "--only", part, *words], 1))
+            print(f"{part} {' '.join(words)}: {json.dumps(measured[-1])}", flush=True)
+        add_to_file(NAME, part, {"load_average": load, "points": measured, **collect_provenance()}, arguments.results)
 
 
 if __name__ == "__main__":
