@@ -64,8 +64,7 @@ def format_contestants_table(parts: Parts) -> Iterator[str]:
                     format_spread(summary["steps_per_second"]),
                     format_number(summary["steps_per_cpu_second"][0]),
                     str(summary["threads"]),
-                    f"{summary['wall_seconds'][0]:.1f}",
-                    f"{summary['startup_seconds'][0]:.1f}",
+                    *(f"{summary[name][0]:.1f}" for name in ("wall_seconds", "startup_seconds")),
                     f"{summary['peak_memory_bytes'][0] / 1e6:,.0f}",
                     f"{summary['most_other_cpus']:.2f}",
                 ]
@@ -81,9 +80,9 @@ def format_threads_table(parts: Parts) -> Iterator[str]:
     for who in (OURS, SPLIT, *PEERS):
         pairs = [speeds.get(who, {}) for speeds in tried.values()]
         if any(pairs):
-            cells = (
-                f"{format_number(pair['1'])} and {format_number(pair['2'])}" if len(pair) > 1 else "" for pair in pairs
-            )
+            cells = [
+                " and ".join(format_number(pair[count]) for count in "12") if len(pair) > 1 else "" for pair in pairs
+            ]
             yield format_row([LABELS[who], *cells])
 
 
@@ -153,10 +152,9 @@ def format_scaling_tables(parts: Parts) -> Iterator[str]:
         yield "| environments | vectorization | minibatch | steps/s | collection alone, steps/s |"
         yield "|---:|---|---:|---:|---:|"
         for point in parts["envs"]["points"]:
-            speeds = (format_number(point[key]) for key in ("steps_per_second", "collection_steps_per_second"))
-            yield format_row(
-                [format_number(point["num_envs"]), point["vectorization"], format_number(point["batch_size"]), *speeds]
-            )
+            keys = ("num_envs", "batch_size", "steps_per_second", "collection_steps_per_second")
+            envs, *others = (format_number(point[key]) for key in keys)
+            yield format_row([envs, point["vectorization"], *others])
         yield ""
     if "length" in parts:
         yield "| steps | µs per step | peak memory, MB | most points of a metric in the run's file | in MLflow |"
@@ -172,8 +170,7 @@ def format_scaling_tables(parts: Parts) -> Iterator[str]:
         for point in parts["saving"]["points"]:
             for saved in (point["all_new"], point["few_new"]):
                 still, whole = f"{1e3 * saved['stand_still_seconds']:.1f}", f"{saved['whole_seconds']:.2f}"
-                sizes = (f"{size / 1e6:,.1f}" for size in (point["buffer_bytes"], saved["written_bytes"]))
-                buffer, written = sizes
+                buffer, written = (f"{size / 1e6:,.1f}" for size in (point["buffer_bytes"], saved["written_bytes"]))
                 yield format_row([buffer, format_number(saved["new_transitions"]), still, whole, written])
 
 
