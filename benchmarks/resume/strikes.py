@@ -61,7 +61,7 @@ PHASES = {
     "imports": {"_find_and_load"},
     "checking the environment": {"check_environment"},
     "making the trainer": {"make_trainer"},
-    "the end": {"summarize", "_finish"},
+    "the end": {"summarize", "finish"},
 }
 """The activity of a process, by the functions on its stack; the first match counts."""
 
