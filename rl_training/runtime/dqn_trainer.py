@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from rl_training.algorithms.dqn import DQN, check_spaces
 from rl_training.config.dqn import DQNConfig
-from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.network_trainer import load_network_policy
 from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
-from rl_training.runtime.policy import Policy
-from rl_training.runtime.trainer import Trainer, TrainResult
-from rl_training.runtime.trainer_factory import ResumeFrom, make_trainer, train
+from rl_training.runtime.trainer import TrainResult
+from rl_training.runtime.trainer_factory import make_trainer, train
 
 
 class DQNTrainer(OffPolicyTrainer):
@@ -32,15 +31,8 @@ class DQNTrainer(OffPolicyTrainer):
             self.algorithm.update_target()
 
 
-def make_dqn_trainer(
-    config: DQNConfig,
-    callbacks: Iterable[Callback] = (),
-    *,
-    resume_from: ResumeFrom = None,
-    stop: StopFlag | None = None,
-) -> Trainer:
-    """Returns DQN's trainer; see `rl_training.runtime.trainer_factory.make_trainer`."""
-    return make_trainer(DQNTrainer, config, callbacks, resume_from=resume_from, stop=stop)
+make_dqn_trainer = partial(make_trainer, DQNTrainer)
+"""Returns DQN's trainer; see `rl_training.runtime.trainer_factory.make_trainer`."""
 
 
 def train_dqn(
@@ -50,6 +42,5 @@ def train_dqn(
     return train(DQNTrainer, DQNConfig, check_spaces, config, callbacks, resume_from)
 
 
-def load_dqn_policy(checkpoint: Checkpoint) -> Policy:
-    """Returns the greedy policy of one of DQN's checkpoints; see `load_network_policy`."""
-    return load_network_policy(checkpoint, DQNConfig, DQN)
+load_dqn_policy = partial(load_network_policy, config_type=DQNConfig, make_algorithm=DQN)
+"""Returns the greedy policy of one of DQN's checkpoints; see `load_network_policy`."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from rl_training.runtime.network_trainer import NetworkAgent, choose_device, loa
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.run_utils import TrainingRun
 from rl_training.runtime.trainer import Trainer, TrainResult
-from rl_training.runtime.trainer_factory import ResumeFrom, make_trainer, train
+from rl_training.runtime.trainer_factory import make_trainer, train
 
 
 class PPOTrainer(Trainer):
@@ -129,15 +130,8 @@ class PPOTrainer(Trainer):
         return self.agent.carry_over(policy, trainer)
 
 
-def make_ppo_trainer(
-    config: PPOConfig,
-    callbacks: Iterable[Callback] = (),
-    *,
-    resume_from: ResumeFrom = None,
-    stop: StopFlag | None = None,
-) -> Trainer:
-    """Returns PPO's trainer; see `rl_training.runtime.trainer_factory.make_trainer`."""
-    return make_trainer(PPOTrainer, config, callbacks, resume_from=resume_from, stop=stop)
+make_ppo_trainer = partial(make_trainer, PPOTrainer)
+"""Returns PPO's trainer; see `rl_training.runtime.trainer_factory.make_trainer`."""
 
 
 def train_ppo(
@@ -147,6 +141,5 @@ def train_ppo(
     return train(PPOTrainer, PPOConfig, check_spaces, config, callbacks, resume_from)
 
 
-def load_ppo_policy(checkpoint: Checkpoint) -> Policy:
-    """Returns the greedy policy of one of PPO's checkpoints; see `load_network_policy`."""
-    return load_network_policy(checkpoint, PPOConfig, PPO)
+load_ppo_policy = partial(load_network_policy, config_type=PPOConfig, make_algorithm=PPO)
+"""Returns the greedy policy of one of PPO's checkpoints; see `load_network_policy`."""

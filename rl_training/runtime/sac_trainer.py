@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from rl_training.algorithms.sac import SAC, check_spaces
 from rl_training.config.sac import SACConfig
-from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.network_trainer import load_network_policy
 from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
-from rl_training.runtime.policy import Policy
-from rl_training.runtime.trainer import Trainer, TrainResult
-from rl_training.runtime.trainer_factory import ResumeFrom, make_trainer, train
+from rl_training.runtime.trainer import TrainResult
+from rl_training.runtime.trainer_factory import make_trainer, train
 
 
 class SACTrainer(OffPolicyTrainer):
@@ -28,15 +27,8 @@ class SACTrainer(OffPolicyTrainer):
         return SAC(self.config, self.envs.encoder, self.envs.codec, self.device)
 
 
-def make_sac_trainer(
-    config: SACConfig,
-    callbacks: Iterable[Callback] = (),
-    *,
-    resume_from: ResumeFrom = None,
-    stop: StopFlag | None = None,
-) -> Trainer:
-    """Returns SAC's trainer; see `rl_training.runtime.trainer_factory.make_trainer`."""
-    return make_trainer(SACTrainer, config, callbacks, resume_from=resume_from, stop=stop)
+make_sac_trainer = partial(make_trainer, SACTrainer)
+"""Returns SAC's trainer; see `rl_training.runtime.trainer_factory.make_trainer`."""
 
 
 def train_sac(
@@ -46,6 +38,5 @@ def train_sac(
     return train(SACTrainer, SACConfig, check_spaces, config, callbacks, resume_from)
 
 
-def load_sac_policy(checkpoint: Checkpoint) -> Policy:
-    """Returns the greedy policy of one of SAC's checkpoints; see `load_network_policy`."""
-    return load_network_policy(checkpoint, SACConfig, SAC, scale_actions=True)
+load_sac_policy = partial(load_network_policy, config_type=SACConfig, make_algorithm=SAC, scale_actions=True)
+"""Returns the greedy policy of one of SAC's checkpoints; see `load_network_policy`."""
