@@ -211,9 +211,7 @@ def run(arguments: Sequence[str]) -> int:
             require_usable_folders()
             make_paths_absolute()
             code = app(arguments, result_action="return_value", exit_on_error=False, print_error=False)
-    except CycloptsError as error:
-        return _fail(error, EXIT_USER_ERROR)
-    except UserError as error:
+    except (CycloptsError, UserError) as error:
         return _fail(error, EXIT_USER_ERROR)
     except RLTrainingError as error:
         # The traceback shows the author of an environment or callback where the error is.

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from cyclopts import Parameter, validators
 
+from rl_training.cli.options import Json
 from rl_training.cli.output import ResultLost, result_stream, write_result
 
 EXIT_USER_ERROR = 2
@@ -17,7 +18,6 @@ File = Annotated[
     Path | None,
     Parameter(help="The prefect.yaml (default: in the working directory, or else in the package)."),
 ]
-Json = Annotated[bool, Parameter(name="--json", help="Print the result as one line of JSON.")]
 Fix = Annotated[bool, Parameter(help="End runs in MLflow whose process no longer exists.")]
 Pool = Annotated[str, Parameter(help="The work pool (default: rl-training).")]
 Name = Annotated[str | None, Parameter(help="The name of the worker (default: a unique name).")]

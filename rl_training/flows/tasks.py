@@ -51,6 +51,15 @@ def is_worth_training_again(task: Task[Any, Any], task_run: TaskRun, state: Stat
     return isinstance(state.data, EnvironmentFault | CheckpointNotWritten | OSError)
 
 
+RETRIED: Any = {
+    "cache_policy": NO_CACHE,
+    "retries": 2,
+    "retry_delay_seconds": [2, 10],
+    "retry_condition_fn": is_worth_retrying,
+}
+"""Options of the tasks that ask a server, and may find it away for a moment."""
+
+
 @task(name="validate", cache_policy=NO_CACHE)
 def validate(config: TrainConfig) -> dict[str, Any]:
     """Checks that the environment satisfies its contract and that the algorithm can train on it.
@@ -66,7 +75,7 @@ def validate(config: TrainConfig) -> dict[str, Any]:
     return {"steps_per_second": report.steps_per_second, "warnings": len(report.warnings)}
 
 
-@task(name="guard", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=is_worth_retrying)
+@task(name="guard", **RETRIED)
 def guard(config: TrainConfig, start: Start, min_hours: float) -> dict[str, Any]:
     """Decides whether a retraining is due and which weights it starts from; see `plan_retraining`.
 
@@ -81,7 +90,7 @@ def guard(config: TrainConfig, start: Start, min_hours: float) -> dict[str, Any]
     return asdict(plan)
 
 
-@task(name="fetch", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=is_worth_retrying)
+@task(name="fetch", **RETRIED)
 def fetch(source: str, fine_tune: bool = False, to_resume: bool = False) -> str:
     """Downloads and verifies a checkpoint, and returns its directory; for fine-tuning, without the replay buffer.
 
@@ -154,9 +163,7 @@ def evaluate(run: TrackedRun, checkpoint: str) -> dict[str, Any]:
     ).to_dict()
 
 
-@task(
-    name="promote", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=is_worth_retrying
-)
+@task(name="promote", **RETRIED)
 def promote(run: TrackedRun, checkpoint: str) -> dict[str, Any]:
     """Registers a checkpoint and lets the gate decide whether it becomes the champion."""
     from rl_training.promotion.promote import promote as decide
@@ -167,13 +174,7 @@ def promote(run: TrackedRun, checkpoint: str) -> dict[str, Any]:
     return _publish_decision(decide(resolve_local_checkpoint(checkpoint), run.config, run_id=run_id), link=False)
 
 
-@task(
-    name="promote-candidate",
-    cache_policy=NO_CACHE,
-    retries=2,
-    retry_delay_seconds=[2, 10],
-    retry_condition_fn=is_worth_retrying,
-)
+@task(name="promote-candidate", **RETRIED)
 def promote_candidate(
     candidate: str, overrides: Overrides, force: str | None, allow_modules: Collection[str]
 ) -> dict[str, Any]:
@@ -189,9 +190,7 @@ def _publish_decision(result: PromotionResult, *, link: bool) -> dict[str, Any]:
     return result.to_dict()
 
 
-@task(
-    name="monitor", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[2, 10], retry_condition_fn=is_worth_retrying
-)
+@task(name="monitor", **RETRIED)
 def monitor(source: str, overrides: Overrides, episodes: int | None, allow_modules: Collection[str]) -> dict[str, Any]:
     """Plays new episodes and compares them with the promotion; see `rl_training.promotion.monitoring.monitor`.
 
@@ -214,13 +213,7 @@ def monitor(source: str, overrides: Overrides, episodes: int | None, allow_modul
     return result.to_dict()
 
 
-@task(
-    name="roll-back",
-    cache_policy=NO_CACHE,
-    retries=2,
-    retry_delay_seconds=[2, 10],
-    retry_condition_fn=is_worth_retrying,
-)
+@task(name="roll-back", **RETRIED)
 def roll_back_champion(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     """Restores the champion before the one that plays worse.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,23 +115,18 @@ def clean_reason(reason: str, what: str) -> str:
     return text
 
 
+@dataclass(frozen=True)
 class _Promotion:
     """A promotion that holds the model's lock."""
 
-    def __init__(
-        self,
-        client: MlflowClient,
-        uri: str,
-        model: str,
-        checkpoint: Checkpoint,
-        config: TrainConfig,
-        run_id: str,
-        force: str | None,
-        stop: StopFlag | None,
-    ) -> None:
-        self.client, self.uri, self.model = client, uri, model
-        self.checkpoint, self.config, self.run_id = checkpoint, config, run_id
-        self.force, self.stop = force, stop
+    client: MlflowClient
+    uri: str
+    model: str
+    checkpoint: Checkpoint
+    config: TrainConfig
+    run_id: str
+    force: str | None
+    stop: StopFlag | None
 
     def run(self, lock: PromotionLock) -> PromotionResult:
         """Decides, records the decision and moves the aliases; repeats this if the champion has changed meanwhile."""

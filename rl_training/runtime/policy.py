@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -42,39 +43,22 @@ class Policy(Protocol):
         """
 
 
+@dataclass(kw_only=True, eq=False)
 class GreedyPolicy:
     """The policy of a network, without exploration and with fixed observation statistics.
 
     Several threads may call it at the same time.
     """
 
-    def __init__(
-        self,
-        *,
-        encoder: ObservationEncoder,
-        normalizer: ObservationNormalizer | None,
-        act_greedy: Callable[[npt.NDArray[Any]], npt.NDArray[Any]],
-        codec: ActionCodec,
-        observation_space: gym.Space[Any],
-        action_space: gym.Space[Any],
-    ) -> None:
-        """Stores the parts.
-
-        Args:
-            encoder: Converts native observations to arrays.
-            normalizer: The observation statistics, which are not updated; None without normalisation.
-            act_greedy: Returns policy-side actions [N, *A] for encoded observations [N, *O].
-            codec: Converts policy-side actions to the environment's units.
-            observation_space: The space of observations.
-            action_space: The space of actions.
-        """
-        self.encoder = encoder
-        self.normalizer = normalizer
-        self.act_greedy = act_greedy
-        self.codec = codec
-        self.observation_space = observation_space
-        self.action_space = action_space
-        self._one_at_a_time = threading.Lock()
+    encoder: ObservationEncoder
+    normalizer: ObservationNormalizer | None
+    """The observation statistics, which are not updated; None without normalisation."""
+    act_greedy: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
+    """Returns policy-side actions [N, *A] for encoded observations [N, *O]."""
+    codec: ActionCodec
+    observation_space: gym.Space[Any]
+    action_space: gym.Space[Any]
+    _one_at_a_time: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def act(self, observations: Sequence[Any]) -> list[Any]:
         """Returns the greedy action of each observation; see `Policy.act`."""
