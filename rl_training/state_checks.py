@@ -25,11 +25,6 @@ ArrayT = TypeVar("ArrayT")
 def require_same_form(name: str, got: Any, own: Any) -> Any:
     """Returns a restored tensor or array after checking that it matches the one that it replaces.
 
-    Args:
-        name: Its name in error messages.
-        got: The restored value.
-        own: The value that it replaces.
-
     Raises:
         CheckpointError: The type, dtype or shape differs.
     """

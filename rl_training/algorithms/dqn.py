@@ -56,14 +56,7 @@ class DQN(OffPolicyAlgorithm):
     def __init__(
         self, config: DQNConfig, encoder: ObservationEncoder, codec: ActionCodec, device: torch.device
     ) -> None:
-        """Makes the networks with weights from the seed's `init` stream; the target network starts as a copy.
-
-        Args:
-            config: The settings.
-            encoder: The kind, shape and dtype of one observation.
-            codec: The action space, which is `Discrete`.
-            device: The device of the networks.
-        """
+        """Makes the networks with weights from the seed's `init` stream; the target network starts as a copy."""
         network, rng = config.network, generator(config.seed, "init")
         self.config, self.num_actions = config, codec.nvec[0]
         self.network = QNetwork(encoder, self.num_actions, network.hidden, network.activation, config.dueling, rng)

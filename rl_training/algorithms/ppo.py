@@ -100,14 +100,7 @@ class PPO(NetworkAlgorithm):
     def __init__(
         self, config: PPOConfig, encoder: ObservationEncoder, codec: ActionCodec, device: torch.device
     ) -> None:
-        """Makes the networks with weights from the seed's `init` stream.
-
-        Args:
-            config: The settings.
-            encoder: The kind, shape and dtype of one observation.
-            codec: The action space.
-            device: The device of the networks.
-        """
+        """Makes the networks with weights from the seed's `init` stream."""
         network, rng = config.network, generator(config.seed, "init")
         self.config = config
         self.distribution = make_distribution(codec.space, network.initial_log_std)

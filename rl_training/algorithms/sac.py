@@ -71,14 +71,7 @@ class SAC(OffPolicyAlgorithm):
     def __init__(
         self, config: SACConfig, encoder: ObservationEncoder, codec: ActionCodec, device: torch.device
     ) -> None:
-        """Makes the networks with weights from the seed's `init` stream; the target critics start as copies.
-
-        Args:
-            config: The settings.
-            encoder: The kind, shape and dtype of one observation.
-            codec: The action space, which is a scaled `Box`.
-            device: The device of the networks.
-        """
+        """Makes the networks with weights from the seed's `init` stream; the target critics start as copies."""
         network, rng = config.network, generator(config.seed, "init")
         self.config, self.action_dims = config, codec.size
         hidden, activation = network.hidden, network.activation

@@ -212,16 +212,7 @@ def log_start(trainer: Trainer, session: TrackingSession | None) -> None:
 
 
 def evaluate_final_policy(trainer: Trainer, result: TrainResult, log: MetricLog) -> EvaluationResult | None:
-    """Evaluates the final checkpoint; see `evaluate_held_out`.
-
-    Args:
-        trainer: The trainer; its stop flag is polled between steps.
-        result: The result of training.
-        log: The run's metric log.
-
-    Returns:
-        The evaluation; None if the run was told to stop.
-    """
+    """Evaluates the final checkpoint; see `evaluate_held_out`. Returns None if the run was told to stop."""
     if trainer.stop.requested or result.checkpoint is None:
         return None
     try:
@@ -233,14 +224,7 @@ def evaluate_final_policy(trainer: Trainer, result: TrainResult, log: MetricLog)
 def summarize(
     trainer: Trainer, result: TrainResult, evaluation: EvaluationResult | None, session: TrackingSession | None
 ) -> RunSummary:
-    """Ends the run's record and returns its summary.
-
-    Args:
-        trainer: The trainer.
-        result: The result of training.
-        evaluation: The held-out evaluation, if there was one.
-        session: The tracking session, if the run is tracked.
-    """
+    """Ends the run's record and returns its summary."""
     assert trainer.state.checkpoint is not None  # training always ends with a checkpoint
     stop_reason: StopReason = "signal" if trainer.stop.cause == "signal" else result.stop_reason
     run_id, ui, unsent = None, None, ""

@@ -113,16 +113,7 @@ class ReplayBuffer:
         terminated: NDArray[np.bool_],
         truncated: NDArray[np.bool_],
     ) -> None:
-        """Stores a copy of one step of all environments, and overwrites the oldest step if the ring is full.
-
-        Args:
-            obs: Observations that were acted on, [N, *O].
-            actions: Actions, [N, *A].
-            rewards: Rewards, [N].
-            next_obs: Observations that followed, final ones if the episode ended, [N, *O].
-            terminated: Whether the step ended the episode in a terminal state, bool [N].
-            truncated: Whether the step cut the episode, bool [N].
-        """
+        """Stores a copy of one step of all environments, and overwrites the oldest step if the ring is full."""
         row = self.total // self.num_envs % len(self.rewards)
         self.obs[row], self.actions[row], self.rewards[row] = obs, actions, rewards
         self.next_obs[row], self.terminated[row], self.truncated[row] = next_obs, terminated, truncated

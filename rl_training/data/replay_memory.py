@@ -39,13 +39,7 @@ class _Arithmetic:
 def check_memory(
     config: OffPolicyConfig, encoder: ObservationEncoder, codec: ActionCodec, available: int | None = None
 ) -> None:
-    """Checks that the replay buffer fits into memory.
-
-    Args:
-        config: The settings.
-        encoder: Encoder, which determines the size of an observation.
-        codec: Codec, which determines the size of an action.
-        available: Bytes that the process may still use; `available_memory()` by default.
+    """Checks that the replay buffer fits into the `available` bytes, by default into `available_memory()`.
 
     Raises:
         ConfigError: The buffer does not fit, and the message has the calculation and a size that fits; or

@@ -19,13 +19,7 @@ logger = logging.getLogger(__name__)
 def close_quietly(
     env_id: str, envs: Iterable[gym.Env[Any, Any] | VectorEnv[Any, Any, Any]], secrets: Collection[str] = ()
 ) -> None:
-    """Closes every environment, even after one fails to close; a single warning names the first failure.
-
-    Args:
-        env_id: The id in the settings, for the warning.
-        envs: The environments to close.
-        secrets: Values that the environments were given and that the warning must not show.
-    """
+    """Closes every environment, even after one fails to close; a single warning names the first failure."""
     failures: list[str] = []
     for env in envs:
         try:

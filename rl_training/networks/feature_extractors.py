@@ -110,13 +110,7 @@ class MixedExtractor(FeatureExtractor):
 
 
 def fewest_weights(layout: ObservationLayout, hidden: Sequence[int], outputs: int) -> int:
-    """Returns the least number of weights, without biases, of a network for observations of a layout.
-
-    Args:
-        layout: Kind, shape and dtype of one observation.
-        hidden: Widths of the hidden layers.
-        outputs: Width of the output.
-    """
+    """Returns the least number of weights, without biases, of a network for observations of a layout."""
     fields = {} if layout.dtype.names is None else {name: layout.dtype[name].shape for name in layout.dtype.names}
     vector = fields.pop(VECTOR_FIELD, (0,)) if fields else layout.shape if layout.kind == "vector" else (0,)
     images = list(fields.values()) if fields else [layout.shape] if layout.kind == "image" else []

@@ -53,10 +53,6 @@ class FlatParameters:
     afterwards, because its parameters would leave the vector. To copy a network, for example as a target, construct a
     second one and copy the vector.
 
-    Args:
-        module: The network.
-        device: Device to move the parameters to.
-
     Attributes:
         vector: The parameters, [P].
         gradient: The gradients, [P].

@@ -49,17 +49,7 @@ class ObservedMLP(nn.Module):
         head_gains: Sequence[float],
         rng: np.random.Generator,
     ) -> None:
-        """Makes the networks.
-
-        Args:
-            layout: Kind, shape and dtype of one observation.
-            further_inputs: Number of further inputs (A).
-            hidden: Widths of the hidden layers of each MLP.
-            outputs: Width of each MLP's output.
-            activation: A key of `ACTIVATIONS`.
-            head_gains: Gain of the head of each MLP.
-            rng: Generator of the stream `init`.
-        """
+        """Makes the networks; `further_inputs` is their number (A), and for the other arguments see `StackedMLP`."""
         super().__init__()
         # Checkpoints name weights after this attribute, so its name must stay.
         self.body = make_feature_extractor(layout, rng)

@@ -33,16 +33,7 @@ class QNetwork(nn.Module):
         dueling: bool,
         rng: np.random.Generator,
     ) -> None:
-        """Makes the network.
-
-        Args:
-            layout: Kind, shape and dtype of one observation.
-            actions: Number of actions (K).
-            hidden: Widths of the hidden layers, of both MLPs if dueling.
-            activation: A key of `ACTIVATIONS`.
-            dueling: Whether to compute value and advantages separately.
-            rng: Generator of the stream `init`.
-        """
+        """Makes the network; if `dueling`, value and advantages have an MLP each. See `StackedMLP` for the others."""
         super().__init__()
         self.dueling = dueling
         outputs = (1, actions) if dueling else (actions,)

@@ -37,11 +37,6 @@ MOST_EARLIER = 100
 def find_previous_champion(client: MlflowClient, model: str, version: str) -> ModelVersion | None:
     """Returns the champion before a version: the newest that still exists and was not rolled back itself.
 
-    Args:
-        client: MLflow's client.
-        model: The registered model's name.
-        version: A version that became champion.
-
     Returns:
         That version, or None if there is none.
 
@@ -56,12 +51,7 @@ def find_previous_champion(client: MlflowClient, model: str, version: str) -> Mo
 
 
 def make_succession_tags(champion: ModelVersion | None, decision_id: str) -> dict[str, str]:
-    """Returns the tags of a version that is about to become champion.
-
-    Args:
-        champion: The present champion.
-        decision_id: The decision that promotes the version.
-    """
+    """Returns the tags of a version that is about to become champion."""
     earlier: list[str] = []
     if champion is not None:
         earlier = [number for number in _read_champions_before(champion) if number != "none"][:MOST_EARLIER]

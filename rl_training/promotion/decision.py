@@ -115,15 +115,7 @@ def hash_question(question: Mapping[str, Any]) -> str:
 def make_result(
     record: Mapping[str, Any], run_id: str, version: str, alias: str | None, *, moved: bool = False
 ) -> PromotionResult:
-    """Returns the result of a decision from its record.
-
-    Args:
-        record: The record of the decision.
-        run_id: The run that contains the record.
-        version: The candidate's version.
-        alias: The alias of that version now.
-        moved: Whether this promotion made the candidate champion.
-    """
+    """Returns the result of a decision from its record."""
     verdict, champion = record["verdict"], record["champion"]
     return PromotionResult(
         verdict=Verdict(verdict["kind"], tuple(verdict["reasons"]), verdict["numbers"]),

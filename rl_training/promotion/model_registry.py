@@ -57,14 +57,6 @@ def get_or_register(
     model before it is uploaded. The uploaded files are then compared with the model, and only the policy in them is
     loaded; no code that the store names is run.
 
-    Args:
-        client: MLflow's client.
-        uri: The tracking URI.
-        model: The registered model's name.
-        checkpoint: The verified checkpoint.
-        config: The settings of the checkpoint.
-        run_id: The MLflow run that the checkpoint comes from.
-
     Raises:
         CheckpointError: The registered version differs from the checkpoint or can't be used.
     """

@@ -53,13 +53,7 @@ def read_evaluation(path: Path) -> dict[str, Any]:
 
 
 class MonitoringRun:
-    """The monitoring run of one registered model.
-
-    Args:
-        client: MLflow's client.
-        uri: The tracking URI.
-        run: The run.
-    """
+    """The monitoring run of one registered model."""
 
     def __init__(self, client: MlflowClient, uri: str, run: Run) -> None:
         self._client = client
@@ -104,14 +98,7 @@ def find_monitoring_run(client: MlflowClient, uri: str, model: str) -> Monitorin
 
 
 def get_or_create_monitoring_run(client: MlflowClient, uri: str, model: str, env_id: str) -> MonitoringRun:
-    """Returns the monitoring run of a registered model; creates it if there is none. The caller holds the model's lock.
-
-    Args:
-        client: MLflow's client.
-        uri: The tracking URI.
-        model: The registered model's name.
-        env_id: The environment of the model.
-    """
+    """Returns the monitoring run of a registered model, or creates it; the caller holds the model's lock."""
     from mlflow.exceptions import MlflowException
 
     if (there := find_monitoring_run(client, uri, model)) is not None:

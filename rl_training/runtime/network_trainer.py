@@ -146,12 +146,6 @@ def load_network_policy(
 ) -> Policy:
     """Returns the greedy policy of a checkpoint of a network trainer, without making an environment.
 
-    Args:
-        checkpoint: A verified checkpoint.
-        config_type: The class of the algorithm's settings.
-        make_algorithm: The algorithm's class.
-        scale_actions: Whether the algorithm's actions lie in [-1, 1] and are scaled to the bounds of the action space.
-
     Raises:
         CheckpointError: The checkpoint is damaged or belongs to another algorithm.
     """

@@ -88,15 +88,7 @@ def run_resume_flow(
     fine_tune: bool = False,
     allow_modules: Collection[str] = (),
 ) -> FlowSummary:
-    """Runs resume-flow in this process; see `run_train_flow`.
-
-    Args:
-        source: An MLflow run id, `runs:/ID`, `models:/NAME@ALIAS`, or the directory of a run or checkpoint.
-        overrides: Settings to change.
-        callbacks: Callbacks of the training, besides the flow's own.
-        fine_tune: Whether to start a new run from the checkpoint's weights alone.
-        allow_modules: Modules that a received run may name.
-    """
+    """Runs resume-flow in this process; see `run_train_flow`, and `resume_flow` for the arguments."""
     with prepare_prefect(), _quiet_prefect():
         from rl_training.flows.resume import resume_flow
 
@@ -112,15 +104,7 @@ def run_retrain_flow(
     start: Start = "champion",
     min_hours: float = 0.0,
 ) -> FlowSummary:
-    """Runs retrain-flow in this process; see `run_train_flow`.
-
-    Args:
-        config: A YAML file, the name of a shipped one, or the settings themselves.
-        overrides: A mapping, or texts `dotted.key=value`.
-        callbacks: Callbacks of the training, besides the flow's own.
-        start: Whether to start from the champion's weights or from new ones.
-        min_hours: Skip the retraining if the champion is younger than this, in hours.
-    """
+    """Runs retrain-flow in this process; see `run_train_flow`, and `retrain_flow` for the arguments."""
     with prepare_prefect(), _quiet_prefect():
         from rl_training.flows.retrain import retrain_flow
         from rl_training.flows.train import read_settings
@@ -138,14 +122,7 @@ def run_evaluate_flow(
     roll_back: bool = False,
     allow_modules: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Runs evaluate-flow in this process, and returns its result.
-
-    Args:
-        source: The policy, usually `models:/NAME@champion`.
-        overrides: Settings of `promotion.*`, `evaluation.*` and `env_kwargs.*` to change.
-        episodes: The number of episodes; by default `promotion.episodes`.
-        roll_back: Whether to roll back a champion that plays worse than when it was promoted.
-        allow_modules: Modules that a received policy may name.
+    """Runs evaluate-flow in this process, and returns its result; see `evaluate_flow` for the arguments.
 
     Raises:
         UserError: The source, the settings or a server can't be used.
@@ -166,14 +143,7 @@ def run_promote_flow(
     force: str | None = None,
     allow_modules: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Runs promote-flow in this process, and returns its result; see `run_evaluate_flow`.
-
-    Args:
-        candidate: A run, a checkpoint's directory, or a registered version.
-        overrides: Settings of `promotion.*` and `evaluation.*` to change.
-        force: A reason to promote the candidate whatever the gate decides.
-        allow_modules: Modules that a received candidate may name.
-    """
+    """Runs promote-flow in this process, and returns its result; see `run_evaluate_flow` and `promote_flow`."""
     with prepare_prefect(), _quiet_prefect():
         from rl_training.flows.promote import promote_flow
 

@@ -36,14 +36,7 @@ def write_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:
 
 
 def write_status(run_dir: Path, status: str, stop_reason: str | None, error: str | None) -> None:
-    """Records in `status.json` how a tracked run ended, for the process that sends the run to MLflow.
-
-    Args:
-        run_dir: The run's directory.
-        status: FINISHED, FAILED or KILLED.
-        stop_reason: Why training stopped.
-        error: The error that ended the run, as one line.
-    """
+    """Records in `status.json` how a tracked run ended, for the process that sends the run to MLflow."""
     metrics = run_dir / METRICS
     if metrics.exists():
         sync_file(metrics)  # no checkpoint has flushed its last lines
@@ -72,10 +65,6 @@ def read_json(path: Path, form: Any = dict[str, Any]) -> Any:
 
 def read_record(path: Path, form: Any = dict[str, Any]) -> dict[str, Any]:
     """Returns the content of a record that was downloaded from MLflow.
-
-    Args:
-        path: The file.
-        form: The type of the content, one of `record_schemas`.
 
     Raises:
         TrackingError: The record is missing or damaged.

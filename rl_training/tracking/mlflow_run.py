@@ -140,12 +140,6 @@ def log_description(client: MlflowClient, run: Run, description: Mapping[str, An
 
     MLflow does not allow a parameter to change. If one differs (the run directory of a run that is resumed elsewhere,
     for example), the run keeps the first value, and the tag `params_changed` has the new value.
-
-    Args:
-        client: MLflow's client.
-        run: The run.
-        description: The content of `tracking.json`.
-        note: Text of the description on the run's page, with pictures.
     """
     from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
 
@@ -214,13 +208,7 @@ def get_latest_steps(client: MlflowClient, run: Run) -> dict[str, int]:
 
 
 def set_status(client: MlflowClient, run_id: str, status: Mapping[str, Any]) -> None:
-    """Ends the run in MLflow with the status of its training.
-
-    Args:
-        client: MLflow's client.
-        run_id: The run.
-        status: The content of `status.json`.
-    """
+    """Ends the run in MLflow with the status of its training, the content of `status.json`."""
     for tag in END_TAGS:
         if status.get(tag):
             client.set_tag(run_id, tag, shorten(status[tag], MAX_TAG))

@@ -20,14 +20,7 @@ STEPS = 100
 
 
 def check_native(config: TrainConfig, single: gym.Env[Any, Any], found: Findings, watch: CallWatch) -> None:
-    """Makes the native vector environment of the settings, plays it, and reports its faults.
-
-    Args:
-        config: The settings.
-        single: The single environment that evaluation plays, whose spaces must be the same.
-        found: Collects the findings.
-        watch: Watches the calls.
-    """
+    """Makes the native vector environment, plays it, and reports its faults and spaces that differ from `single`."""
     during = "making the native vector environment"
     try:
         envs = watch.call(during, TrainingEnvs, config, 1.0, seconds=MAKING_SECONDS)

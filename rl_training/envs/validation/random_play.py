@@ -31,15 +31,7 @@ from rl_training.errors import USER_CODE_ERRORS
 
 
 class Player:
-    """Plays an environment and its twin in lockstep.
-
-    Args:
-        env: The environment in the wrappers of the settings.
-        twin: Another instance of the environment.
-        seed: Seed of the first reset and of the actions.
-        found: Collects the findings.
-        watch: Watches the calls.
-    """
+    """Plays an environment and its twin in lockstep."""
 
     def __init__(
         self, env: gym.Env[Any, Any], twin: gym.Env[Any, Any], seed: int, found: Findings, watch: CallWatch

@@ -40,12 +40,6 @@ class Stopwatch:
 def time_steps(env: gym.Env[Any, Any], watch: CallWatch, seed: int, stopwatch: Stopwatch) -> None:
     """Plays further episodes with random actions, without any checks between the steps.
 
-    Args:
-        env: The environment, which may be in the middle of an episode.
-        watch: Watches the calls.
-        seed: Seed of the actions.
-        stopwatch: Measures the time of the steps.
-
     Raises:
         CallBlocked: A call did not return.
     """

@@ -26,12 +26,7 @@ class EnvGroup:
         self._envs: dict[int, EpisodeReplay] = {}
 
     def make(self, indices: Iterable[int], make_env: Callable[[int], EpisodeReplay]) -> None:
-        """Makes the environments with these indices within the run; after an error, `close` closes those made so far.
-
-        Args:
-            indices: Indices of the environments.
-            make_env: Makes the environment of an index.
-        """
+        """Makes the environments of these indices within the run; after an error, `close` closes those made."""
         for index in indices:
             self._envs[index] = make_env(index)
 

@@ -69,11 +69,6 @@ def read_best(root: Path, opened: Checkpoint | None = None) -> tuple[Checkpoint,
 def write_best(root: Path, checkpoint: Checkpoint, return_mean: float) -> None:
     """Records a checkpoint as the best so far.
 
-    Args:
-        root: The `checkpoints` directory of the run.
-        checkpoint: The checkpoint.
-        return_mean: The mean return of its evaluation.
-
     Raises:
         CheckpointNotWritten: The directory can't be written.
     """

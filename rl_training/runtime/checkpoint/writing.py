@@ -96,10 +96,6 @@ def write_checkpoint(
 def require_finite(policy: Mapping[str, Any], num_timesteps: int) -> None:
     """Checks that the numbers of a policy are finite.
 
-    Args:
-        policy: The policy, in plain form.
-        num_timesteps: The step, for the message.
-
     Raises:
         NumericError: A tensor, which the message names, has a NaN or infinity.
     """

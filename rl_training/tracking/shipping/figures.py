@@ -68,12 +68,7 @@ class LearningCurve:
 
 
 class Figures:
-    """Draws the pictures that have changed into the run's artifacts folder.
-
-    Args:
-        run_dir: The run's directory.
-        title: The run's name.
-    """
+    """Draws the pictures that have changed into the run's artifacts folder."""
 
     def __init__(self, run_dir: Path, title: str) -> None:
         self.curve = LearningCurve()
@@ -113,12 +108,7 @@ class Figures:
 
 
 def draw_evaluation_histogram(evaluation: Mapping[str, Any], title: str) -> Figure:
-    """Returns a histogram of the held-out episodes' returns, with their mean and its 95 % interval.
-
-    Args:
-        evaluation: The content of `evaluation.json`.
-        title: The run's name.
-    """
+    """Returns a histogram of the returns in `evaluation.json`, with their mean and its 95 % interval."""
     from matplotlib.figure import Figure  # not pyplot, which would need a window system and keep global state
 
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")

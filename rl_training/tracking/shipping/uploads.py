@@ -22,12 +22,7 @@ TOP_LEVEL = (run_layout.CONFIG, run_layout.METADATA, f"{run_layout.CHECKPOINTS}/
 
 
 def list_pending_artifacts(run_dir: Path, sent: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Yields the name and fingerprint of each file that is new or has changed since it was sent.
-
-    Args:
-        run_dir: The run's directory.
-        sent: Fingerprints of the files that were sent, by name.
-    """
+    """Yields the name and fingerprint of each file that `sent` lacks or has with another fingerprint."""
     root = run_dir / run_layout.ARTIFACTS
     candidates = [(name, run_dir / name) for name in TOP_LEVEL]
     candidates += [(path.relative_to(root).as_posix(), path) for path in sorted(root.rglob("*"))]
