@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from rl_training.errors import CheckpointError
 from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name
 from rl_training.runtime.workflows import load_policy
 from rl_training.tracking.checkpoint_sources import CHECKPOINT_TAG
-from rl_training.tracking.mlflow_store import UNKNOWN_CODES, no_resend
+from rl_training.tracking.mlflow_store import UNKNOWN_CODES, create_or_find, no_resend
 from rl_training.tracking.pyfunc import check_model, save_model
 from rl_training.tracking.shipping.logged_models import get_or_create_logged_model, link_version
 from rl_training.tracking.version_files import download_verified_copy
@@ -78,8 +79,6 @@ def get_or_register(
 def _register(
     client: MlflowClient, model: str, checkpoint: Checkpoint, config: TrainConfig, run_id: str, key: str
 ) -> ModelVersion:
-    from mlflow.exceptions import MlflowException
-
     _create_model(client, model, config)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
@@ -95,16 +94,9 @@ def _register(
         "algo": checkpoint.algorithm,
         "env_id": config.env_id,
     }
-    try:
-        with no_resend():
-            version = client.create_model_version(
-                model, source=logged.artifact_location, run_id=run_id, tags=tags, model_id=logged.model_id
-            )
-    except MlflowException:
-        found = _find(client, model, key)  # MLflow created it, but its reply was lost
-        if found is None:
-            raise
-        version = found
+    source, model_id = logged.artifact_location, logged.model_id
+    create = partial(client.create_model_version, model, source=source, run_id=run_id, tags=tags, model_id=model_id)
+    version = create_or_find(create, lambda: _find(client, model, key))
     link_version(client, logged, version)
     return version
 

@@ -11,12 +11,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.tracking import json_files
 from rl_training.tracking.mlflow_links import get_ui_hint
-from rl_training.tracking.mlflow_store import get_or_create_experiment, make_download_directory, no_resend
+from rl_training.tracking.mlflow_store import create_or_find, get_or_create_experiment, make_download_directory
 from rl_training.tracking.record_schemas import MonitoringRecord
 
 if TYPE_CHECKING:
@@ -99,8 +100,6 @@ def find_monitoring_run(client: MlflowClient, uri: str, model: str) -> Monitorin
 
 def get_or_create_monitoring_run(client: MlflowClient, uri: str, model: str, env_id: str) -> MonitoringRun:
     """Returns the monitoring run of a registered model, or creates it; the caller holds the model's lock."""
-    from mlflow.exceptions import MlflowException
-
     if (there := find_monitoring_run(client, uri, model)) is not None:
         return there
     tags = {
@@ -113,13 +112,5 @@ def get_or_create_monitoring_run(client: MlflowClient, uri: str, model: str, env
         ),
     }
     experiment_id = get_or_create_experiment(client, uri, EXPERIMENT)
-    try:
-        with no_resend():
-            return MonitoringRun(
-                client, uri, client.create_run(experiment_id, run_name=f"monitoring {model}", tags=tags)
-            )
-    except MlflowException:
-        created = find_monitoring_run(client, uri, model)  # the reply may have been lost
-        if created is None:
-            raise
-        return created
+    create = partial(client.create_run, experiment_id, run_name=f"monitoring {model}", tags=tags)
+    return create_or_find(lambda: MonitoringRun(client, uri, create()), lambda: find_monitoring_run(client, uri, model))

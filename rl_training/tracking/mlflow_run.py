@@ -14,7 +14,7 @@ from rl_training.runtime.inexact_resumes import INEXACT
 from rl_training.system.programs import program
 from rl_training.tracking.mlflow_links import get_ui_hint, get_ui_url
 from rl_training.tracking.mlflow_names import MAX_TAG, make_legal_name, shorten
-from rl_training.tracking.mlflow_store import connect, get_or_create_experiment, no_resend, resolve_tracking_uri
+from rl_training.tracking.mlflow_store import connect, create_or_find, get_or_create_experiment, resolve_tracking_uri
 from rl_training.tracking.run_description import NOTE
 
 if TYPE_CHECKING:
@@ -98,23 +98,14 @@ def get_run_url(run_id: str) -> str | None:
 
 def _create_run(client: MlflowClient, experiment_id: str, description: Mapping[str, Any]) -> str:
     """Creates the run and returns its id; if MLflow's reply is lost, finds the run by its tag."""
-    from mlflow.exceptions import MlflowException
-
     run_uid = description["run_uid"]
-    try:
-        with no_resend():
-            run = client.create_run(
-                experiment_id,
-                start_time=round(description["started"] * 1000),
-                run_name=description["run_name"],
-                tags={RUN_UID: run_uid},
-            )
-    except MlflowException:
-        run_id = _find_by_uid(client, experiment_id, run_uid)
-        if run_id is None:
-            raise
-        return run_id
-    return str(run.info.run_id)
+
+    def create() -> str:
+        started, name = round(description["started"] * 1000), description["run_name"]
+        run = client.create_run(experiment_id, start_time=started, run_name=name, tags={RUN_UID: run_uid})
+        return str(run.info.run_id)
+
+    return create_or_find(create, lambda: _find_by_uid(client, experiment_id, run_uid))
 
 
 def _find_by_uid(client: MlflowClient, experiment_id: str, run_uid: str) -> str | None:

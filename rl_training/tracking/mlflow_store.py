@@ -12,10 +12,10 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from filelock import FileLock
@@ -35,6 +35,8 @@ from rl_training.system.paths import (
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
+
+T = TypeVar("T")
 
 KEEP_SECONDS = 24 * 3600.0
 """Age after which a download is removed by a later download."""
@@ -219,6 +221,19 @@ def no_resend() -> Iterator[None]:
             del os.environ[_RETRIES]
         else:
             os.environ[_RETRIES] = before
+
+
+def create_or_find(create: Callable[[], T], find: Callable[[], T | None]) -> T:
+    """Returns what `create` makes in MLflow, or what `find` finds after an error, which may be a lost reply."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        with no_resend():
+            return create()
+    except MlflowException:
+        if (found := find()) is None:
+            raise
+        return found
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name, open_che
 from rl_training.system.durable_files import make_directory, move_into_place, sync_directory
 from rl_training.tracking.checkpoint_sources import CHECKPOINT_TAG
 from rl_training.tracking.json_files import parse_json
-from rl_training.tracking.mlflow_store import no_resend, sync_artifacts
+from rl_training.tracking.mlflow_store import create_or_find, sync_artifacts
 from rl_training.tracking.pyfunc import save_model
 from rl_training.tracking.record_schemas import NamedVersion
 from rl_training.tracking.shipping.metrics_reader import Point
@@ -181,8 +182,6 @@ def _find(client: MlflowClient, run: Run, checkpoint: Checkpoint) -> LoggedModel
 
 
 def _create(client: MlflowClient, run: Run, checkpoint: Checkpoint) -> LoggedModel:
-    from mlflow.exceptions import MlflowException
-
     name = _ILLEGAL.sub("-", f"step {checkpoint.num_timesteps:,} of {run.info.run_name}")
     tags = {
         CHECKPOINT_TAG: checkpoint_name(checkpoint.num_timesteps),
@@ -191,17 +190,10 @@ def _create(client: MlflowClient, run: Run, checkpoint: Checkpoint) -> LoggedMod
         "num_timesteps": str(checkpoint.num_timesteps),
         "algo": checkpoint.algorithm,
     }
-    try:
-        with no_resend():
-            client.create_logged_model(
-                run.info.experiment_id, name=name, source_run_id=run.info.run_id, tags=tags, model_type="policy"
-            )
-    except MlflowException:
-        model = _find(client, run, checkpoint)  # a lost reply
-        if model is None:
-            raise
-        return model
-    model = _find(client, run, checkpoint)  # if two processes created models at the same time, both take the older
+    create = partial(client.create_logged_model, run.info.experiment_id, name=name, source_run_id=run.info.run_id)
+    find = partial(_find, client, run, checkpoint)
+    create_or_find(partial(create, tags=tags, model_type="policy"), find)
+    model = find()  # if two processes created models at the same time, both take the older
     assert model is not None
     return model
 
