@@ -22,7 +22,8 @@ def stops(title: str) -> list[tuple[Path, str]]:
 
 
 def defines(file: Path, name: str) -> bool:
-    return re.search(rf"^\s*(?:async )?(?:def|class) {name}\b", file.read_text(encoding="utf-8"), re.M) is not None
+    definition = rf"^\s*(?:async )?(?:def|class) {name}\b|^{name} = partial\("
+    return re.search(definition, file.read_text(encoding="utf-8"), re.M) is not None
 
 
 @pytest.mark.parametrize("title", JOURNEYS)
