@@ -11,6 +11,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rl_training import moved_names
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # the one list of public names
@@ -46,6 +48,8 @@ def _read_imports() -> dict[str, str]:
 
 _DEFINED_IN = _read_imports()
 __all__ = ["__version__", *_DEFINED_IN]
+
+moved_names.install()
 
 
 def __getattr__(name: str) -> Any:

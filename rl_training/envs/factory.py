@@ -18,8 +18,10 @@ from rl_training.envs.single_env import construct, make_bare_env, make_env
 from rl_training.envs.vector.envpool_env import EnvPoolVectorEnv
 from rl_training.envs.vector.masked_vector_env import MaskedVectorEnv
 from rl_training.envs.vector.native_vector_env import NativeVectorEnv, make_native
+from rl_training.moved_names import find_old_names
 
 __all__ = ["make_bare_env", "make_env", "make_vector_env"]
+__getattr__ = find_old_names(__name__)
 
 _CPU_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 """CPU quota of the container: microseconds of CPU time, and the length of the period in microseconds."""

@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from rl_training import __version__
 from rl_training.errors import CheckpointError, error_line
+from rl_training.moved_names import find_old_names
 from rl_training.runtime.checkpoint import Checkpoint, open_checkpoint
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.workflows import load_policy
@@ -30,6 +31,8 @@ from rl_training.tracking.version_files import LOADER, MODEL_DATA, SERVED
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature
     from mlflow.types import TensorSpec
+
+__getattr__ = find_old_names(__name__)
 
 
 class PolicyModel:
