@@ -13,23 +13,12 @@ import shutil
 from collections.abc import Callable
 from errno import ENOTDIR
 from pathlib import Path
-from typing import IO, Annotated, Any, cast
-
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from rl_training.run_layout import STAGING
 
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-
-
-class FileEntry(BaseModel):
-    """The size and hash of a file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    size: NonNegativeInt
-    """Bytes."""
-    sha256: Sha256
+if TYPE_CHECKING:
+    from rl_training.system.file_entry import FileEntry
 
 
 def make_directory(path: Path, mode: int = 0o777) -> None:
@@ -86,6 +75,8 @@ def write_file(path: Path, write: Callable[[IO[bytes]], object], *, sync: bool =
     Raises:
         OSError: The file can't be written, for example because the disk is full or read-only.
     """
+    from rl_training.system.file_entry import FileEntry  # imports pydantic, for which help texts need not wait
+
     with path.open("xb") as raw:  # "x" follows no link of that name
         file = _HashingFile(raw)
         try:

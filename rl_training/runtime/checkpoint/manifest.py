@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from rl_training.errors import CheckpointError, one_line
 from rl_training.run_layout import CONFIG
 from rl_training.security.untrusted_json import NotReadable, open_plain_file, read_json
-from rl_training.system.durable_files import FileEntry, Sha256
+from rl_training.system.file_entry import FileEntry, Sha256
 
 FORMAT: Literal["rl_training.checkpoint"] = "rl_training.checkpoint"
 FORMAT_VERSION: Literal[1] = 1

@@ -27,7 +27,6 @@ from rl_training.run_layout import CHECKPOINTS, REPLAY
 from rl_training.runtime.checkpoint.reading import Checkpoint, load_tensors, report_write_errors
 from rl_training.runtime.checkpoint.staging import prepare
 from rl_training.system.durable_files import (
-    FileEntry,
     is_same_file,
     link_or_copy,
     make_directory,
@@ -35,6 +34,7 @@ from rl_training.system.durable_files import (
     sync_directory,
     write_file,
 )
+from rl_training.system.file_entry import FileEntry
 
 PIECE_BYTES = 16 * 2**20
 """The largest size of a shard, unless 1/256 of the buffer is more."""

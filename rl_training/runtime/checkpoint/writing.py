@@ -26,7 +26,8 @@ from rl_training.runtime.checkpoint.reading import (
     verify_checkpoint,
 )
 from rl_training.runtime.checkpoint.replay_shards import ShardEntry, describe_shards, find_shared_shards
-from rl_training.system.durable_files import FileEntry, link_or_copy, write_file
+from rl_training.system.durable_files import link_or_copy, write_file
+from rl_training.system.file_entry import FileEntry
 
 logger = logging.getLogger(__name__)
 
