@@ -1,4 +1,4 @@
-"""What the benchmarks share: running measured processes, timing methods, and writing results and documentation."""
+"""Shared code of the benchmarks: running measured processes, timing methods, writing results and documentation."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def rotate(counts: dict[str, int], i: int) -> Iterator[tuple[str, int]]:
 
 
 def choose_threads(speeds: Mapping[str, float]) -> int:
-    """Returns the thread count with the highest speed; of equal speeds, the lower count."""
+    """Returns the thread count with the highest speed; if two speeds are equal, the lower count."""
     return min(map(int, speeds), key=lambda count: (-speeds[str(count)], count))
 
 

@@ -24,7 +24,7 @@ T = TypeVar("T", bound=Task)
 
 @dataclass(frozen=True)
 class Places:
-    """Where the peers are installed."""
+    """The folders of the peers' installations."""
 
     peers: Path
     """A folder with a virtual environment for each peer."""

@@ -1,4 +1,4 @@
-"""Runs one measured training of ours through the public interface; see `meter.py`.
+"""Runs one measured training of rl_training through the public interface; see `meter.py`.
 
 `ours` calls `train_ppo(config)` or its equivalents, without evaluations and checkpoints during training, like the
 peers. Only a checkpoint before the first step, one after the last step, and one final evaluation episode remain.

@@ -24,7 +24,7 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained, and for how long."""
+    """A training task to measure, and its length."""
 
     name: str
     title: str

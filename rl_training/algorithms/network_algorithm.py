@@ -1,4 +1,4 @@
-"""What the algorithms have in common: how a trainer saves, restores and fine-tunes whatever they learn.
+"""The common base of the algorithms: how a trainer saves, restores and fine-tunes everything that they learn.
 
 Shapes: N environments, O observation dims, A action dims.
 """

@@ -34,7 +34,7 @@ COLORS = 64
 PLAY_SECONDS = 5.0
 """Time limit for the episode, after which the film ends."""
 ANSWER_SECONDS = 10.0
-"""Time limit for creating the environment, and for each call of it."""
+"""Time limit for creating the environment, and for each call to the environment."""
 
 LEAST_FRAME_SECONDS = 0.02
 """The shortest time for which browsers show a frame."""

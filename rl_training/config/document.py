@@ -42,7 +42,7 @@ MOST_DIGITS = 300
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value was written: a file and its line (from 1), or another source such as `--set seed`."""
+    """The place of a value: a file and its line (from 1), or another source such as `--set seed`."""
 
     source: str
     line: int | None = None

@@ -1,4 +1,4 @@
-"""The experiment manager: the one way from settings or a checkpoint to a trainer, whatever the algorithm."""
+"""The experiment manager: the only way from settings or a checkpoint to a trainer, whatever the algorithm."""
 
 from __future__ import annotations
 

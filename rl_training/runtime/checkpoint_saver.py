@@ -1,9 +1,9 @@
 """Saves checkpoints in a second thread while training continues.
 
-The training thread copies the states, because training goes on changing them; a replay buffer, which may be large, is
-not copied (`replay_shards.py`). The saving thread serialises, hashes, syncs, renames and removes old checkpoints, one
-checkpoint at a time. Training learns of a complete checkpoint at a moment that depends on its own steps, never on the
-speed of the disk.
+The training thread copies the states, because training continues to change them; a replay buffer, which may be large,
+is not copied (`replay_shards.py`). The saving thread serialises, hashes, syncs, renames and removes old checkpoints,
+one checkpoint at a time. Training learns of a complete checkpoint at a moment that depends on its own steps, never on
+the speed of the disk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the trainers of networks share: the greedy policy, and the states in a checkpoint.
+"""The common parts of the trainers of networks: the greedy policy, and the states in a checkpoint.
 
 Each trainer holds a `NetworkAgent` and adds its own loop and buffer.
 """
@@ -121,7 +121,7 @@ def require_size(config: TrainConfig, checkpoint: Checkpoint) -> None:
 
 
 def require_weights(config: TrainConfig, encoder: ObservationEncoder, codec: ActionCodec, weights: Any) -> None:
-    """Checks that a checkpoint has enough weights for the network of its settings, before that is allocated.
+    """Checks that a checkpoint has enough weights for the network of its settings, before the network is allocated.
 
     Raises:
         CheckpointError: The settings or spaces describe a larger network.

@@ -230,7 +230,7 @@ def save_training_checkpoint(
 
 
 def redact_command(arguments: Sequence[str]) -> list[str]:
-    """Returns a command line in which every value is hidden whose key or option names a secret."""
+    """Returns a command line that hides each value if its key or option names a secret."""
     return [
         REDACTED
         if before.startswith("--") and is_secret_name(before) and not argument.startswith("--")

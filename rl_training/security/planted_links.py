@@ -32,7 +32,7 @@ def refuse_links(path: Path) -> None:
 
 
 def _find_links(path: Path) -> Iterator[Path]:
-    """Yields every path below `path`, itself included, that is neither a file nor a folder; skips what disappears."""
+    """Yields every path below `path`, itself included, that is neither file nor folder; skips paths that disappear."""
     try:
         mode = path.lstat().st_mode
         if stat.S_ISDIR(mode):

@@ -175,7 +175,7 @@ class Decision(TypedDict):
 
 
 class Drop(TypedDict):
-    """Whether a champion has dropped, in a record."""
+    """The result of the test whether a champion has dropped, in a record."""
 
     dropped: bool
     reasons: list[str]

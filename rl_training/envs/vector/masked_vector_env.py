@@ -41,7 +41,7 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
             which may be empty, and a worker process steps each of the others.
         make_env: Makes the environment of an index, for the group of this process.
         answer_seconds: Time limit for each answer of a worker, in seconds; an `EnvironmentFault` reports a late
-            answer. None waits for ever, as training does, because a step may take any time.
+            answer. None waits forever, as training does, because a step may take any time.
 
     Raises:
         EnvironmentRefused: An environment can't be made, its spaces have no array form, or the spaces differ.

@@ -41,7 +41,7 @@ def main(reading: int, writing: int, memory: int, spins: bool) -> None:
     """
     for descriptor in (reading, writing, memory):
         # A program that the environment starts, and that outlives this process, would otherwise keep the pipe open,
-        # and the parent would wait for ever.
+        # and the parent would wait forever.
         os.set_inheritable(descriptor, False)
     channel = Channel(reading, writing, spins=spins)
     threading.Thread(target=_end_with_parent, args=(channel,), daemon=True).start()

@@ -62,7 +62,7 @@ class Channel:
         """Returns the next message, or the byte of a bell.
 
         Args:
-            seconds: Time limit in seconds; None waits for ever.
+            seconds: Time limit in seconds; None waits forever.
 
         Raises:
             EOFError: The other side has closed its end.

@@ -1,7 +1,7 @@
 """The parent's side of a worker process, which runs a group of environments.
 
 Gymnasium's `AsyncVectorEnv` forks, or runs the caller's main module again (which under Prefect imports all of Prefect
-in each worker). It also loses the error text of an environment that exits, and waits for ever when it closes. Here,
+in each worker). It also loses the error text of an environment that exits, and waits forever when it closes. Here,
 each worker is a plain program with two pipes: no other worker holds an end of these pipes, so closing the parent's end
 ends the worker, and a deadline bounds the wait.
 """
@@ -22,7 +22,7 @@ from rl_training.envs.vector.worker_channel import CLOSE_SECONDS, DONE, Channel,
 from rl_training.security.import_guard import list_excluded
 from rl_training.system.constructor_cleanup import close_on_error, kill_on_close
 
-# The handler ignores signals from the very start: a cancel signals the whole process group, and the parent ends its
+# The handler ignores signals from the very start: a cancel signals the entire process group, and the parent ends its
 # workers by itself. SIG_IGN would be inherited by programs that the environment starts, which could then not be ended.
 _PROGRAM = """import json, sys
 sys.path[:] = json.loads(sys.argv[2])
@@ -77,7 +77,7 @@ class WorkerProcess:
             return
 
     def ring(self, bell: bytes) -> None:
-        """Requests by a bell an operation whose arguments are in shared memory."""
+        """Rings the worker's bell to request an operation whose arguments are in shared memory."""
         try:
             self._channel.ring(bell)
         except ConnectionError:
@@ -87,7 +87,7 @@ class WorkerProcess:
         """Returns the worker's replies; an empty list if the operation of a bell succeeded.
 
         Args:
-            seconds: Time limit in seconds; None waits for ever.
+            seconds: Time limit in seconds; None waits forever.
         """
         try:
             answer = self._channel.receive(seconds)
@@ -98,7 +98,7 @@ class WorkerProcess:
             return [("gone", (self._explain_end(), None))]
 
     def hang_up(self) -> None:
-        """Closes the channel, upon which the worker closes its environments and ends."""
+        """Closes the channel; the worker then closes its environments and ends."""
         self._channel.close()
 
     def end(self, deadline: float) -> None:

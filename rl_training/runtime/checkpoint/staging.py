@@ -24,7 +24,7 @@ SUPERSEDED = "superseded-"
 
 @contextmanager
 def stage(target: Path) -> Iterator[Path]:
-    """Yields an empty directory beside `target`; what is left of it after the block is removed."""
+    """Yields an empty directory beside `target`; removes the remains after the block."""
     path = staging_path(target)
     path.mkdir()
     try:

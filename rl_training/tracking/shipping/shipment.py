@@ -57,7 +57,7 @@ PICTURES = (CURVE, HISTOGRAM, run_layout.EPISODE)
 
 @dataclass(frozen=True)
 class ShipReport:
-    """How much of a run is in MLflow."""
+    """Reports how much of a run is in MLflow."""
 
     sent: int
     """Number of metric values in MLflow."""

@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class UploadProgress:
-    """How much of a run is in MLflow."""
+    """Records how much of a run is in MLflow."""
 
     tracking_uri: str
     """The store, without credentials; in another store nothing is sent yet."""
