@@ -53,7 +53,7 @@ def ship_all(run_dir, status=None, uri=None, **options) -> Shipment:
 
 
 def points_of_file(run_dir, total_timesteps=100_000) -> set[tuple[str, int, float, int]]:
-    """Returns (name, step, value, milliseconds) of every point of a run's metrics file that MLflow shall hold."""
+    """Returns (name, step, value, milliseconds) of every point of a run's metrics file that MLflow must hold."""
     lines = MetricsReader(run_dir / run_layout.METRICS, total_timesteps).read(most=10**9)
     return {(p.key, p.step, p.value, p.timestamp) for line in lines for p in line.points}
 
@@ -112,7 +112,7 @@ def write_policy(run_dir, step: int, gains: tuple[float, float]) -> Checkpoint:
 
 
 def run_with_policies(*gains_and_means, **settings):
-    """Makes a run with a checkpoint each 100 steps, each with a controller and the mean return that is recorded of it.
+    """Makes a run with a checkpoint every 100 steps, each with a controller and its recorded mean return.
 
     Returns:
         The checkpoints and the MLflow run's id.

@@ -106,13 +106,13 @@ def in_arrays(batch: ReplayBatch, backend: Backend) -> tuple[Any, ...]:
 
 
 def targets(agent: DQN | SAC, batch: ReplayBatch, *others: Any) -> Any:
-    """What a batch's values shall be; SAC's need noise and alpha too."""
+    """Returns the targets of a batch's values; SAC's need noise and alpha too."""
     _, next_observations, _, rewards, discounts = in_arrays(batch, agent.backend)
     return agent._targets(next_observations, rewards, discounts, *others)
 
 
 def through_a_file(state: dict[str, Any]) -> Any:
-    """What a checkpoint makes of a state."""
+    """Returns a state after it was saved to a file and loaded again."""
     file = io.BytesIO()
     torch.save(state, file)
     return torch.load(io.BytesIO(file.getvalue()), weights_only=True)
@@ -164,7 +164,7 @@ def solve_contexts(
 
 
 def ten_steps(steps: np.ndarray, ends: str) -> np.ndarray:
-    """An episode that ends shows its step; one that is cut looks the same for ever."""
+    """An episode that ends shows its step; one that is cut looks the same at every step."""
     shown = np.full((len(steps), 2), 0.5, np.float32)
     if ends != "truncated":
         shown[:, 0] = steps / 10

@@ -1,7 +1,7 @@
-"""What a power cut could leave of a folder, at each moment of a program that writes to it.
+"""Simulates what a power cut could leave in a folder, at each moment of a program that writes to the folder.
 
-`Disk` watches this process's own calls to the system. It knows of each file the bytes that were synced, and of each
-folder the entries; of all else a power cut may take anything. At each moment it keeps three of the possible outcomes:
+`Disk` watches this process's own calls to the system. It knows which bytes of each file and which entries
+of each folder were synced; a power cut may take anything else. At each moment it keeps three of the possible outcomes:
 
 - `empty`: names are on disk as soon as they are given, bytes only once they are synced, as on ext4;
 - `zeros`: the same, and a file has its length before its bytes, which read as zeros;
@@ -68,7 +68,7 @@ class Disk:
         self._root, self._database = root, database
         self._bytes: dict[int, bytes] = {}
         self._entries: dict[int, dict[str, tuple[int, bool]]] = {}
-        """By number; a file whose last name went has its number still, which a later file of the same inode has not."""
+        """By number; a file without a name keeps its number, and a later file of the same inode gets another one."""
         self._numbers: dict[int, int] = {}
         self._counter = itertools.count()
         self._lock = threading.RLock()
@@ -109,7 +109,7 @@ class Disk:
         return watched
 
     def _forget(self, path: Any, folder: int | None) -> None:
-        """A file that goes with its last name gives its inode to another one; what was synced of it may come back."""
+        """Forgets the inode of a file whose last name was removed; its synced bytes may come back."""
         try:
             status = os.stat(path, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:

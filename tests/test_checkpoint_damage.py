@@ -164,7 +164,7 @@ def test_a_registered_policy_needs_no_trainer_state(tmp_path: Path) -> None:
 def test_files_that_the_manifest_does_not_name_are_never_opened(tmp_path: Path) -> None:
     path = write(tmp_path).path
     (path / "normalizer.pkl").write_bytes(pickle.dumps(Payload(tmp_path / "ran")))
-    os.mkfifo(path / "pipe")  # opening it would wait for ever
+    os.mkfifo(path / "pipe")  # opening it would wait forever
     assert load_policy_state(open_checkpoint(path))["observation_normalizer"]["count"] == 12
     assert not (tmp_path / "ran").exists()
 

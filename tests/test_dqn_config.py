@@ -87,7 +87,7 @@ def test_updates_due_are_a_function_of_the_step_alone() -> None:
 def test_a_warm_up_is_refused_exactly_where_it_leaves_no_update() -> None:
     assert settings(learning_starts=9_999).updates_due(10_000) == 2
     assert settings(learning_starts=10_000, total_timesteps=10_004).updates_due(10_004) == 2
-    for total in (10_000, 10_003):  # the block that ends at 10,000 is the warm-up's, and the next one is not whole
+    for total in (10_000, 10_003):  # the block that ends at 10,000 is the warm-up's, and the next one is not complete
         with pytest.raises(ValidationError, match="with 0 updates"):
             settings(learning_starts=10_000, total_timesteps=total)
     assert settings(learning_starts=10_000, total_timesteps=10_003, num_envs=4).updates_due(10_004) == 2

@@ -243,7 +243,7 @@ def test_a_signal_to_the_owner_ends_both_and_is_recorded(started_home: Path, num
     before = len(flow_states(started_home))
     owner = start_owner(started_home, seconds=600.0)
     server = server_of(owner)
-    os.killpg(owner.pid, number)  # as a terminal does: to the whole group, which the server is not in
+    os.killpg(owner.pid, number)  # as a terminal does: to the entire group, which the server is not in
     owner.communicate(timeout=LIMIT)
     wait_for(lambda: not server.is_running())
     assert flow_states(started_home)[before:] == ["CRASHED"]

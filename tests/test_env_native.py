@@ -83,7 +83,7 @@ def test_cartpole_has_the_transitions_of_the_single_environment_and_its_time_lim
 
 
 def test_cartpole_draws_from_gymnasiums_own_random_stream() -> None:
-    """Where all rows end at once, Gymnasium's own resets, a step later, draw the same numbers."""
+    """If all rows end at once, Gymnasium's own resets, a step later, draw the same numbers."""
     ours = MaskedCartPole(4, max_episode_steps=3)
     theirs = gym.make_vec("CartPole-v1", 4, vectorization_mode="vector_entry_point", max_episode_steps=3)
     assert ours.reset(seed=5)[0].tolist() == theirs.reset(seed=5)[0].tolist()

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("flow_home")
 
 @pytest.fixture(scope="module")
 def trained() -> tuple[Any, dict[str, Any]]:
-    """One whole run of train-flow: its final state and its summary."""
+    """A complete run of train-flow: its final state and its summary."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RL_TRAINING_MLFLOW_UI", "http://127.0.0.1:5999")
         state = train_flow(TINY, {"seed": 3}, return_state=True)

@@ -78,7 +78,7 @@ def test_the_next_one_starts_from_the_champions_weights_and_plays_against_it(
     assert tags["forked_from.run_id"] == before["run_id"]
     assert tags["forked_from.fine_tuning"] == "6 tensors carried over; observation statistics: none"
     assert "learning_rate" in tags["forked_from.differences"]
-    # Its first evaluation is as good as the champion: both play 10.0, and a tie keeps who is there.
+    # Its first evaluation is as good as the champion: both play 10.0, and a tie keeps the champion.
     (first_evaluation, *_) = sorted(
         flow_client.get_metric_history(summary["run_id"], "eval/return_mean"), key=lambda point: point.step
     )

@@ -153,7 +153,7 @@ def test_a_lost_message_makes_no_second_model(client, home, monkeypatch, request
             failures += 1
             shutil.rmtree(run_dir / "checkpoints")  # training has pruned them meanwhile
     assert lost == [request_name]
-    # Of a request that creates something, what became of it is found out at once.
+    # The outcome of a request that creates something is found out at once.
     assert failures == int(not (arrives and request_name in ("create_logged_model", "log_outputs")))
     assert models(client, address) == RANKED[:1]
     assert outputs(client, address) == [200]

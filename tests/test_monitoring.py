@@ -175,8 +175,8 @@ def test_a_champion_that_was_forced_through_below_the_floor_has_not_dropped_for_
     kept = monitor(f"models:/{MODEL}@champion")
     assert not kept.drop.dropped
     assert "floor" not in kept.drop.numbers
-    anew = monitor(f"models:/{MODEL}@champion", ["promotion.floor=475"])
-    assert anew.drop.dropped
+    again = monitor(f"models:/{MODEL}@champion", ["promotion.floor=475"])
+    assert again.drop.dropped
 
 
 def test_other_versions_are_compared_with_their_own_promotion_and_are_not_the_champion(client: Any) -> None:
@@ -184,7 +184,7 @@ def test_other_versions_are_compared_with_their_own_promotion_and_are_not_the_ch
     champion(GOOD, seed=2)
     result = monitor(f"models:/{MODEL}/1")
     assert (result.version, result.is_champion, result.drop.dropped) == ("1", False, False)
-    # Who was made champion by hand has no record to be compared with.
+    # A version that was made champion by hand has no record to be compared with.
     client.delete_model_version_tag(MODEL, "1", "gate.promoted_by")
     client.set_registered_model_alias(MODEL, CHAMPION, "1")
     result = monitor(f"models:/{MODEL}@champion", {"evaluation.max_episode_steps": 5})

@@ -112,7 +112,7 @@ def test_saved_weights_are_independent_and_load_back() -> None:
     state = flat.state_dict()
     file = io.BytesIO()
     torch.save({"one": state["weights.0"]}, file)
-    assert len(file.getvalue()) < 4_000  # not the whole vector
+    assert len(file.getvalue()) < 4_000  # not the complete vector
     kept = flat.vector.clone()
     other_flat.load_state_dict(state)
     torch.testing.assert_close(other_flat.vector, kept, rtol=0, atol=0)

@@ -78,7 +78,7 @@ def test_what_the_environment_gives(algo: str, what: str, value: float, named: s
     good_afterwards(trainer.run.run_dir, before=137)
 
 
-# NumPy's own word of it comes first.
+# NumPy warns first.
 @pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
 @ALGORITHMS
 def test_what_learning_makes_of_it(algo: str) -> None:

@@ -1,4 +1,4 @@
-"""Where files are kept, whoever the user is and wherever an environment changes the working directory to."""
+"""The places of files, for any user and after an environment has changed the working directory."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write_config(folder: Path, env_id: str = "case_envs:Plain-v0", **env_kwargs:
 
 @pytest.fixture
 def nobody() -> tuple[str, ...]:
-    """What a command line begins with to run as a user without a name: in place of root, or in a user namespace."""
+    """The start of a command line that runs as a user without a name: in place of root, or in a user namespace."""
     tool = "setpriv" if os.getuid() == 0 else "unshare"
     if shutil.which(tool) is None:
         pytest.skip(f"{tool} is not installed")

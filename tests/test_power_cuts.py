@@ -86,7 +86,7 @@ def points(run_dir: Path, *, to: int = 10**9) -> Points:
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run that nothing cut off, and what power cuts could have left of it."""
+    """An uninterrupted run, and the states that power cuts could have left."""
 
     home: Path
     database: Path
@@ -127,7 +127,7 @@ def is_whole(path: Path) -> bool:
 
 
 def resume_from(cut: Cut, recorded: Recorded) -> int | None:
-    """Resumes from what a cut has left and checks all that must come of it; returns the step, None where none was."""
+    """Resumes from the state after a cut and checks the result; returns the step, None if there is no checkpoint."""
     recorded.restore(cut)
     run_dir = recorded.run_dir
     found, skipped = list_checkpoints(run_dir / "checkpoints")

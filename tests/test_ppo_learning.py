@@ -111,7 +111,7 @@ def test_the_options_learn_too(option: str, value: Any) -> None:
     ],
 )
 def test_values_of_episodes_of_ten_steps(ends: str, first: float, last: float) -> None:
-    """Reward 1 a step, gamma 0.9. An ended episode shows its step; a cut one looks the same for ever."""
+    """Reward 1 a step, gamma 0.9. An ended episode shows its step; a cut one looks the same at every step."""
     ppo = make_ppo(
         gym.spaces.Box(0, 1, (2,)), gym.spaces.Discrete(2), num_envs=8, rollout_steps=32, batch_size=64, gamma=0.9,
         learning_rate=5e-3, learning_rate_schedule="linear",

@@ -30,7 +30,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file that the module of `EVIL` writes; a home of the test's own, and nothing of it left in the process."""
+    """The file that the module of `EVIL` writes; the test gets a separate home, and no module of an earlier test."""
     path = tmp_path / "mark"
     monkeypatch.setenv("EVIL_MARK", str(path))
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "home"))
@@ -108,7 +108,7 @@ def test_the_users_word_is_a_flag_a_variable_or_a_line_in_the_home(made, tmp_pat
     refused(capsys, "evaluate", gift)  # a flag is the word for one command
     refused(capsys, "evaluate", gift, "--allow-module", "gift.evil2")
     refused(capsys, "evaluate", gift, "--allow-module", "gift.evil.more")
-    assert run(["evaluate", str(gift), "--allow-module", "other", "--allow-module", "gift"]) == 0  # the whole package
+    assert run(["evaluate", str(gift), "--allow-module", "other", "--allow-module", "gift"]) == 0  # all modules
     with monkeypatch.context() as patch:
         patch.setenv("RL_TRAINING_ALLOW_MODULES", "other, gift.evil")
         assert run(["evaluate", str(gift)]) == 0

@@ -225,7 +225,7 @@ def test_wrong_contents_with_right_hashes_are_refused(tmp_path: Path, kind: str)
 
 
 def rezipped(change: Callable[[str, bytes], list[tuple[str, bytes, int]]]) -> bytes:
-    """A real policy file whose members are written again, each as the change says: names, bytes, compression."""
+    """A real policy file with rewritten members; the change gives their names, bytes and compression."""
     source, target = zipfile.ZipFile(GOLDEN / "policy.pt"), io.BytesIO()
     with zipfile.ZipFile(target, "w") as archive:
         for item in source.infolist():

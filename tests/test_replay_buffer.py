@@ -82,7 +82,7 @@ def test_truth_table_of_three_steps(terminated: bool, truncated: bool, first: tu
 def slow_targets(
     history: list[tuple[float, bool, bool]], first: int, held_from: int, envs: int, n_step: int, gamma: float
 ) -> tuple[float, float, float]:
-    """The definition, from the whole history of transitions by number."""
+    """Returns a target by its definition, from the complete history of transitions by number."""
     assert first >= held_from
     total, last = 0.0, first
     for k in range(n_step):

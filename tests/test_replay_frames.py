@@ -50,7 +50,7 @@ class Episodes:
 
 
 def transitions(envs: list[Episodes], steps: int, newer: list[int]) -> Iterator[tuple[Any, ...]]:
-    """What a trainer stores of them: `newer` are frames a step, in turn."""
+    """Yields the transitions that a trainer stores; `newer` has the numbers of new frames per step, in turn."""
     rng = envs[0].rng
     for t in range(steps):
         obs = np.stack([env.observation() for env in envs])

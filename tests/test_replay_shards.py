@@ -170,7 +170,7 @@ def test_shards_whose_transitions_have_all_left_the_ring_drop_out(tmp_path: Path
     assert set(shards_in(first.path)).isdisjoint(shards_in(second.path))
     assert shards_in(tmp_path / "replay") == shards_in(second.path)
     restored = make_buffer()
-    load_replay(open_checkpoint(first.path), restored)  # whole by itself
+    load_replay(open_checkpoint(first.path), restored)  # complete by itself
     assert restored.total == 8
 
 
@@ -298,7 +298,7 @@ def test_golden_shards_of_format_1() -> None:
     assert [np.flatnonzero(flag).tolist() for flag in (buffer.terminated, buffer.truncated)] == [[4], [2]]
 
 
-# A save neither writes nor reads what is unchanged, and is whole whenever it is killed.
+# A save neither writes nor reads what is unchanged, and is complete whenever it is killed.
 
 AUDITED = """
 import os, signal, sys

@@ -122,7 +122,7 @@ def contents_of(run_dir: Path) -> dict[str, Any]:
 
 
 class Points(Events):
-    """Events that leave it to the trainer when a checkpoint is whole."""
+    """Events that leave it to the trainer when a checkpoint is complete."""
 
     on_checkpoint_end = Callback.on_checkpoint_end
 
@@ -148,7 +148,7 @@ def test_only_callbacks_that_override_an_event_listen_for_it() -> None:
     assert not CallbackList([Callback(), At(), Points()]).listens("on_checkpoint_end")
 
 
-# A disk that is full: the system refuses files of more than some bytes, for the whole process.
+# A disk that is full: the system refuses files of more than some bytes, for the entire process.
 
 
 def fill() -> None:
@@ -185,7 +185,7 @@ def filled_after(trainer: Trainer, step: int) -> Callable[[], None]:
 
 
 def test_a_disk_that_is_full_for_a_while_costs_the_checkpoints_of_that_while(caplog: pytest.LogCaptureFixture) -> None:
-    """It is full when those of steps 100 and 150 are due."""
+    """The disk is full when the checkpoints of steps 100 and 150 are due."""
     config = dqn(**{**SMALL, "checkpoint": {"every": 50, "keep_last": 99}, "evaluation": {"every": 999, "episodes": 1}})
     whole = MANAGER.setup(config, [At()]).train()
     actions = At()
@@ -265,7 +265,7 @@ def test_a_run_that_another_process_has_taken_over_is_not_saved(tmp_path: Path) 
 
 
 class Run:
-    """A saver, the progress of its run, and what it says is whole."""
+    """A saver, the progress of its run, and the checkpoints that the saver reports as complete."""
 
     def __init__(self, run_dir: Path) -> None:
         self.whole: list[tuple[int, bool]] = []

@@ -65,7 +65,7 @@ def test_sending_continues_where_it_ended(client):
     first = ship_all(run_dir)
     write_points(run_dir, range(500, 900))
     with (run_dir / run_layout.METRICS).open("a") as file:
-        file.write('{"event": "update", "step": 900, "ti')  # not yet whole
+        file.write('{"event": "update", "step": 900, "ti')  # not yet complete
     assert first.report().unsent == 400
     second = ship_all(run_dir)
     assert (second.report().sent, second.report().unsent) == (900, 0)
@@ -173,7 +173,7 @@ def test_finished_checkpoints_become_artifacts(client):
         "checkpoints/step_000000000100/manifest.json",
         "checkpoints/step_000000000100/policy.pt",
     ]
-    (half / "manifest.json").write_text("{}")  # now it is whole
+    (half / "manifest.json").write_text("{}")  # now it is complete
     shutil.rmtree(run_dir / "checkpoints" / "step_000000000100")  # pruned here, kept there
     ship_all(run_dir)
     assert len(artifacts(client, run_id, "checkpoints")) == 2

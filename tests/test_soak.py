@@ -93,7 +93,7 @@ def test_strikes_are_drawn_from_the_seed_and_spread_over_the_run() -> None:
 
 
 def edited(whole: Path, tmp_path: Path, name: str, old: str, new: str) -> list[str]:
-    """Compares a run with a copy of it in one of whose files `old`, which is there once, stands as `new`."""
+    """Compares a run with a copy that has `new` in place of the only `old` in one of its files."""
     copy = shutil.copytree(whole, tmp_path / "copy")
     text = (copy / name).read_text()
     assert text.count(old) == 1

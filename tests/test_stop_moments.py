@@ -94,7 +94,7 @@ def test_a_signal_once_the_result_is_known_changes_nothing(small_config, monkeyp
 
 
 def contents(run_dir: Path) -> dict[Path, bytes]:
-    """All files but the name of who had the run last."""
+    """Returns all files except the name of the last process that held the run."""
     files = (path for path in run_dir.rglob("*") if path.is_file() and path.suffix != ".holder")
     return {path: path.read_bytes() for path in files}
 

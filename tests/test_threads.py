@@ -16,7 +16,7 @@ from tests.network_parts import CPU
 
 
 def products() -> set[int]:
-    """How many threads numpy's matrix products may have; scipy brings a library of its own."""
+    """Returns the thread counts that numpy's matrix products may use; scipy has another library."""
     pools = [pool for pool in threadpool_info() if pool["user_api"] == "blas" and "scipy.libs" not in pool["filepath"]]
     return {pool["num_threads"] for pool in pools}
 

@@ -40,7 +40,7 @@ def plain(env: str = "Plain", **fields: Any) -> PPOConfig:
 
 
 class Events(Callback):
-    """Records what it sees."""
+    """Records the events of training."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, int]] = []
@@ -215,7 +215,7 @@ def test_learned_values_on_fixed_length_episodes(env: str, first_value: float) -
 
 
 class BreaksAfterSaving(Callback):
-    """Breaks when the checkpoint of the second evaluation is whole."""
+    """Raises when the checkpoint of the second evaluation is complete."""
 
     def on_checkpoint_end(self, state: TrainerState) -> None:
         if state.num_timesteps >= 256 and state.evaluation is not None:

@@ -35,7 +35,7 @@ def validate(name: str, **fields: Any) -> ValidationReport:
 
 
 def fault_of_a_run(name: str) -> str:
-    """What a run that was not stopped by validation says when it ends."""
+    """Returns the error of a run that validation did not stop."""
     envs = TrainingEnvs(settings(f"case_envs:{name}-v0"), gamma=None)
     envs.start()
     try:

@@ -96,7 +96,7 @@ class NeedsToken(Plain):
 
 
 class TellsItsToken(NeedsToken):
-    """Repeats its credential in whatever it raises or prints, which happens where `at` says."""
+    """Repeats its credential in an error or in output, at the place that `at` names."""
 
     def __init__(self, at: str = "step", **kwargs: Any) -> None:
         super().__init__(**kwargs)

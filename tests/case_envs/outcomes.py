@@ -125,7 +125,7 @@ class ExitsLate(RaisesLate):
 
 
 class DiesLate(RaisesLate):
-    """Ends its whole process at the life step `at`, as a simulator that crashes."""
+    """Ends the process at the life step `at`, like a simulator that crashes."""
 
     def step(self, action: Any) -> Any:
         if self.life_step + 1 == self.at:

@@ -52,7 +52,7 @@ class Flows:
         return str(flow_run["id"])
 
     def train(self, deployment: str, **parameters: Any) -> str:
-        """The same for a flow that trains; returns the id of its run in MLflow."""
+        """Runs a deployment that trains; returns the id of its run in MLflow."""
         return self.note(self.run(deployment, **parameters))
 
     def note(self, flow_run: str) -> str:
@@ -112,7 +112,7 @@ def check_flows(flows: Flows) -> None:
 
 
 def check_links(flows: Flows) -> None:
-    """What a worker prints and shows leads to hosts that a browser of this machine can open."""
+    """Checks that a worker's links lead to hosts that a browser of this machine can open."""
     logs = flows.stack.compose("logs", "--no-color", "worker", "bootstrap")
     shown = logs + json.dumps(flows.artifacts())
     inner = re.findall(r"http://(?:mlflow|prefect):\d+/(?!api)\S*", shown)
@@ -122,7 +122,7 @@ def check_links(flows: Flows) -> None:
 
 
 def check_commit(flows: Flows) -> None:
-    """Runs and images say from which commit they are."""
+    """Checks that runs and images name their commit."""
     stack = flows.stack
     label = '{{index .Config.Labels "org.opencontainers.image.revision"}}'
     for image in stack.images():

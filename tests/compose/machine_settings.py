@@ -17,7 +17,7 @@ CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 @dataclass(frozen=True)
 class AptSettings:
-    """Where this machine gets Debian's packages, and how it treats the mirror."""
+    """The mirror of Debian's packages of this machine, and apt's options for the mirror."""
 
     mirror: str
     security_mirror: str | None

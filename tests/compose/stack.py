@@ -44,12 +44,12 @@ class Stack:
 
     @property
     def mlflow_uri(self) -> str:
-        """Where a browser of this machine finds MLflow."""
+        """MLflow's address for a browser of this machine."""
         return f"http://127.0.0.1:{self.ports['MLFLOW_PORT']}"
 
     @property
     def prefect_uri(self) -> str:
-        """Where a browser of this machine finds Prefect."""
+        """Prefect's address for a browser of this machine."""
         return f"http://127.0.0.1:{self.ports['PREFECT_PORT']}"
 
     def compose(self, *arguments: str, check: bool = True, timeout: float = UP_SECONDS) -> str:
@@ -88,7 +88,7 @@ class Stack:
         )
 
     def state(self, service: str) -> dict[str, Any]:
-        """What the engine says of a service's container."""
+        """Returns the engine's state of a service's container."""
         if not (container := self.container(service)):
             return {}
         state: dict[str, Any] = json.loads(self.engine.docker("inspect", "--format", "{{json .State}}", container))

@@ -26,7 +26,7 @@ Edit = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Case:
-    """An input: a valid file's name, the edits of it, and whether the hashes that cover it are made right again."""
+    """An input: a valid file's name, the edits to the file, and whether the hashes over it are recomputed."""
 
     format: str
     edits: tuple[Edit, ...]
@@ -250,7 +250,7 @@ def to_json(value: Any) -> bytes:
 
 
 def to_yaml(value: Any) -> bytes:
-    """Returns a value as YAML, with anchors for what is there twice."""
+    """Returns a value as YAML, with anchors for values that occur twice."""
     try:
         return yaml.safe_dump(value, sort_keys=False, allow_unicode=True).encode("utf-8", "surrogatepass")
     except (RecursionError, ValueError, yaml.YAMLError):

@@ -1,9 +1,9 @@
-"""The process that reads inputs: it has little memory beside what it started with, and is watched from outside.
+"""The process that reads inputs: its memory is limited, and another process watches it.
 
     python tests/fuzz/fuzz_reader.py SAMPLES WORK
 
-Each line of its input is a request `{"format", "sealed", "file"}`; each line of its output says what came of it. It is
-used for thousands of inputs; whoever asks ends it if it takes too long.
+Each line of its input is a request `{"format", "sealed", "file"}`; each line of its output is the result. One
+process reads thousands of inputs; the caller ends it if an input takes too long.
 """
 
 from __future__ import annotations

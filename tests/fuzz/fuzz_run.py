@@ -203,7 +203,7 @@ def run(inputs: int, first_seed: int, workers: int, folder: Path) -> Tally:
 
 
 def result(tally: Tally, arguments: argparse.Namespace, seconds: float) -> dict[str, Any]:
-    """Returns what is written down."""
+    """Returns the result that is written to the file."""
     together = sum(tally.outcomes.values(), Counter[str]())
     return {
         "command": f"python tests/fuzz/fuzz_run.py --inputs {arguments.inputs} --seed {arguments.seed}",

@@ -108,7 +108,7 @@ class Services:
 
 
 def flow_run_id(said: str) -> str:
-    """The flow run that `prefect deployment run` says it has made."""
+    """Returns the id of the flow run from the output of `prefect deployment run`."""
     found = re.search(r"UUID: ([0-9a-f-]{36})", said)
     assert found, said
     return found[1]
@@ -150,7 +150,7 @@ def answers(api_url: str) -> bool:
 
 
 def inherited() -> dict[str, str]:
-    """This process's environment without what points Prefect, MLflow or PostgreSQL anywhere."""
+    """Returns this process's environment without the variables of Prefect, MLflow, PostgreSQL and rl_training."""
     others = ("PREFECT_", "MLFLOW_", "PG", "RL_TRAINING_")
     return {name: value for name, value in os.environ.items() if not name.startswith(others)}
 

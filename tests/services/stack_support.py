@@ -77,7 +77,7 @@ class Stack:
             time.sleep(0.3)
 
     def is_well(self, name: str) -> bool:
-        """Whether a service has answered its health check, or has ended well, or runs where neither is asked of it."""
+        """Whether a service has passed its health check, has ended well, or runs and needs neither."""
         process, service = self.processes.get(name), SERVICES[name]
         if process is None:
             return False
@@ -166,13 +166,13 @@ class Stack:
         return re.sub(r"(?<![\w.])/data\b", str(self._volume(name)), text)
 
     def _volume(self, name: str) -> Path:
-        """What the container has as `/data`."""
+        """Returns the folder that is `/data` in the container."""
         return self.folder / ("worker" if name == "bootstrap" else name)
 
 
 @contextmanager
 def stack() -> Iterator[Stack]:
-    """The whole topology, which ends with the block."""
+    """Runs all services until the block ends."""
     folder = Path(tempfile.mkdtemp(prefix="rl-training-stack-"))  # pytest's own is closed to other users
     folder.chmod(0o755)
     services = Stack(folder)

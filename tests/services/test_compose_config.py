@@ -15,7 +15,7 @@ pytestmark = pytest.mark.services
 
 
 def config(*files: str, **environment: str) -> dict[str, Any]:
-    """What `docker compose config` says: by Docker's plugin, or by Debian's docker-compose."""
+    """Returns the output of `docker compose config`, from Docker's plugin or Debian's docker-compose."""
     program = ["docker-compose"] if shutil.which("docker-compose") else ["docker", "compose"]
     options = [text for file in files for text in ("-f", file)]
     path = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent"}

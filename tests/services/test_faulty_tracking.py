@@ -50,7 +50,7 @@ def proxy(server: Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def log(session: TrackingSession, start: int, stop: int) -> None:
-    """Logs points as training does; nothing of it waits for MLflow."""
+    """Logs points as training does; no call waits for MLflow."""
     began = time.monotonic()
     for step in range(start, stop, 500):
         session.log(step, {"train/loss": step / 3, "rollout/episode_return_mean": float(step)}, "update")

@@ -87,7 +87,7 @@ def test_a_flow_run_is_cancelled_killed_moved_thought_dead_and_ends_as_one_run(
     assert eventually(lambda: run.mlflow().info.status == "KILLED", 30)
     run.retry()
 
-    # Killed without a word. Where it is tried again only MLflow knows of it, as on another machine.
+    # SIGKILL. Only MLflow knows the run at the place of the retry, as on another machine.
     run.trains(services.home, cancelled_at + 250)
     run.process(run_dir).kill()
     run.comes_to("Crashed")

@@ -58,7 +58,7 @@ def test_of_two_processes_at_once_the_better_is_champion(server):
     assert holds(result), result["played"]
     worse_first, better_first = result["played"]
     assert {pair["better"]["verdict"] for pair in (worse_first, better_first)} == {"PROMOTE"}
-    for pair in (worse_first, better_first):  # who came second was played against who came first
+    for pair in (worse_first, better_first):  # the second version was played against the first one
         second = "worse" if pair["better"]["against"] == "base" else "better"
         first = {"worse": "better", "better": "worse"}[second]
         assert (pair[first]["against"], pair[second]["against"]) == ("base", first)
