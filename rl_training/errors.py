@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 USER_CODE_ERRORS = (Exception, SystemExit, GeneratorExit)
-"""What a user's own code may raise, apart from interrupts, which are meant to end this program."""
+"""The errors that a user's code may raise, apart from interrupts, which are meant to end this program."""
 MAX_CHARACTERS = 500
 """The longest user text that a message repeats; a traceback shows all of it."""
 MAX_LINE_CHARACTERS = 10_000

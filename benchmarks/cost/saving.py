@@ -79,7 +79,7 @@ class Training:
         """Saves a checkpoint, and continues the loop while it is written.
 
         Args:
-            until: Number of transitions from which the loop stores no more.
+            until: Number of transitions after which the loop stores no more.
             new: Number of transitions in the buffer that no checkpoint contains yet.
         """
         files, target = self._measure_files(), self.run_dir / "checkpoints" / checkpoint_name(self.buffer.total)

@@ -41,7 +41,7 @@ LEAST_FRAME_SECONDS = 0.02
 
 
 def can_be_filmed(config: TrainConfig) -> bool:
-    """Returns whether the environment's metadata says that it can return pictures. It is not created for that.
+    """Returns whether the environment can return pictures, by its metadata; no environment is created.
 
     Raises:
         EnvironmentRefused: The environment does not exist.

@@ -99,7 +99,7 @@ def choose_device(config: TrainConfig, encoder: ObservationEncoder) -> tuple[tor
 
 
 def require_size(config: TrainConfig, checkpoint: Checkpoint) -> None:
-    """Checks that a checkpoint is as large as its settings say, before anything is allocated by these settings.
+    """Checks that a checkpoint has the size that its settings imply, before they are used to allocate anything.
 
     Args:
         config: The settings that the checkpoint was written with.

@@ -77,7 +77,7 @@ class Trainer(ABC):
 
     @staticmethod
     def require_size(config: TrainConfig, checkpoint: Checkpoint) -> None:
-        """Checks that a checkpoint is as large as its settings say, before anything is allocated by these settings."""
+        """Checks that a checkpoint has the size that its settings imply, before they are used to allocate anything."""
         return
 
     @abstractmethod

@@ -183,7 +183,7 @@ def _read_settings(checkpoint: Checkpoint, config: ConfigT) -> ConfigT:
 
 
 def _move_elsewhere(config: ConfigT, before: ConfigT) -> ConfigT:
-    """Returns the settings without a run directory if they name that of the checkpoint's run, which stays as it is."""
+    """Returns the settings without their run directory if it belongs to the checkpoint's run, which stays as it is."""
     return config.model_copy(update={"run_dir": None}) if config.run_dir == before.run_dir else config
 
 

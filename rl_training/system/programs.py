@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def program(name: str) -> str:
-    """Returns the word by which a shell starts a program that is installed beside this Python.
+    """Returns the command that starts a program that is installed beside this Python.
 
     Args:
         name: `rl-training` or `mlflow`.

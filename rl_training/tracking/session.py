@@ -152,7 +152,7 @@ class TrackingSession:
             wait: Seconds to wait at most, fewer after a signal; the report omits anything that is sent later.
 
         Returns:
-            How much of the run is in MLflow. A second call returns the same report.
+            The report of how much of the run is in MLflow. A second call returns the same report.
         """
         if self._report is not None:
             return self._report

@@ -32,7 +32,7 @@ def sync(run_dir: str | Path, *, tracking_uri: str | None = None, new_run: bool 
         new_run: Whether to send everything to a new run if the old run was deleted in MLflow.
 
     Returns:
-        How much of the run is in MLflow.
+        The report of how much of the run is in MLflow.
 
     Raises:
         TrackingError: The directory contains no tracked run, another process is sending it, the run was deleted and
