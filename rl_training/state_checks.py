@@ -56,7 +56,7 @@ def validate(name: str, got: Any, form: Any) -> Any:
         CheckpointError: The value is of another type or out of bounds.
     """
     try:
-        value = _adapter(form).validate_python(got, strict=True)
+        value = _make_adapter(form).validate_python(got, strict=True)
         return form(**value) if isinstance(form, type) and is_dataclass(form) else value
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
@@ -86,7 +86,7 @@ def restoring(refusal: str) -> Iterator[None]:
 
 
 @cache
-def _adapter(form: Any) -> TypeAdapter[Any]:
+def _make_adapter(form: Any) -> TypeAdapter[Any]:
     if isinstance(form, type) and is_dataclass(form):  # a strict pydantic would expect an instance, not a dict
         fields = get_type_hints(form, include_extras=True)
         return TypeAdapter(with_config(ConfigDict(extra="forbid"))(TypedDict(form.__name__, fields, total=False)))  # type: ignore[operator]

@@ -87,7 +87,7 @@ def require_permission(
                 f"wrappers to leave it out"
             )
     for key, module in named.items():
-        require_outside(module, f"{source}: {key}", [run_dir, *_in_home("downloads")])
+        require_outside(module, f"{source}: {key}", [run_dir, *_is_in_home("downloads")])
 
 
 def record_modules(config: TrainConfig) -> None:
@@ -164,7 +164,7 @@ def _is_of_this_home(directory: Path) -> bool:
     return False
 
 
-def _in_home(name: str) -> list[Path]:
+def _is_in_home(name: str) -> list[Path]:
     """Returns the path of that name in the home, or nothing if the home can't be used: settings can still be read."""
     with suppress(UserError):
         return [home() / name]
@@ -175,7 +175,7 @@ def _collect_allowed(given: Collection[str]) -> set[str]:
     words = [given] if isinstance(given, str) else list(given)
     named = _parse_names(words, "--allow-module")
     named |= _parse_names(os.environ.get(ALLOW_VARIABLE, "").split(","), ALLOW_VARIABLE)
-    return {*named, *(name for path in _in_home(ALLOWED_FILE) for name in _read_allowed_file(path))}
+    return {*named, *(name for path in _is_in_home(ALLOWED_FILE) for name in _read_allowed_file(path))}
 
 
 def _read_allowed_file(path: Path) -> set[str]:

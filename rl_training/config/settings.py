@@ -258,7 +258,7 @@ class TrainConfig(Settings):
 
     @field_validator("run_dir")
     @classmethod
-    def _absolute(cls, value: Path | None) -> Path | None:
+    def _make_absolute(cls, value: Path | None) -> Path | None:
         try:
             return None if value is None else value.expanduser().absolute()
         except RuntimeError as error:

@@ -138,7 +138,7 @@ class FrameReplayBuffer(ReplayBuffer):
             raise ValueError(f"planes is {planes.dtype} {planes.shape}, and the buffer's is uint8 {self.planes.shape}")
         leaving = self._last_used_in(rows)
         super().fill_rows(first, count, {name: array for name, array in arrays.items() if name != "planes"})
-        used = self._places(rows)
+        used = self._list_places(rows)
         if used.min() < 0 or used.max() >= len(planes):
             raise ValueError(f"it has {len(planes)} planes, of which those from {used.min()} to {used.max()} are used")
         places = self._shared_with_newest(self.obs[rows.start], planes)
@@ -199,7 +199,7 @@ class FrameReplayBuffer(ReplayBuffer):
                 places[index] = self._newest[env].get(planes[index].tobytes(), -1)
         return places
 
-    def _places(self, rows: slice) -> NDArray[np.int32]:
+    def _list_places(self, rows: slice) -> NDArray[np.int32]:
         """Returns the plane indices of both observations in these rows, [rows, N, 2 C]."""
         return np.concatenate((self.obs[rows], self.next_obs[rows]), axis=2)
 
@@ -209,13 +209,13 @@ class FrameReplayBuffer(ReplayBuffer):
 
     def _last_used_in(self, rows: slice) -> NDArray[np.int32]:
         """Returns the planes that are unused once these rows are overwritten; some may be repeated."""
-        places = self._places(rows)
+        places = self._list_places(rows)
         leaving: NDArray[np.int32] = places[self._last_user[places] == self._positions(rows)]
         return leaving
 
     def _use(self, rows: slice) -> None:
         """Records these rows, which are the newest, as the last users of their planes."""
-        places = self._places(rows)
+        places = self._list_places(rows)
         self._last_user[places] = -1
         np.maximum.at(self._last_user, places, self._positions(rows).astype(np.int32))
 

@@ -24,17 +24,17 @@ def plain_space(space: gym.Space[Any]) -> gym.Space[Any]:
         return space if same else spaces.Tuple(items)
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete):
         return space
-    dtype = _plain_dtype(np.dtype(space.dtype))
-    return space if dtype == space.dtype else _with_dtype(space, dtype)
+    dtype = _make_plain_dtype(np.dtype(space.dtype))
+    return space if dtype == space.dtype else _replace_dtype(space, dtype)
 
 
-def _plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+def _make_plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     if dtype.kind == "f" and dtype.itemsize > 8:
         return np.dtype(np.float64)
     return dtype.newbyteorder("=")
 
 
-def _with_dtype(space: spaces.Box | spaces.Discrete | spaces.MultiDiscrete, dtype: np.dtype[Any]) -> gym.Space[Any]:
+def _replace_dtype(space: spaces.Box | spaces.Discrete | spaces.MultiDiscrete, dtype: np.dtype[Any]) -> gym.Space[Any]:
     if isinstance(space, spaces.Box):
         with np.errstate(over="ignore"):  # a bound beyond float64 becomes infinite
             return spaces.Box(space.low.astype(dtype), space.high.astype(dtype), space.shape, dtype.type)

@@ -58,7 +58,7 @@ def list_inexact_resumes(
         threads, CPU and versions.
     """
     found = list(checkpoint.manifest.extra.get(INEXACT, []))
-    changed = [] if now is None else list(_changes(checkpoint, now))
+    changed = [] if now is None else list(_list_changes(checkpoint, now))
     if fresh or changed:
         found.append({"num_timesteps": checkpoint.num_timesteps, "fresh_episodes": list(fresh), "changed": changed})
         logger.warning("this resume is not exact, %s", explain_resume(found[-1]))
@@ -87,7 +87,7 @@ def explain_resume(entry: Mapping[str, Any]) -> str:
     return f"at step {entry['num_timesteps']:,}: {'; '.join(parts)}"
 
 
-def _changes(checkpoint: Checkpoint, now: Mapping[str, Any]) -> Iterator[str]:
+def _list_changes(checkpoint: Checkpoint, now: Mapping[str, Any]) -> Iterator[str]:
     for before, after in ((checkpoint.manifest.extra, now), (checkpoint.manifest.versions, versions())):
         for name, value in after.items():
             if name in before and before[name] != value:

@@ -95,7 +95,7 @@ class NetworkAgent:
 
 def choose_device(config: TrainConfig, encoder: ObservationEncoder) -> tuple[torch.device, str]:
     """Returns the device for the networks of these settings, and the reason in words; see `resolve_device`."""
-    return resolve_device(config.device, images=encoder.kind != "vector", hidden=_hidden_widths(config))
+    return resolve_device(config.device, images=encoder.kind != "vector", hidden=_read_hidden_widths(config))
 
 
 def require_size(config: TrainConfig, checkpoint: Checkpoint) -> None:
@@ -128,7 +128,7 @@ def require_weights(config: TrainConfig, encoder: ObservationEncoder, codec: Act
     """
     if not isinstance(weights, dict) or not all(isinstance(weight, Tensor) for weight in weights.values()):
         raise CheckpointError("weights: expected a mapping from names to tensors, got something else")
-    hidden, outputs = _hidden_widths(config), sum(codec.nvec) or codec.size
+    hidden, outputs = _read_hidden_widths(config), sum(codec.nvec) or codec.size
     needed, held = fewest_weights(encoder, hidden, outputs), sum(weight.numel() for weight in weights.values())
     if needed > held or len(hidden) > len(weights):
         raise CheckpointError(
@@ -172,6 +172,6 @@ def load_network_policy(
     )
 
 
-def _hidden_widths(config: TrainConfig) -> Sequence[int]:
+def _read_hidden_widths(config: TrainConfig) -> Sequence[int]:
     hidden: Sequence[int] = getattr(getattr(config, "network", None), "hidden", ())  # a custom algorithm may have none
     return hidden

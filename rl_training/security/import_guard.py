@@ -36,7 +36,7 @@ class _Guard(MetaPathFinder):
             ImportRefused: The module is inside an excluded directory.
         """
         spec = _find_spec(fullname, path, target)
-        place = _first_inside(spec, _excluded)
+        place = _find_first_inside(spec, _excluded)
         if place is not None:
             raise ImportRefused(
                 f"{fullname} is not imported from {place}, which is part of a received run", name=fullname
@@ -49,7 +49,7 @@ _guard = _Guard()
 
 def exclude_from_imports(directory: str | Path) -> None:
     """Excludes `directory` from imports for the rest of the process."""
-    _excluded.update(dict.fromkeys(_paths(directory)))
+    _excluded.update(dict.fromkeys(_list_paths(directory)))
     if _guard not in sys.meta_path:
         sys.meta_path.insert(0, _guard)
 
@@ -73,7 +73,7 @@ def require_outside(module: str, who: str, directories: Iterable[str | Path]) ->
     top = module.partition(".")[0]
     loaded = sys.modules.get(top)
     spec = getattr(loaded, "__spec__", None) if loaded is not None else _find_spec(top, None, None)
-    place = _first_inside(spec, [path for directory in directories for path in _paths(directory)])
+    place = _find_first_inside(spec, [path for directory in directories for path in _list_paths(directory)])
     if place is not None:
         raise ModuleRefused(
             f"{who} names the module {module}, and Python would import {top} from {place}, inside the run's own "
@@ -92,20 +92,20 @@ def _find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None)
     return None
 
 
-def _first_inside(spec: ModuleSpec | None, directories: Collection[str]) -> str | None:
-    for place in _places(spec) if directories else ():
+def _find_first_inside(spec: ModuleSpec | None, directories: Collection[str]) -> str | None:
+    for place in _list_places(spec) if directories else ():
         # Both as written and with links resolved, because a link in a run directory may point out of it.
-        if any(_is_inside(path, folder) for path in _paths(place) for folder in directories):
+        if any(_is_inside(path, folder) for path in _list_paths(place) for folder in directories):
             return place
     return None
 
 
-def _paths(place: str | Path) -> tuple[str, str]:
+def _list_paths(place: str | Path) -> tuple[str, str]:
     """Returns the absolute path of a place, as written and with links resolved."""
     return os.path.abspath(place), os.path.realpath(place)  # noqa: PTH100, because `..` must go and links must stay
 
 
-def _places(spec: ModuleSpec | None) -> Iterator[str]:
+def _list_places(spec: ModuleSpec | None) -> Iterator[str]:
     if spec is not None:
         if spec.has_location and spec.origin:
             yield spec.origin

@@ -110,16 +110,16 @@ def secret_values(settings: Mapping[str, Any], resolver: SecretResolver | None =
         settings: Keyword arguments from the settings, with references.
         resolver: Finds a secret; `resolve_reference` by default. References that it can't resolve are left out.
     """
-    return frozenset(_secret_values(settings, None, resolver or resolve_reference))
+    return frozenset(_collect_secret_values(settings, None, resolver or resolve_reference))
 
 
-def _secret_values(value: Any, secret: str | None, resolver: SecretResolver) -> Iterator[str]:
+def _collect_secret_values(value: Any, secret: str | None, resolver: SecretResolver) -> Iterator[str]:
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _secret_values(item, secret or _secret_name(str(key)), resolver)
+            yield from _collect_secret_values(item, secret or _secret_name(str(key)), resolver)
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _secret_values(item, secret, resolver)
+            yield from _collect_secret_values(item, secret, resolver)
     elif isinstance(value, str):
         parts = {match[0]: _resolve_or_empty(match, resolver) for match in REFERENCE.finditer(value)}
         yield from filter(None, parts.values())
@@ -173,18 +173,18 @@ def collect_secrets(settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
     Environment variables are left out, because a child process has them. Send the result, but never write it.
     """
     found: dict[str, dict[str, str]] = {}
-    for kind, name in _references(settings):
+    for kind, name in _find_references(settings):
         if kind in _lookups:
             found.setdefault(kind, {})[name] = _lookups[kind](name)
     return found
 
 
-def _references(value: Any) -> Iterator[tuple[str, str]]:
+def _find_references(value: Any) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
         for item in value:
-            yield from _references(item)
+            yield from _find_references(item)
     elif isinstance(value, str):
         yield from ((match[1], match[2]) for match in REFERENCE.finditer(value))
 

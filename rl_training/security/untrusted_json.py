@@ -67,7 +67,7 @@ def parse_json(data: bytes | str, form: Any = dict[str, Any]) -> Any:
     except (ValueError, RecursionError) as error:
         raise NotReadable(one_line(error) or type(error).__name__) from error
     try:
-        return _adapter(form).validate_python(value, strict=True)
+        return _make_adapter(form).validate_python(value, strict=True)
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         where = "".join(f"{one_line(key)}: " for key in fault["loc"])
@@ -86,5 +86,5 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 @cache
-def _adapter(form: Any) -> TypeAdapter[Any]:
+def _make_adapter(form: Any) -> TypeAdapter[Any]:
     return TypeAdapter(form)

@@ -119,13 +119,13 @@ def _check_versions(client: SyncPrefectClient) -> CheckResult:
     return CheckResult("prefect", "problem", text, "install the same version in both places (constraints.txt)")
 
 
-def _full_name(client: SyncPrefectClient, deployment: DeploymentResponse) -> str:
+def _make_full_name(client: SyncPrefectClient, deployment: DeploymentResponse) -> str:
     return f"{client.read_flow(deployment.flow_id).name}/{deployment.name}"
 
 
 def _check_entrypoints(client: SyncPrefectClient, deployments: list[DeploymentResponse]) -> Iterator[CheckResult]:
     for deployment in filter(has_moved, deployments):
-        text = f"{_full_name(client, deployment)} was made by an earlier version and names {deployment.entrypoint}"
+        text = f"{_make_full_name(client, deployment)} was made by an earlier version and names {deployment.entrypoint}"
         yield CheckResult("deployments", "problem", text, DEPLOY)
 
 
@@ -137,7 +137,7 @@ def _check_limits(client: SyncPrefectClient, deployments: list[DeploymentRespons
         limit = deployment.global_concurrency_limit
         if limit is None or not limit.active:
             sound = False
-            text = f"{_full_name(client, deployment)} has no concurrency limit"
+            text = f"{_make_full_name(client, deployment)} has no concurrency limit"
             yield CheckResult(
                 "limits", "problem", text, "set concurrency_limit in prefect.yaml, then `rl-training deploy`"
             )
@@ -150,7 +150,7 @@ def _check_limits(client: SyncPrefectClient, deployments: list[DeploymentRespons
         )
         if holders < limit.active_slots:
             sound = False
-            text = f"{_full_name(client, deployment)}: a slot is taken, and no flow run holds it"
+            text = f"{_make_full_name(client, deployment)}: a slot is taken, and no flow run holds it"
             yield CheckResult("limits", "note", text, "the server frees it within five minutes")
     if sound:
         yield CheckResult("limits", "ok", "each deployment has its concurrency limit")

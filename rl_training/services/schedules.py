@@ -60,7 +60,7 @@ def compute_run_times(schedule: Mapping[str, Any], now: datetime) -> RunTimes:
     zone, warnings = _read_zone(schedule.get("timezone"))
     if given == ["cron"]:
         _check_cron(schedule["cron"])
-    times = _next_times(given[0], _parse(given[0], schedule, zone), now)
+    times = _compute_next_times(given[0], _parse(given[0], schedule, zone), now)
     if not times:
         raise UserError(f"{given[0]} {str(schedule[given[0]])!r} never fires; give one that has a next time")
     slug = schedule.get("slug")
@@ -118,7 +118,7 @@ def _parse(kind: str, schedule: Mapping[str, Any], zone: str) -> Any:
         raise UserError(f"{kind} {str(schedule[kind])!r} can't be read: {reasons}") from None
 
 
-def _next_times(kind: str, schedule: Any, now: datetime) -> list[datetime]:
+def _compute_next_times(kind: str, schedule: Any, now: datetime) -> list[datetime]:
     try:
         times: list[datetime] = asyncio.run(schedule.get_dates(n=SHOWN, start=now))
     except ValueError as error:

@@ -33,11 +33,11 @@ def make_paths_absolute() -> None:
     """
     for name in _FOLDERS:
         if chosen := os.environ.get(name):
-            os.environ[name] = _absolute(chosen)
+            os.environ[name] = _make_absolute(chosen)
     if (uri := os.environ.get(URI_VARIABLE, "")).startswith(SQLITE):
-        os.environ[URI_VARIABLE] = SQLITE + _absolute(uri.removeprefix(SQLITE))
+        os.environ[URI_VARIABLE] = SQLITE + _make_absolute(uri.removeprefix(SQLITE))
     if modules := os.environ.get("PYTHONPATH"):
-        os.environ["PYTHONPATH"] = os.pathsep.join(map(_absolute, modules.split(os.pathsep)))
+        os.environ["PYTHONPATH"] = os.pathsep.join(map(_make_absolute, modules.split(os.pathsep)))
 
 
 def require_usable_folders() -> None:
@@ -47,7 +47,7 @@ def require_usable_folders() -> None:
         UserError: The working folder has been removed, `HOME` is relative, or `HOME` is not set and the system does
             not know the home folder of this user.
     """
-    _absolute(".")
+    _make_absolute(".")
     try:
         found = Path.home()
     except RuntimeError:
@@ -132,7 +132,7 @@ def embedded_tracking_uri() -> str:
     return f"{SQLITE}{home() / 'mlflow.db'}"
 
 
-def _absolute(place: str) -> str:
+def _make_absolute(place: str) -> str:
     """Returns an absolute path; a path that begins with `~` stays as it is for its reader to expand."""
     try:
         return place if place.startswith("~") else str(Path(place).absolute())

@@ -61,9 +61,9 @@ def check_reward(reward: Any) -> list[Breach]:
         one = isinstance(reward, np.ndarray) and reward.size == 1 and _is_number(reward.item())
         if not one:
             message = f"reward is {describe(reward)}; it must be one number"
-            return [Breach("fatal", "reward-type", message, value=_short(reward))]
+            return [Breach("fatal", "reward-type", message, value=_shorten(reward))]
         message = f"reward is {describe(reward)}; it must be one number and is taken as such"
-        return [Breach("warning", "reward-type", message, value=_short(reward)), *check_reward(reward.item())]
+        return [Breach("warning", "reward-type", message, value=_shorten(reward)), *check_reward(reward.item())]
     if not float32_is_finite(float(reward)):
         return [Breach("fatal", "reward-not-finite", reward_not_finite(float(reward)), value=str(float(reward)))]
     return []
@@ -101,7 +101,7 @@ def check_flag(name: str, flag: Any) -> list[Breach]:
     if isinstance(flag, _BOOLS) or (isinstance(flag, np.ndarray) and flag.dtype == bool and flag.size == 1):
         return []
     message = f"{name} is {describe(flag)}; it must be True or False"
-    return [Breach("fatal", "flag-type", message, value=_short(flag), subject=name)]
+    return [Breach("fatal", "flag-type", message, value=_shorten(flag), subject=name)]
 
 
 def flag_as_bool(name: str, flag: Any) -> bool:
@@ -196,6 +196,6 @@ def describe(value: Any) -> str:
     return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = one_line(value, repr)
     return text if len(text) <= 60 else text[:57] + "..."

@@ -68,7 +68,7 @@ class Manifest(BaseModel):
     def to_json(self) -> str:
         """Returns the text of `manifest.json`, which ends with a hash of everything before it."""
         body = self.model_dump(mode="json")
-        return json.dumps({**body, "manifest_sha256": _body_sha256(body)}, indent=2, allow_nan=False) + "\n"
+        return json.dumps({**body, "manifest_sha256": _hash_body(body)}, indent=2, allow_nan=False) + "\n"
 
 
 def read_manifest(directory: Path) -> Manifest:
@@ -102,7 +102,7 @@ def read_manifest(directory: Path) -> Manifest:
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
         raise CheckpointError(f"{path} is damaged: {one_line(faults)}") from error
-    if stated != _body_sha256(data):
+    if stated != _hash_body(data):
         raise CheckpointError(f"{path} is damaged: its own hash does not match")
     _check_names(path, manifest.files)
     return manifest
@@ -184,5 +184,5 @@ def _check_names(path: Path, files: Mapping[str, FileEntry]) -> None:
             raise CheckpointError(f"{path} does not list {name}, which every checkpoint has")
 
 
-def _body_sha256(body: Mapping[str, Any]) -> str:
+def _hash_body(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -131,13 +131,13 @@ def policy_sha256(state: Mapping[str, Any]) -> str:
     """
     digest = hashlib.sha256()
     for name, leaf in sorted(iterate_leaves(to_plain(state, "policy")), key=lambda item: item[0]):
-        dtype, shape, data = _identity(leaf)
+        dtype, shape, data = _identify(leaf)
         digest.update(f"{name}\0{dtype}\0{shape}\0{len(data)}\0".encode())
         digest.update(data)
     return digest.hexdigest()
 
 
-def _identity(leaf: Any) -> tuple[str, list[int], bytes]:
+def _identify(leaf: Any) -> tuple[str, list[int], bytes]:
     if isinstance(leaf, torch.Tensor):
         data = leaf.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
         return str(leaf.dtype).removeprefix("torch."), list(leaf.shape), data
