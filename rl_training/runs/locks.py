@@ -47,7 +47,7 @@ def job_lock(job: str | None, owner: str | None = None) -> Iterator[None]:
         yield
         return
     path = locks_root() / _make_file_name(job)
-    if owner is not None and f"for {owner} " in _read(_read_holder(path)):
+    if owner is not None and f"for {owner} " in _read(_locate_holder(path)):
         path.unlink(missing_ok=True)
     advice = "a job trains once at a time: wait for it to end, or give this run another job"
     lock = FileLock(path)
@@ -85,7 +85,7 @@ class RunLock:
             _acquire(self._lock, self._path, f"the run in {self._run_dir}", "wait for it to end, or stop it first")
             if first:
                 _write_holder(self._path)
-                _ours[self._path] = _read(_read_holder(self._path))
+                _ours[self._path] = _read(_locate_holder(self._path))
         except OSError as error:
             self.release()
             raise UserError(f"{self._run_dir} can't be written: {error.strerror or error}") from error
@@ -120,7 +120,7 @@ def require_free(run_dir: Path) -> None:
 def remove_lock(run_dir: Path) -> None:
     """Removes the lock files of a run from a directory that is to hold no run."""
     path = run_dir / RUN_LOCK
-    for file in (path, _read_holder(path)):
+    for file in (path, _locate_holder(path)):
         file.unlink(missing_ok=True)
 
 
@@ -131,7 +131,7 @@ def take_over(run_dir: Path) -> None:
     """
     path = run_dir.absolute() / RUN_LOCK
     _write_holder(path)
-    _ours[path] = _read(_read_holder(path))
+    _ours[path] = _read(_locate_holder(path))
     for name in (RUN_LOCK, SHIPPER_LOCK):
         (run_dir / name).unlink(missing_ok=True)
     for staged in run_dir.glob(f"{CHECKPOINTS}/{STAGING}*"):
@@ -145,7 +145,7 @@ def record_takeover(run_dir: Path, to: str) -> None:
         run_dir: The run directory.
         to: The new holder, for messages.
     """
-    replace_file(_read_holder(run_dir / RUN_LOCK), to, sync=False)
+    replace_file(_locate_holder(run_dir / RUN_LOCK), to, sync=False)
 
 
 def require_not_taken_over(run_dir: Path) -> None:
@@ -156,7 +156,7 @@ def require_not_taken_over(run_dir: Path) -> None:
     """
     path = run_dir.absolute() / RUN_LOCK
     ours = _ours.get(path)
-    if ours is not None and (holder := _read(_read_holder(path))) != ours:
+    if ours is not None and (holder := _read(_locate_holder(path))) != ours:
         raise RunTakenOver(f"the run in {run_dir} was taken over ({holder}); this process writes nothing more to it")
 
 
@@ -164,17 +164,17 @@ def _acquire(lock: FileLock, path: Path, what: str, advice: str) -> None:
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise AlreadyTraining(f"{what} is training already ({_read(_read_holder(path))}); {advice}") from None
+        raise AlreadyTraining(f"{what} is training already ({_read(_locate_holder(path))}); {advice}") from None
 
 
 def _write_holder(path: Path, owner: str | None = None) -> None:
     since = datetime.now().astimezone().isoformat(timespec="seconds")
     whose = f" for {owner}" if owner is not None else ""
     who = f"process {os.getpid()} on {socket.gethostname()}{whose} since {since}"
-    replace_file(_read_holder(path), f"{who}, key {uuid.uuid4().hex[:8]}", sync=False)
+    replace_file(_locate_holder(path), f"{who}, key {uuid.uuid4().hex[:8]}", sync=False)
 
 
-def _read_holder(path: Path) -> Path:
+def _locate_holder(path: Path) -> Path:
     return path.with_suffix(".holder")
 
 
