@@ -21,6 +21,7 @@ MODULES = {
 
 NAMES = {
     "rl_training.envs.factory.shares": "rl_training.envs.factory.divide_into_groups",
+    "rl_training.runtime.network_trainer.check_trainable": "rl_training.runtime.trainer_factory.check_trainable",
     "rl_training.tracking.pyfunc.signature_of": "rl_training.tracking.pyfunc.make_signature",
 }
 """The new path of each name that has moved out of a public module, or was renamed in it."""
@@ -38,6 +39,13 @@ def find_old_names(module: str) -> Callable[[str], Any]:
         return getattr(import_module(home), new_name)
 
     return find
+
+
+def adopt_old_methods(trainer: type[Any]) -> None:
+    """Makes the size check of a kind of trainer work that defines it by its old name."""
+    if "require_held" in vars(trainer):
+        warnings.warn(f"{trainer.__name__}.require_held is now require_size", DeprecationWarning, stacklevel=3)
+        trainer.require_size = trainer.require_held
 
 
 class OldPathFinder(MetaPathFinder, Loader):

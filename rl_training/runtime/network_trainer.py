@@ -5,7 +5,10 @@ Each trainer holds a `NetworkAgent` and adds its own loop and buffer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -22,13 +25,19 @@ from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.envs.vector.masked_vector_env import require_count
 from rl_training.errors import CheckpointError, one_line
+from rl_training.moved_names import find_old_names
 from rl_training.networks.feature_extractors import fewest_weights
+from rl_training.runs.stopping import StopFlag
+from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, load_policy_state, load_trainer_state
 from rl_training.runtime.checkpoint.manifest import POLICY, TRAINER
 from rl_training.runtime.fine_tuning import CarriedOver, has_training_state
 from rl_training.runtime.policy import GreedyPolicy, Policy
-from rl_training.runtime.run_utils import resolve_device
+from rl_training.runtime.run_utils import TrainingRun, resolve_device
+from rl_training.runtime.trainer import Trainer
 from rl_training.state_checks import restoring
+
+__getattr__ = find_old_names(__name__)
 
 POLICY_PARTS = frozenset({"weights", "observation_normalizer", "observation_space", "action_space"})
 """The keys of a policy's state."""
@@ -170,6 +179,55 @@ def load_network_policy(
         observation_space=observation_space,
         action_space=action_space,
     )
+
+
+class NetworkTrainer(Trainer):
+    """The base class that trainers of networks had in version 0.1; a new trainer holds a `NetworkAgent` instead."""
+
+    algorithm: NetworkAlgorithm
+    require_size = staticmethod(require_size)
+
+    def __init_subclass__(cls) -> None:
+        """Warns the author of a trainer."""
+        advice = "hold a NetworkAgent instead, because NetworkTrainer will be removed in the next version"
+        warnings.warn(f"{cls.__name__}: {advice}", DeprecationWarning, stacklevel=2)
+        super().__init_subclass__()
+
+    def __init__(
+        self, config: TrainConfig, run: TrainingRun, callbacks: Iterable[Callback] = (), *, stop: StopFlag | None = None
+    ) -> None:
+        super().__init__(config, run, callbacks, stop=stop)
+        self.envs = self._opened.enter_context(closing(self._make_envs()))
+        self.device, self.device_reason = choose_device(config, self.envs.encoder)
+
+    @abstractmethod
+    def _make_envs(self) -> TrainingEnvs:
+        """Returns the training environments."""
+
+    @property
+    def agent(self) -> NetworkAgent:
+        """The algorithm in its environments."""
+        return NetworkAgent(self.envs, self.algorithm)
+
+    def _start(self) -> None:
+        self.envs.start()
+
+    def policy(self) -> Policy:
+        """Returns the current greedy policy."""
+        return self.agent.policy()
+
+    def _policy_state(self) -> dict[str, Any]:
+        return self.agent.policy_state()
+
+    def _trainer_state(self) -> dict[str, Any]:
+        return self.agent.trainer_state()
+
+    def _load_states(self, policy: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[int]:
+        return self.agent.load_states(policy, trainer)
+
+    def carry_over(self, policy: Mapping[str, Any], trainer: Mapping[str, Any] | None) -> CarriedOver:
+        """Takes over another run's weights and statistics; see `runtime.fine_tuning`."""
+        return self.agent.carry_over(policy, trainer)
 
 
 def _read_hidden_widths(config: TrainConfig) -> Sequence[int]:

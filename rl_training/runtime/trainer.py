@@ -1,8 +1,7 @@
 """The frame around every algorithm's training loop: events, evaluations, checkpoints, stops, and the result.
 
-An algorithm's trainer, such as `ppo_trainer.py`, holds the loop itself. The loop calls `between_steps()` wherever the
-trainer's complete state is consistent; evaluations, checkpoints and stops happen there. A checkpoint holds the complete
-state, so a resumed run continues at exactly that point.
+An algorithm's trainer, such as `ppo_trainer.py`, holds the loop. The loop calls `between_steps()` where the complete
+state is consistent, for evaluations, checkpoints and stops. A resumed run continues at exactly the checkpoint's state.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ import torch
 
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import EnvironmentFault, EnvironmentRefused
+from rl_training.moved_names import adopt_old_methods
 from rl_training.networks.threads import THREADS
 from rl_training.runs.locks import RunLock
 from rl_training.runs.progress import Progress
@@ -51,6 +51,7 @@ class Trainer(ABC):
         """Makes the constructor of each kind of trainer close what it has opened if it fails."""
         if "__init__" in vars(cls):
             cls.__init__ = close_on_error(cls.__init__)  # type: ignore[method-assign]
+        adopt_old_methods(cls)
 
     @close_on_error
     def __init__(

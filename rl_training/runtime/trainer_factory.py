@@ -81,13 +81,21 @@ def train(
         RunFailed: The environment, the numbers or a callback failed during training.
     """
     if resume_from is None:
-        if not isinstance(config, config_type):
-            raise ConfigError(
-                f"got {type(config).__name__} (algo: {config.algo}), expected {config_type.__name__}; "
-                f"`train_{config.algo}` takes these settings"
-            )
-        require_valid(validate_env(config, check_spaces))
+        check_trainable(config, config_type, check_spaces)
     return make_trainer(trainer_type, config, callbacks, resume_from=resume_from).train()
+
+
+def check_trainable(config: TrainConfig, expected: type[TrainConfig], check_spaces: CheckSpaces) -> None:
+    """Checks the settings and the environment that an algorithm's `train_...` function gets, before it writes anything.
+
+    Raises:
+        ConfigError: The settings are those of another algorithm.
+        EnvironmentRefused: The environment can't be trained on; the message has a line for each reason.
+    """
+    if not isinstance(config, expected):
+        got = f"got {type(config).__name__} (algo: {config.algo})"
+        raise ConfigError(f"{got}, expected {expected.__name__}; `train_{config.algo}` takes these settings")
+    require_valid(validate_env(config, check_spaces))
 
 
 def make_trainer(
