@@ -116,7 +116,7 @@ _TITLES = {
     "ppo-cartpole-1024": "PPO CartPole-v1, 1,024 native environments x 128 steps, 4 epochs, batch 4,096",
     "sac-pendulum": "SAC Pendulum-v1, one update per step, batch 256",
 }
-_SPEED = (
+_SPEED: tuple[tuple[Any, ...], ...] = (
     # name, algorithm, environment, settings, warm-up, steps, target beside Stable-Baselines3, beside the fastest peer
     ("ppo-cartpole", "ppo", "CartPole-v1", _PPO, 4_096, 86_016, 5, 4),
     ("dqn-cartpole", "dqn", "CartPole-v1", _DQN, 1_280, 10_240, 6, 1.4),
@@ -146,7 +146,7 @@ _TUNED_PPO = _PPO | {
     "entropy_coef": 0.0,
 }
 _TUNED_SAC = _SAC | {"learning_rate": 1e-3, "learning_starts": 100}
-_SOLVED = (
+_SOLVED: tuple[tuple[Any, ...], ...] = (
     # name, algorithm, environment, settings of the peers, steps, config, threshold, steps between two evaluations
     ("solved-cartpole", "ppo", "CartPole-v1", _TUNED_PPO, 100_000, "configs/ppo/cartpole.yaml", 475.0, 5_000),
     ("solved-pendulum", "sac", "Pendulum-v1", _TUNED_SAC, 20_000, "configs/sac/pendulum.yaml", -200.0, 500),
