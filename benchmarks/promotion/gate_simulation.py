@@ -164,7 +164,7 @@ def format_table(result: dict[str, Any]) -> str:
     for row in (*result["equal_policies"], *result["equal_means_alone"]):
         counts = f"{row['equal_promoted']:,} | {row['equal_promoted_by_mean']:,}"
         names = ("better_promoted", "better_promoted_by_mean", "at_floor_promoted")
-        percents = " | ".join(f"{100 * row[name] / decisions:.1f} %" for name in names)
+        percents = " | ".join(f"{100 * (row[name] / decisions):.1f} %" for name in names)
         lines.append(f"| {row['candidate']} | {row['champion']} | {counts} | {percents} |")
     return "\n".join(lines)
 

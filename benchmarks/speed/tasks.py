@@ -131,8 +131,8 @@ _MORE: dict[str, dict[str, Any]] = {
     "sac-pendulum": {"floor": "products"},
 }
 SPEED = tuple(
-    SpeedTask(name, _TITLES[name], *work, of_sb3, of_best_peer, **_MORE.get(name, {}))
-    for name, *work, of_sb3, of_best_peer in _SPEED
+    SpeedTask(name, _TITLES[name], algo, env_id, settings, warm, steps, of_sb3, of_best_peer, **_MORE.get(name, {}))
+    for name, algo, env_id, settings, warm, steps, of_sb3, of_best_peer in _SPEED
 )
 
 _TUNED_PPO = _PPO | {
