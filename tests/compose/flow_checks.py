@@ -98,16 +98,16 @@ class Flows:
 
 def check_flows(flows: Flows) -> None:
     """Train, resume, retrain, promote, evaluate; and a deployment that needs Atari."""
-    run_id = flows.run("train-flow/default", overrides=LEARNER)
+    run_id = flows.train("train-flow/default", overrides=LEARNER)
     champion = flows.registry.get_model_version_by_alias(MODEL, "champion")
     require(champion.run_id == run_id, "the first policy did not become champion")
     longer = {"total_timesteps": 6_144, "promotion": {"enabled": False}}
-    resumed = flows.run("resume-flow/default", source=run_id, overrides=longer)
+    resumed = flows.train("resume-flow/default", source=run_id, overrides=longer)
     require(resumed != run_id, "a longer run is a fork, with a run of its own")
-    flows.run("retrain-flow/default", config="ppo/cartpole", overrides=LEARNER)
+    flows.train("retrain-flow/default", config="ppo/cartpole", overrides=LEARNER)
     flows.run("promote-flow/default", candidate=resumed, overrides={"promotion": {"enabled": True}})
     flows.run("evaluate-flow/default", source=f"models:/{MODEL}@champion", episodes=20)
-    flows.run("train-flow/ppo-pong", overrides=PONG)
+    flows.train("train-flow/ppo-pong", overrides=PONG)
     flows.require_nothing_lost()
 
 
