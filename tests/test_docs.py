@@ -73,6 +73,7 @@ def test_blocks_that_are_not_run_with_the_pages_name_a_make_target():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     marked = [block for page in RUN_PAGES for block in page_blocks(page) if block.target]
     assert marked
+    assert "docs-test" not in {block.target for block in marked}  # it runs the blocks without a mark alone
     assert {block.target for block in marked} <= set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     for page in RUN_PAGES:  # a mark that no block follows would be overlooked
         found = page_blocks(page)
@@ -165,7 +166,7 @@ def test_gradients_of_a_custom_algorithm_are_the_slope_of_the_loss_and_learn():
 
 
 def test_readmes_config_is_valid():
-    (text,) = blocks(README, "yaml")
+    (text,) = blocks(README, 'yaml title="my.yaml"')
     assert config_from_mapping(yaml.safe_load(text.replace("1e-3", "0.001"))).total_timesteps == 100_000
 
 
