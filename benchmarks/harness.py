@@ -17,6 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from rl_training.system.durable_files import replace_file
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PACKAGES = ("rl-training", "torch", "numpy", "gymnasium", "mlflow", "prefect")
@@ -141,9 +143,7 @@ def write_json(name: str, result: dict[str, Any], folder: Path = RESULTS) -> Pat
     """Writes `NAME.json` atomically, with each list of numbers on one line; returns its path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    beside.write_text(_format_json(result) + "\n", encoding="utf-8")
-    beside.replace(path)
+    replace_file(path, _format_json(result) + "\n")
     return path
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from importlib import import_module
-from pathlib import Path
+from pkgutil import get_data
 from typing import TYPE_CHECKING, Any
 
 from rl_training import moved_names
@@ -41,7 +41,7 @@ if TYPE_CHECKING:  # the one list of public names
 
 def _read_imports() -> dict[str, str]:
     """Returns the module of each public name, read from the imports above, which only type checkers follow."""
-    tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    tree = ast.parse(get_data(__name__, "__init__.py") or b"")
     imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module)
     return {alias.asname: str(node.module) for node in imports for alias in node.names if alias.asname}
 
