@@ -11,6 +11,7 @@ from rl_training.experiment.loading import config_from_text
 from rl_training.security import secrets as secrets_module
 from rl_training.security.secrets import (
     REDACTED,
+    collect_secret_values,
     collect_secrets,
     hide,
     is_secret_name,
@@ -18,7 +19,6 @@ from rl_training.security.secrets import (
     redact_text,
     resolve_reference,
     resolve_secrets,
-    secret_values,
 )
 
 TEXT = """\
@@ -108,13 +108,13 @@ def test_addresses_in_text(text, shown):
 
 def test_the_secrets_among_arguments_are_found_and_hidden_in_any_text(config, monkeypatch):
     monkeypatch.setenv("SIM_TOKEN", "from-the-environment")
-    secrets = secret_values({**config.env_kwargs, "mixed": "http://me:${env:SIM_TOKEN}@h", "use_token": True})
+    secrets = collect_secret_values({**config.env_kwargs, "mixed": "http://me:${env:SIM_TOKEN}@h", "use_token": True})
     assert secrets == {
         *("CASE-SECRET-1", "CASE-SECRET-2", "CASE-SECRET-3", "CASE-SECRET-4", "CASE-SECRET-5"),
         "from-the-environment",
     }
     assert hide("login CASE-SECRET-1/from-the-environment failed, size 64", secrets) == "login ***/*** failed, size 64"
-    assert secret_values({"password": 1234, "pin_token": "ab", "max_tokens": 640}) == {"1234", "ab"}
+    assert collect_secret_values({"password": 1234, "pin_token": "ab", "max_tokens": 640}) == {"1234", "ab"}
     assert hide("about 1234 is wrong", {"1234", "ab"}) == "about *** is wrong"
     key = "-- a\nb'c/d"
     for shown in (key, repr(key), "-- a b'c/d", "--%20a%0Ab%27c%2Fd"):
@@ -148,7 +148,7 @@ def test_a_kind_of_reference_that_is_handed_down_is_resolved_and_hidden(monkeypa
     monkeypatch.setitem(secrets_module._lookups, "prefect", {"sim": "from-a-block", "other": "unused"}.__getitem__)
     kwargs = {"a": "${prefect:sim}", "b": ["${env:HOME}", {"c": "x-${prefect:sim}"}], "n": 3}
     assert resolve_secrets(kwargs)["b"][1] == {"c": "x-from-a-block"}
-    assert "from-a-block" in secret_values(kwargs)
+    assert "from-a-block" in collect_secret_values(kwargs)
     assert collect_secrets(kwargs) == {"prefect": {"sim": "from-a-block"}}  # a child has the environment itself
 
 

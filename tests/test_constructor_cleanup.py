@@ -22,7 +22,7 @@ from rl_training.config.settings import TrainConfig
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.envs.vector.masked_vector_env import MaskedVectorEnv
-from rl_training.envs.vector.step_rows import shared_file
+from rl_training.envs.vector.step_rows import open_shared_file
 from rl_training.envs.vector.worker_process import WorkerProcess
 from rl_training.errors import ConfigError
 from rl_training.experiment.loading import config_from_mapping
@@ -103,7 +103,7 @@ def server_in(folder: Path) -> None:
 
 
 def worker_in(folder: Path) -> None:
-    with shared_file() as memory:
+    with open_shared_file() as memory:
         WorkerProcess(range(1), memory, spins=False)._opened.close()
 
 

@@ -12,7 +12,7 @@ from case_envs.observations import OddDtypes
 from gymnasium import spaces
 
 from rl_training import TrainResult, evaluate_checkpoint, load_policy, resume
-from rl_training.envs.plain_spaces import plain_space
+from rl_training.envs.plain_spaces import make_plain_space
 from rl_training.envs.space_json import space_from_json, space_to_json
 from rl_training.envs.vector.native_vector_env import NativeVectorEnv
 from rl_training.experiment.loading import config_from_mapping
@@ -66,7 +66,7 @@ def test_a_loaded_policy_takes_what_the_environment_returns(tmp_path: Path) -> N
 
 def test_plain_spaces_are_left_as_they_are_and_odd_parts_replaced() -> None:
     plain = spaces.Dict({"b": spaces.Box(0, 1, (2,), np.float32), "a": spaces.Tuple([spaces.Discrete(3)])})
-    assert plain_space(plain) is plain
+    assert make_plain_space(plain) is plain
 
     odd = spaces.Dict(
         [
@@ -75,7 +75,7 @@ def test_plain_spaces_are_left_as_they_are_and_odd_parts_replaced() -> None:
             ("m", spaces.MultiDiscrete(np.array([2, 3], ">i8"), dtype=np.dtype(">i8"), start=np.array([1, 0], ">i8"))),  # type: ignore[arg-type]
         ]
     )
-    native = plain_space(odd)
+    native = make_plain_space(odd)
     assert native == spaces.Dict(
         {
             "z": spaces.Tuple([spaces.Box(-np.inf, 1, (1,), np.float64), spaces.MultiBinary(2)]),

@@ -15,7 +15,7 @@ import pytest
 from rl_training.config.dqn import DQNConfig
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer
-from rl_training.data.replay_memory import available_memory, check_memory
+from rl_training.data.replay_memory import check_memory, measure_available_memory
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.errors import ConfigError
 
@@ -159,40 +159,40 @@ def test_version_2_takes_the_tightest_of_the_groups_that_hold_the_process(tmp_pa
     of_process(tmp_path, "0::/user/job\n")
     groups = tmp_path / "sys/fs/cgroup"
     group(groups / "user/job", 2, "max", 5_000_000, 0)
-    assert available_memory(tmp_path) == pytest.approx(psutil.virtual_memory().available, rel=0.1)
+    assert measure_available_memory(tmp_path) == pytest.approx(psutil.virtual_memory().available, rel=0.1)
     group(groups / "user", 2, 50_000_000, 30_000_000, 4_000_000)
-    assert available_memory(tmp_path) == 24_000_000
+    assert measure_available_memory(tmp_path) == 24_000_000
     group(groups / "user/job", 2, 20_000_000, 5_000_000, 1_000_000)
-    assert available_memory(tmp_path) == 16_000_000
+    assert measure_available_memory(tmp_path) == 16_000_000
     group(groups / "user/job", 2, 20_000_000, 25_000_000, 0)
-    assert available_memory(tmp_path) == 0
+    assert measure_available_memory(tmp_path) == 0
 
 
 def test_version_1_has_its_own_names_and_mount(tmp_path: Path) -> None:
     of_process(tmp_path, "9:name=systemd:/other\n4:cpu,memory:/job\n0::/\n")
     group(tmp_path / "sys/fs/cgroup/memory/job", 1, 9_223_372_036_854_771_712, 30_000_000, 0)
-    assert available_memory(tmp_path) == pytest.approx(psutil.virtual_memory().available, rel=0.1)
+    assert measure_available_memory(tmp_path) == pytest.approx(psutil.virtual_memory().available, rel=0.1)
     group(tmp_path / "sys/fs/cgroup/memory/job", 1, 70_000_000, 30_000_000, 2_000_000)
-    assert available_memory(tmp_path) == 42_000_000
+    assert measure_available_memory(tmp_path) == 42_000_000
 
 
 @pytest.mark.parametrize("version", [1, 2])
 def test_in_a_container_the_own_group_is_the_outermost_that_is_seen(tmp_path: Path, version: int) -> None:
     of_process(tmp_path, "4:memory:/docker/0123\n" if version == 1 else "0::/../../docker/0123\n")
     group(tmp_path / "sys/fs/cgroup" / ("memory" if version == 1 else ""), version, 70_000_000, 30_000_000, 0)
-    assert available_memory(tmp_path) == 40_000_000
+    assert measure_available_memory(tmp_path) == 40_000_000
 
 
 def test_without_control_groups_it_is_what_the_machine_has(tmp_path: Path) -> None:
-    assert available_memory(tmp_path) == pytest.approx(psutil.virtual_memory().available, rel=0.1)
+    assert measure_available_memory(tmp_path) == pytest.approx(psutil.virtual_memory().available, rel=0.1)
 
 
 def test_a_limit_of_the_address_space_counts() -> None:
     code = (
-        "import resource, psutil; from rl_training.data.replay_memory import available_memory\n"
+        "import resource, psutil; from rl_training.data.replay_memory import measure_available_memory\n"
         "vms = psutil.Process().memory_info().vms\n"
         "resource.setrlimit(resource.RLIMIT_AS, (vms + 50_000_000, resource.RLIM_INFINITY))\n"
-        "print(available_memory())"
+        "print(measure_available_memory())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY

@@ -46,7 +46,7 @@ class RunSummary:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the summary for JSON; the evaluation without its single episodes."""
-        from rl_training.runtime.evaluation import evaluation_numbers
+        from rl_training.runtime.evaluation import select_evaluation_numbers
 
         return {
             "run_id": self.run_id,
@@ -59,7 +59,7 @@ class RunSummary:
             "cpu_seconds": self.cpu_seconds,
             "policy_sha256": self.policy_sha256,
             "evaluation": self.evaluation
-            and {"checkpoint": str(self.checkpoint), **evaluation_numbers(self.evaluation.to_dict())},
+            and {"checkpoint": str(self.checkpoint), **select_evaluation_numbers(self.evaluation.to_dict())},
             "inexact": list(self.inexact),
             "ui_command": self.ui,
             "unsent": self.unsent,
@@ -96,7 +96,7 @@ def format_summary(summary: Mapping[str, Any], *, resume: str = "resume") -> lis
 
 
 def format_evaluation(evaluation: Mapping[str, Any]) -> str:
-    """Returns an evaluation as text, from the result of `rl_training.runtime.evaluation.evaluation_numbers`."""
+    """Returns an evaluation as text, from the result of `rl_training.runtime.evaluation.select_evaluation_numbers`."""
     interval = ""
     if evaluation["ci_low"] is not None:
         interval = f" (95 % interval {evaluation['ci_low']:,.2f} to {evaluation['ci_high']:,.2f})"

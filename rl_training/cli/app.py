@@ -125,13 +125,13 @@ def evaluate(
     """Evaluate the greedy policy of a checkpoint on held-out episodes."""
     with forbid_imports_from(source), result_stream() as out:
         from rl_training.api.summary import format_evaluation
-        from rl_training.runtime.evaluation import evaluation_numbers
+        from rl_training.runtime.evaluation import select_evaluation_numbers
         from rl_training.runtime.workflows import evaluate_checkpoint
         from rl_training.tracking.checkpoint_sources import download_checkpoint
 
         checkpoint = download_checkpoint(source, wanted="policy")
         result = evaluate_checkpoint(checkpoint, episodes=episodes, seed=seed, allow_modules=allow_module)
-        evaluation = evaluation_numbers(result.to_dict())
+        evaluation = select_evaluation_numbers(result.to_dict())
         values = {
             "checkpoint": str(checkpoint.path),
             "run_uid": checkpoint.run_uid,

@@ -39,7 +39,7 @@ class _Arithmetic:
 def check_memory(
     config: OffPolicyConfig, encoder: ObservationEncoder, codec: ActionCodec, available: int | None = None
 ) -> None:
-    """Checks that the replay buffer fits into the `available` bytes, by default into `available_memory()`.
+    """Checks that the replay buffer fits into the `available` bytes, by default into `measure_available_memory()`.
 
     Raises:
         ConfigError: The buffer does not fit, and the message has the calculation and a size that fits; or
@@ -48,7 +48,7 @@ def check_memory(
     frame_channels = config.frame_channels
     if frame_channels is not None:
         _check_frame_channels(frame_channels, encoder)
-    available = available_memory() if available is None else available
+    available = measure_available_memory() if available is None else available
     arithmetic = _calculate(config, encoder, codec, frame_channels)
     needed, usable = arithmetic.needed(config.buffer_size), int(available * (1 - RESERVE))
     if needed <= usable:
@@ -103,7 +103,7 @@ def _calculate(
     )
 
 
-def available_memory(root: Path = Path("/")) -> int:
+def measure_available_memory(root: Path = Path("/")) -> int:
     """Returns the bytes that this process may still use, given the machine, its control groups, and `ulimit -v`.
 
     Args:

@@ -15,7 +15,7 @@ import gymnasium as gym
 _BIPEDAL_WALKER = ("gymnasium.envs.box2d.bipedal_walker", "BipedalWalker")
 
 
-def with_fresh_world(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
+def wrap_with_fresh_world(env: gym.Env[Any, Any]) -> gym.Env[Any, Any]:
     """Returns a BipedalWalker, or an environment derived from it, in `FreshWorld`; any other environment unchanged."""
     kinds = [(kind.__module__, kind.__name__) for kind in type(env.unwrapped).__mro__]
     return FreshWorld(env) if _BIPEDAL_WALKER in kinds else env

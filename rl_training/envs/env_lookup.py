@@ -33,7 +33,7 @@ def find_spec(env_id: str) -> EnvSpec:
     return spec
 
 
-def module_of_plugin(env_id: str) -> str | None:
+def find_plugin_module(env_id: str) -> str | None:
     """Returns the package of an environment that is registered in this process but would not be in another one.
 
     Returns None if the id names its module, or if `import gymnasium` alone registers the id.

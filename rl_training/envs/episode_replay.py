@@ -17,7 +17,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rl_training.envs.random_state import random_state, random_state_to_json, write_random_state
-from rl_training.envs.space_leaves import leaves
+from rl_training.envs.space_leaves import list_leaves
 from rl_training.errors import EnvironmentFault
 
 
@@ -117,7 +117,7 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
         return _is_same_state(self._end_state(), snapshot)
 
     def _end_state(self) -> dict[str, Any]:
-        observation = [np.asarray(leaf.pick(self.last_observation)) for leaf in leaves(self.observation_space)]
+        observation = [np.asarray(leaf.pick(self.last_observation)) for leaf in list_leaves(self.observation_space)]
         return {
             "observation": observation,
             "episode_return": self.episode_return,

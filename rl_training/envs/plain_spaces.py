@@ -9,17 +9,17 @@ import numpy as np
 from gymnasium import spaces
 
 
-def plain_space(space: gym.Space[Any]) -> gym.Space[Any]:
+def make_plain_space(space: gym.Space[Any]) -> gym.Space[Any]:
     """Returns `space` with plain dtypes, or `space` itself if its dtypes are plain already.
 
     A float longer than 64 bits becomes float64; every other number keeps its type and gets the native byte order.
     """
     if isinstance(space, spaces.Dict):
-        parts = {key: plain_space(part) for key, part in space.spaces.items()}
+        parts = {key: make_plain_space(part) for key, part in space.spaces.items()}
         same = all(parts[key] is part for key, part in space.spaces.items())
         return space if same else spaces.Dict(list(parts.items()), sort_keys=False)
     if isinstance(space, spaces.Tuple):
-        items = [plain_space(part) for part in space.spaces]
+        items = [make_plain_space(part) for part in space.spaces]
         same = all(plain is part for plain, part in zip(items, space.spaces, strict=True))
         return space if same else spaces.Tuple(items)
     if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete):

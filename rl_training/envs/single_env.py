@@ -11,7 +11,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from rl_training.config.settings import TrainConfig
-from rl_training.envs.box2d_worlds import with_fresh_world
+from rl_training.envs.box2d_worlds import wrap_with_fresh_world
 from rl_training.envs.closing import close_quietly
 from rl_training.envs.contract.contract_guard import ContractGuard, find_secrets, hide_secrets_in_warnings, redact_cause
 from rl_training.envs.env_lookup import find_spec
@@ -67,7 +67,7 @@ def make_bare_env(config: TrainConfig) -> gym.Env[Any, Any]:
     def make(spec: EnvSpec, kwargs: dict[str, Any]) -> gym.Env[Any, Any]:
         # Gymnasium's checker only warns about faults that validation reports, and would run in every training step.
         env = gym.make(spec, max_episode_steps=config.max_episode_steps, disable_env_checker=True, **kwargs)
-        return with_fresh_world(env)
+        return wrap_with_fresh_world(env)
 
     env = construct(config, make)
     try:

@@ -45,12 +45,12 @@ class Leaf:
         return f"{self.name}[{', '.join(str(i) for i in index)}]"
 
 
-def leaves(space: gym.Space[Any], path: tuple[str | int, ...] = ()) -> list[Leaf]:
+def list_leaves(space: gym.Space[Any], path: tuple[str | int, ...] = ()) -> list[Leaf]:
     """Returns the leaves of `space`: those of a `Dict` in the order of its keys, those of a `Tuple` by position."""
     if isinstance(space, spaces.Dict):
-        return [leaf for key, part in space.spaces.items() for leaf in leaves(part, (*path, key))]
+        return [leaf for key, part in space.spaces.items() for leaf in list_leaves(part, (*path, key))]
     if isinstance(space, spaces.Tuple):
-        return [leaf for key, part in enumerate(space.spaces) for leaf in leaves(part, (*path, key))]
+        return [leaf for key, part in enumerate(space.spaces) for leaf in list_leaves(part, (*path, key))]
     return [Leaf(path, space)]
 
 

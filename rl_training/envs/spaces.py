@@ -17,7 +17,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rl_training.envs.space_json import space_from_json, space_to_json
-from rl_training.envs.space_leaves import Leaf, UnsupportedSpace, leaves
+from rl_training.envs.space_leaves import Leaf, UnsupportedSpace, list_leaves
 
 __all__ = ["ActionCodec", "ObservationEncoder", "UnsupportedSpace", "space_from_json", "space_to_json"]
 
@@ -84,7 +84,7 @@ class ObservationEncoder:
         self.space = space
         self._vectors: list[_VectorPart] = []
         self._images: list[_ImagePart] = []
-        for leaf in leaves(space):
+        for leaf in list_leaves(space):
             if _is_image(leaf.space):
                 self._images.append(_make_image_part(leaf, f"image_{len(self._images)}"))
             else:

@@ -92,10 +92,10 @@ def summarize(
         promotion: The result of the task `promote`, or None if promotion is off or the run was stopped before it.
     """
     from rl_training.runtime.checkpoint import open_checkpoint
-    from rl_training.runtime.evaluation import evaluation_numbers
+    from rl_training.runtime.evaluation import select_evaluation_numbers
 
     if evaluation is not None:
-        evaluation = {"checkpoint": training["best_checkpoint"], **evaluation_numbers(evaluation)}
+        evaluation = {"checkpoint": training["best_checkpoint"], **select_evaluation_numbers(evaluation)}
     return {
         "run_id": run.session.run_id,
         "run_uid": run.session.run_uid,

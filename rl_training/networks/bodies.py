@@ -5,8 +5,9 @@ import warnings
 from rl_training.networks.feature_extractors import FeatureExtractor as Body
 from rl_training.networks.feature_extractors import ImageExtractor as ImageBody
 from rl_training.networks.feature_extractors import MixedExtractor as MixedBody
-from rl_training.networks.feature_extractors import ObservationLayout, fewest_weights, to_arrays
+from rl_training.networks.feature_extractors import ObservationLayout, to_arrays
 from rl_training.networks.feature_extractors import VectorExtractor as VectorBody
+from rl_training.networks.feature_extractors import count_fewest_weights as fewest_weights
 from rl_training.networks.feature_extractors import make_feature_extractor as make_body
 
 __all__ = [

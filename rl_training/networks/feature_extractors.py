@@ -109,7 +109,7 @@ class MixedExtractor(FeatureExtractor):
         return torch.cat(parts, dim=1)
 
 
-def fewest_weights(layout: ObservationLayout, hidden: Sequence[int], outputs: int) -> int:
+def count_fewest_weights(layout: ObservationLayout, hidden: Sequence[int], outputs: int) -> int:
     """Returns the least number of weights, without biases, of a network for observations of a layout."""
     fields = {} if layout.dtype.names is None else {name: layout.dtype[name].shape for name in layout.dtype.names}
     vector = fields.pop(VECTOR_FIELD, (0,)) if fields else layout.shape if layout.kind == "vector" else (0,)

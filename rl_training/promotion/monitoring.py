@@ -27,7 +27,7 @@ from rl_training.promotion.performance_drop import DropVerdict, find_drop
 from rl_training.promotion.promotion_lock import promotion_lock
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.checkpoint import Checkpoint
-from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy, evaluation_numbers
+from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy, select_evaluation_numbers
 from rl_training.runtime.workflows import load_policy
 from rl_training.tracking.checkpoint_sources import ModelSource, download_checkpoint, find_version, parse_source
 from rl_training.tracking.mlflow_store import (
@@ -83,7 +83,7 @@ class MonitoringResult:
             "dropped": self.drop.dropped,
             "reasons": list(self.drop.reasons),
             "numbers": self.drop.numbers,
-            "evaluation": evaluation_numbers(self.evaluation.to_dict()),
+            "evaluation": select_evaluation_numbers(self.evaluation.to_dict()),
             "env_id": self.env_id,
             "policy_sha256": self.policy_sha256,
             "num_timesteps": self.num_timesteps,

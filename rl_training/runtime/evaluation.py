@@ -20,7 +20,7 @@ from rl_training.envs.closing import close_quietly
 from rl_training.envs.contract.contract_guard import find_secrets, format_fault
 from rl_training.envs.contract.step_contract import not_finite
 from rl_training.envs.factory import make_env
-from rl_training.envs.space_leaves import leaves
+from rl_training.envs.space_leaves import list_leaves
 from rl_training.errors import EnvironmentFault, EnvironmentRefused
 from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runtime.policy import Policy
@@ -191,7 +191,7 @@ class Evaluator:
         close_quietly(self.config.env_id, envs, find_secrets(self.config))
 
 
-def evaluation_numbers(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+def select_evaluation_numbers(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the summary of an evaluation in JSON form, without its episodes."""
     return {name: value for name, value in evaluation.items() if not isinstance(value, list)}
 
@@ -225,7 +225,7 @@ class _Player:
         self.returns: list[float] = []
         self.lengths: list[int] = []
         self.cut = 0
-        self._boxes = [leaf for leaf in leaves(env.observation_space) if isinstance(leaf.space, gym.spaces.Box)]
+        self._boxes = [leaf for leaf in list_leaves(env.observation_space) if isinstance(leaf.space, gym.spaces.Box)]
         self._reset()
 
     @property

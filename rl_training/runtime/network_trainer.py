@@ -26,7 +26,7 @@ from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.envs.vector.masked_vector_env import require_count
 from rl_training.errors import CheckpointError, one_line
 from rl_training.moved_names import find_old_names
-from rl_training.networks.feature_extractors import fewest_weights
+from rl_training.networks.feature_extractors import count_fewest_weights
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, load_policy_state, load_trainer_state
@@ -138,7 +138,7 @@ def require_weights(config: TrainConfig, encoder: ObservationEncoder, codec: Act
     if not isinstance(weights, dict) or not all(isinstance(weight, Tensor) for weight in weights.values()):
         raise CheckpointError("weights: expected a mapping from names to tensors, got something else")
     hidden, outputs = _read_hidden_widths(config), sum(codec.nvec) or codec.size
-    needed, held = fewest_weights(encoder, hidden, outputs), sum(weight.numel() for weight in weights.values())
+    needed, held = count_fewest_weights(encoder, hidden, outputs), sum(weight.numel() for weight in weights.values())
     if needed > held or len(hidden) > len(weights):
         raise CheckpointError(
             f"weights do not fit the network of these settings: it has at least {needed:,} in {len(hidden) + 1} "

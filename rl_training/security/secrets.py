@@ -103,7 +103,7 @@ def redact_text(text: str) -> str:
     return _ENTRY.sub(named, _URL_QUERY.sub(named, _URL_LOGIN.sub(login, text)))
 
 
-def secret_values(settings: Mapping[str, Any], resolver: SecretResolver | None = None) -> frozenset[str]:
+def collect_secret_values(settings: Mapping[str, Any], resolver: SecretResolver | None = None) -> frozenset[str]:
     """Returns the secrets in keyword arguments as text: the values that `redact` hides, and those of references.
 
     Args:
@@ -144,7 +144,7 @@ def hide(text: str, secrets: Collection[str]) -> str:
 
     Args:
         text: The text.
-        secrets: Secrets of `secret_values`; those shorter than `MIN_HIDDEN_CHARACTERS` stay visible.
+        secrets: Secrets of `collect_secret_values`; those shorter than `MIN_HIDDEN_CHARACTERS` stay visible.
     """
     forms = {
         form

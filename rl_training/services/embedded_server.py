@@ -22,7 +22,7 @@ from socket import create_connection, socket
 import rl_training
 from rl_training.errors import UserError
 from rl_training.security import owner_only_files
-from rl_training.services.orphaned_flow_runs import end_orphaned_flow_runs, owner_tag
+from rl_training.services.orphaned_flow_runs import end_orphaned_flow_runs, make_owner_tag
 from rl_training.services.prefect_environment import NO_ANALYTICS, set_environment
 from rl_training.services.user_server import require_answer
 from rl_training.serving.loopback import listen_on_loopback
@@ -230,7 +230,7 @@ def use_server(server: EmbeddedServer) -> Iterator[None]:
         # The server ends with the flow: nobody would notice a heartbeat, which costs a second at the end of each flow.
         PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None,
     }
-    with set_environment(environment), temporary_settings(updates=settings), tags(owner_tag()):
+    with set_environment(environment), temporary_settings(updates=settings), tags(make_owner_tag()):
         end_orphaned_flow_runs()
         try:
             yield

@@ -59,7 +59,7 @@ def create_database() -> None:
         leftover.unlink()
     subprocess.run(
         [sys.executable, "-P", "-m", "prefect", "server", "database", "upgrade", "--yes"],
-        env={**os.environ, "PREFECT_SERVER_DATABASE_CONNECTION_URL": database_url(unfinished)},
+        env={**os.environ, "PREFECT_SERVER_DATABASE_CONNECTION_URL": make_database_url(unfinished)},
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
         check=True,
@@ -67,7 +67,7 @@ def create_database() -> None:
     unfinished.replace(DATABASE)
 
 
-def database_url(database: Path) -> str:
+def make_database_url(database: Path) -> str:
     """Returns the URL of a database in the working directory."""
     return f"sqlite+aiosqlite:///{database}"
 
@@ -93,7 +93,7 @@ def main() -> None:
     start_lock.acquire()
     if not DATABASE.exists():
         create_database()
-    os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = database_url(DATABASE)
+    os.environ["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = make_database_url(DATABASE)
     port = listener.getsockname()[1]
     config = uvicorn.Config(
         lambda: build_application(port),

@@ -21,7 +21,7 @@ MAX_FLOW_RUNS = 100
 """The largest number of flow runs that is checked at a time."""
 
 
-def owner_tag() -> str:
+def make_owner_tag() -> str:
     """Returns the tag for flow runs of this process."""
     process = psutil.Process()
     return f"{OWNER}{socket.gethostname()}/{process.pid}/{process.create_time():.2f}"

@@ -25,9 +25,9 @@ from rl_training.envs.contract.step_contract import (
     raise_if_broken,
     reward_as_float,
 )
-from rl_training.envs.plain_spaces import plain_space
+from rl_training.envs.plain_spaces import make_plain_space
 from rl_training.errors import USER_CODE_ERRORS, EnvironmentFault, EnvironmentRefused
-from rl_training.security.secrets import hide, secret_values
+from rl_training.security.secrets import collect_secret_values, hide
 from rl_training.system.signal_handlers import check_handlers
 
 
@@ -42,7 +42,9 @@ class RaisedByEnvironment(Exception):
 
 def find_secrets(config: TrainConfig) -> frozenset[str]:
     """Returns the secrets that the environments of a run are given, and which their errors may repeat."""
-    return secret_values({"env_kwargs": config.env_kwargs, "wrappers": [wrapper.kwargs for wrapper in config.wrappers]})
+    return collect_secret_values(
+        {"env_kwargs": config.env_kwargs, "wrappers": [wrapper.kwargs for wrapper in config.wrappers]}
+    )
 
 
 def redact_cause(error: BaseException, secrets: Collection[str]) -> BaseException | None:
@@ -80,7 +82,7 @@ def hide_secrets_in_warnings(secrets: Collection[str]) -> Iterator[None]:
 class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
     """Copies observations in the declared dtype, and turns every fault into an `EnvironmentFault`.
 
-    The guard's spaces are the environment's with plain dtypes (`plain_space`), and observations have these dtypes;
+    The guard's spaces are the environment's with plain dtypes (`make_plain_space`), and observations have these dtypes;
     actions reach the environment in the dtype that it declares. Rewards are floats. A fault is an exception of the
     environment, a call of `sys.exit`, or a breach of contract; its message has the environment's id, index and step
     (counted since the run began), and no secret.
@@ -104,8 +106,8 @@ class ContractGuard(gym.Wrapper[Any, Any, Any, Any]):
         self._env_index = env_index
         self._secrets = secrets
         self._declared = env.observation_space, env.action_space
-        self._space = self.observation_space = plain_space(env.observation_space)
-        self.action_space = plain_space(env.action_space)
+        self._space = self.observation_space = make_plain_space(env.observation_space)
+        self.action_space = make_plain_space(env.action_space)
         self._action_dtype = None if self.action_space is env.action_space else env.action_space.dtype
         # Shape and dtype of the usual observation, one array, for a fast check in each step.
         self._shape = self._space.shape if isinstance(self._space, spaces.Box) else None

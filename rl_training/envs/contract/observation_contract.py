@@ -18,7 +18,7 @@ from rl_training.envs.contract.step_contract import (
     not_finite,
     raise_if_broken,
 )
-from rl_training.envs.space_leaves import Leaf, has_same_keys, leaves
+from rl_training.envs.space_leaves import Leaf, has_same_keys, list_leaves
 
 
 def cast_to_space(space: gym.Space[Any], observation: Any) -> Any:
@@ -38,7 +38,7 @@ def check_observation(space: gym.Space[Any], observation: Any) -> list[Breach]:
     breaches = list(_check_structure(space, observation, ()))
     if breaches:
         return breaches
-    return [breach for leaf in leaves(space) for breach in _check_leaf(leaf, leaf.pick(observation))]
+    return [breach for leaf in list_leaves(space) for breach in _check_leaf(leaf, leaf.pick(observation))]
 
 
 def observation_is_array(part: Any) -> bool:

@@ -24,7 +24,7 @@ from rl_training.envs.contract.step_contract import (
     check_step_result,
     failure,
 )
-from rl_training.envs.space_leaves import Leaf, leaves
+from rl_training.envs.space_leaves import Leaf, list_leaves
 from rl_training.envs.validation.report import Findings
 from rl_training.envs.validation.step_speed import Stopwatch
 from rl_training.errors import USER_CODE_ERRORS
@@ -154,7 +154,7 @@ def _list_corner_actions(space: gym.Space[Any]) -> list[Any]:
 
 def _pick_leaves(space: gym.Space[Any], observation: Any) -> list[Any]:
     try:
-        return [leaf.pick(observation) for leaf in leaves(space)]
+        return [leaf.pick(observation) for leaf in list_leaves(space)]
     except (KeyError, IndexError, TypeError):
         return []
 
@@ -162,7 +162,7 @@ def _pick_leaves(space: gym.Space[Any], observation: Any) -> list[Any]:
 def _find_difference(space: gym.Space[Any], result: tuple[Any, ...], other: tuple[Any, ...]) -> Breach | None:
     """Returns the first difference of two results of `reset` (observation) or `step` (with reward and flags)."""
     for leaf, here, there in zip(
-        leaves(space), _pick_leaves(space, result[0]), _pick_leaves(space, other[0]), strict=False
+        list_leaves(space), _pick_leaves(space, result[0]), _pick_leaves(space, other[0]), strict=False
     ):
         if observation_is_array(here) and observation_is_array(there):
             breach = _find_array_difference(leaf, np.asarray(here), np.asarray(there))

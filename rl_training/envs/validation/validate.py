@@ -30,7 +30,7 @@ from rl_training.envs.contract.step_contract import (
     check_step_result,
     failure,
 )
-from rl_training.envs.env_lookup import module_of_plugin
+from rl_training.envs.env_lookup import find_plugin_module
 from rl_training.envs.factory import make_bare_env
 from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
@@ -233,7 +233,7 @@ def _check_twin_spaces(env: gym.Env[Any, Any], twin: gym.Env[Any, Any], found: F
 
 
 def _check_module(env_id: str) -> list[Breach]:
-    module = module_of_plugin(env_id)
+    module = find_plugin_module(env_id)
     if module is None:
         return []
     message = (

@@ -23,7 +23,7 @@ from rl_training.envs.contract.contract_guard import RaisedByEnvironment, find_s
 from rl_training.envs.episode_replay import EpisodeReplay
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.envs.vector.env_group import EnvGroup
-from rl_training.envs.vector.step_rows import StepRows, shared_file
+from rl_training.envs.vector.step_rows import StepRows, open_shared_file
 from rl_training.envs.vector.worker_channel import BEGIN, CLOSE_SECONDS, STEP, Reply
 from rl_training.envs.vector.worker_process import WorkerProcess
 from rl_training.errors import CheckpointError, EnvironmentFault, EnvironmentRefused
@@ -66,7 +66,7 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         self._own_indices, self._own = own, EnvGroup(config.env_id, self._secrets)
         self._workers: list[WorkerProcess] = []
         try:
-            with shared_file() if others else nullcontext(-1) as memory:
+            with open_shared_file() if others else nullcontext(-1) as memory:
                 for indices in others:
                     # If this process steps no environment, there may be more workers than CPUs, so they must not spin.
                     self._workers.append(WorkerProcess(indices, memory, spins=len(own) > 0))

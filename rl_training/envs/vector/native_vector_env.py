@@ -29,7 +29,7 @@ from rl_training.envs.contract.step_contract import (
     describe,
     describe_error,
 )
-from rl_training.envs.plain_spaces import plain_space
+from rl_training.envs.plain_spaces import make_plain_space
 from rl_training.envs.random_state import random_state, random_state_to_json, write_random_state
 from rl_training.envs.vector.masked_vector_env import require_count
 from rl_training.errors import USER_CODE_ERRORS, EnvironmentFault, EnvironmentRefused
@@ -97,8 +97,8 @@ class NativeVectorEnv:
     def __init__(self, env_id: str, envs: VectorEnv[Any, Any, Any], secrets: Collection[str] = ()) -> None:
         self._env_id, self._envs, self._secrets = env_id, envs, secrets
         self.num_envs = envs.num_envs
-        self.single_observation_space = plain_space(envs.single_observation_space)
-        self.single_action_space = plain_space(envs.single_action_space)
+        self.single_observation_space = make_plain_space(envs.single_observation_space)
+        self.single_action_space = make_plain_space(envs.single_action_space)
         self.life_steps = 0
         """Steps of each environment since the run began."""
         mode = envs.metadata.get("autoreset_mode")

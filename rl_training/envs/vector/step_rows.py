@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rl_training.envs.space_leaves import leaves
+from rl_training.envs.space_leaves import list_leaves
 
 
 class StepRows:
@@ -33,7 +33,7 @@ class StepRows:
     def __init__(
         self, observation_space: gym.Space[Any], action_space: gym.Space[Any], num_envs: int, memory: int = -1
     ) -> None:
-        self._space, self._leaves = observation_space, leaves(observation_space)
+        self._space, self._leaves = observation_space, list_leaves(observation_space)
         parts = [(f"observation_{k}", leaf.space) for k, leaf in enumerate(self._leaves)]
         rows = [
             (name, space.dtype, (num_envs, *(space.shape or ()))) for name, space in [*parts, ("action", action_space)]
@@ -70,7 +70,7 @@ _FLAT = (("ended", np.bool_), ("reward", np.float64), ("terminated", np.bool_), 
 
 
 @contextmanager
-def shared_file() -> Iterator[int]:
+def open_shared_file() -> Iterator[int]:
     """Opens a nameless file for `StepRows`; its memory lives until the last process that has mapped it ends.
 
     Yields:

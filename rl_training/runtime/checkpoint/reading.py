@@ -92,7 +92,7 @@ def open_checkpoint(path: str | Path, *, policy_only: bool = False, known: Colle
     try:
         return verify_checkpoint(path, policy_only=policy_only, known=known)
     except CheckpointError as error:
-        raise CheckpointError(f"{error}{newest_good_hint(path.parent)}") from error
+        raise CheckpointError(f"{error}{describe_newest_good(path.parent)}") from error
 
 
 def load_policy_state(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -256,7 +256,7 @@ def _open_verified(checkpoint: Checkpoint, name: str) -> Iterator[Any]:
         raise CheckpointError(f"{path} can't be read: {one_line(error)}") from error
 
 
-def newest_good_hint(root: Path) -> str:
+def describe_newest_good(root: Path) -> str:
     """Returns a clause for error messages that names the newest good checkpoint; empty if `root` has no checkpoints."""
     try:
         if not any(root.glob(f"{STEP}*")):
@@ -274,5 +274,5 @@ def report_write_errors(root: Path, target: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CheckpointNotWritten(
-            f"{target} can't be written: {one_line(error.strerror or error)}{newest_good_hint(root)}"
+            f"{target} can't be written: {one_line(error.strerror or error)}{describe_newest_good(root)}"
         ) from error

@@ -38,7 +38,7 @@ from rl_training.tracking.shipping.logged_models import RANKED_BY, get_evaluatio
 from rl_training.tracking.shipping.metrics_reader import MetricsReader, Point
 from rl_training.tracking.shipping.upload_progress import UploadProgress, count_unsent, load_progress
 from rl_training.tracking.shipping.uploads import (
-    fingerprint,
+    compute_fingerprint,
     list_pending_artifacts,
     list_pending_checkpoints,
     send_artifact,
@@ -233,7 +233,7 @@ class Shipment:
     def _ship_checkpoint(self) -> bool:
         for checkpoint in list_pending_checkpoints(self.run_dir, self.progress.checkpoints):
             self._require_newest()
-            mark = fingerprint(checkpoint)
+            mark = compute_fingerprint(checkpoint)
             if mark is not None and send_checkpoint(self.client, self.address.run_id, self.run_dir, checkpoint):
                 self.progress.checkpoints.append(mark)
                 self.progress.save(self.run_dir, sync=True)

@@ -46,10 +46,10 @@ def send_artifact(client: MlflowClient, run_id: str, run_dir: Path, name: str) -
 def list_pending_checkpoints(run_dir: Path, sent: list[str]) -> list[Path]:
     """Returns the complete checkpoints that were not sent yet, sorted by name."""
     found = sorted((run_dir / run_layout.CHECKPOINTS).glob(f"{run_layout.STEP}*"))
-    return [path for path in found if (mark := fingerprint(path)) is not None and mark not in sent]
+    return [path for path in found if (mark := compute_fingerprint(path)) is not None and mark not in sent]
 
 
-def fingerprint(checkpoint: Path) -> str | None:
+def compute_fingerprint(checkpoint: Path) -> str | None:
     """Returns a text that identifies a checkpoint among others of the same step; None if it has been pruned."""
     try:
         manifest = (checkpoint / MANIFEST).read_bytes()
