@@ -15,7 +15,7 @@ from rl_training.tracking.attempts import (
     begin_attempt,
     find_run_by_tag,
     get_attempts,
-    require_newest,
+    require_newest_attempt,
     require_progress,
 )
 from rl_training.tracking.metric_log import MetricLog
@@ -36,12 +36,12 @@ def test_the_newest_attempt_has_the_run_and_is_counted(client):
     run_id = ship_all(tracked_run()).address.run_id
     for number, attempt in ((2, FIRST), (3, SECOND), (3, SECOND)):  # asking again changes nothing
         begin_attempt(client, client.get_run(run_id), attempt, training=True)
-        require_newest(client, run_id, attempt)
+        require_newest_attempt(client, run_id, attempt)
         assert client.get_run(run_id).data.tags["attempt"] == str(number)
     assert get_attempts(client.get_run(run_id))[1:] == [FIRST, SECOND]
     elsewhere = rf"run {run_id} was resumed from step 500 by process 1 on b; nothing is sent from here"
     with pytest.raises(AttemptSuperseded, match=elsewhere):
-        require_newest(client, run_id, FIRST)
+        require_newest_attempt(client, run_id, FIRST)
     with pytest.raises(AttemptSuperseded):  # it had its time
         begin_attempt(client, client.get_run(run_id), FIRST, training=True)
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.finite_checks import require_finite
+from rl_training.algorithms.finite_checks import require_finite_update
 from rl_training.algorithms.network_algorithm import OffPolicyAlgorithm
 from rl_training.algorithms.schedules import anneal
 from rl_training.algorithms.space_checks import describe_wrong_actions, find_encoding_faults
@@ -113,14 +113,14 @@ class DQN(OffPolicyAlgorithm):
         config, state = self.config, self.state
         learning_rate = anneal(config.learning_rate, config.learning_rate_schedule, progress)
         measured = self._gradient(batch)
-        require_finite(measured, batch, {"Q-network": self.parameters, "target network": state.target})
+        require_finite_update(measured, batch, {"Q-network": self.parameters, "target network": state.target})
         self.parameters.clip_gradient(measured["gradient_norm"], config.max_grad_norm)
         state.optimizer.step(self.parameters.vector, self.parameters.gradient, learning_rate)
         exploration_rate = epsilon_at(config, round(progress * config.total_timesteps))
         metrics = measured | {"learning_rate": learning_rate, "exploration_rate": exploration_rate}
         return {f"train/{name}": value for name, value in metrics.items()}
 
-    @np.errstate(all="ignore")  # `require_finite` looks for such values in the measurements
+    @np.errstate(all="ignore")  # `require_finite_update` looks for such values in the measurements
     def _gradient(self, batch: ReplayBatch) -> dict[str, float]:
         """Writes the gradient of the mean Huber loss; returns the measurements by name."""
         backend = self.backend

@@ -12,7 +12,9 @@ from rl_training.errors import NumericError
 from rl_training.networks.flat import FlatParameters
 
 
-def require_finite(measured: Mapping[str, float], batch: ReplayBatch, networks: Mapping[str, FlatParameters]) -> None:
+def require_finite_update(
+    measured: Mapping[str, float], batch: ReplayBatch, networks: Mapping[str, FlatParameters]
+) -> None:
     """Checks that the measurements of an update are finite.
 
     Args:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rl_training.algorithms.finite_checks import require_finite
+from rl_training.algorithms.finite_checks import require_finite_update
 from rl_training.algorithms.network_algorithm import OffPolicyAlgorithm
 from rl_training.algorithms.schedules import anneal
 from rl_training.algorithms.space_checks import describe_wrong_actions, find_encoding_faults
@@ -169,14 +169,14 @@ class SAC(OffPolicyAlgorithm):
                 alpha,
             ),
         )
-        require_finite(critic, batch, self._name_networks())
+        require_finite_update(critic, batch, self._name_networks())
         state.critic_optimizer.step(state.critics.vector, state.critics.gradient, learning_rate)
 
         actor = self._name_measurements(
             ("actor_loss", "entropy", "actor_gradient_norm"),
             self._backpropagate_actor(observations, noise_BA, alpha),
         )
-        require_finite(actor, batch, self._name_networks())
+        require_finite_update(actor, batch, self._name_networks())
         if temperature.optimizer is not None:
             metrics["entropy_coef_loss"] = temperature.step(-actor["entropy"], learning_rate)
         state.actor_optimizer.step(self.parameters.vector, self.parameters.gradient, learning_rate)

@@ -56,7 +56,7 @@ class Contents:
     before the checkpoint."""
 
 
-def require_newest(run: TrainingRun, checkpoint: Checkpoint) -> None:
+def require_no_later_checkpoint(run: TrainingRun, checkpoint: Checkpoint) -> None:
     """Checks, while the run's lock is held, that no other process has continued the run from a checkpoint.
 
     Raises:

@@ -27,7 +27,7 @@ from rl_training.runs.train_result import TrainResult as TrainResult
 from rl_training.runtime.callbacks import Callback, CallbackError, CallbackList, Event, TrainerState
 from rl_training.runtime.checkpoint import Checkpoint, WriteShards, load_policy_state, load_trainer_state
 from rl_training.runtime.checkpoint.manifest import TRAINER
-from rl_training.runtime.checkpoint_saver import LAST_PAUSES, Contents, Saver, require_newest
+from rl_training.runtime.checkpoint_saver import LAST_PAUSES, Contents, Saver, require_no_later_checkpoint
 from rl_training.runtime.evaluation import Evaluator
 from rl_training.runtime.inexact_resumes import INEXACT, describe_computer, list_inexact_resumes, record_inexact_resumes
 from rl_training.runtime.policy import Policy
@@ -170,7 +170,7 @@ class Trainer(ABC):
     def _run_to_end(self) -> None:
         try:
             if self.state.checkpoint is not None:
-                require_newest(self.run, self.state.checkpoint)
+                require_no_later_checkpoint(self.run, self.state.checkpoint)
             if not self._restored:
                 self._start()
             record_inexact_resumes(self.run, self.inexact)

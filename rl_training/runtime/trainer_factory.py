@@ -24,7 +24,7 @@ from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint, has_later, list_checkpoints, load_policy_state
 from rl_training.runtime.checkpoint.downloads import import_checkpoint, read_download
-from rl_training.runtime.checkpoint_saver import require_newest
+from rl_training.runtime.checkpoint_saver import require_no_later_checkpoint
 from rl_training.runtime.fine_tuning import WeightsOf, carry_over, has_training_state
 from rl_training.runtime.run_utils import (
     TrainingRun,
@@ -147,7 +147,7 @@ def make_trainer(
         with _discard_on_error(trainer):
             check_differences(_compare_spaces(trainer, checkpoint))
             if own_run is not None:
-                require_newest(own_run, checkpoint)
+                require_no_later_checkpoint(own_run, checkpoint)
                 repair_training_run(own_run, config, checkpoint)
                 checkpoint = import_checkpoint(checkpoint, own_run.checkpoints)
                 logger.info("resuming the run at step %s from %s", f"{checkpoint.num_timesteps:,}", checkpoint.path)

@@ -95,7 +95,7 @@ def begin_attempt(client: MlflowClient, run: Run, attempt: Attempt, *, training:
     client.set_tag(run.info.run_id, ATTEMPT, str(int(run.data.tags.get(ATTEMPT, 0)) + 1))
 
 
-def require_newest(client: MlflowClient, run_id: str, attempt: Attempt) -> None:
+def require_newest_attempt(client: MlflowClient, run_id: str, attempt: Attempt) -> None:
     """Checks that no other process has resumed a run.
 
     Raises:

@@ -146,7 +146,7 @@ class VerdictForm(TypedDict):
 
 
 @with_config(_MORE)
-class Candidate(TypedDict):
+class CandidateRecord(TypedDict):
     """The candidate in the record of a decision."""
 
     evaluation: Episodes
@@ -170,7 +170,7 @@ class Decision(TypedDict):
     rules: dict[str, Any]
     verdict: VerdictForm
     forced: str | None
-    candidate: Candidate
+    candidate: CandidateRecord
     champion: Champion | None
 
 

@@ -16,7 +16,7 @@ from rl_training import run_layout
 from rl_training.errors import TrackingError
 from rl_training.runs.metadata import read_metadata
 from rl_training.tracking import json_files
-from rl_training.tracking.attempts import begin_attempt, get_attempt, require_newest
+from rl_training.tracking.attempts import begin_attempt, get_attempt, require_newest_attempt
 from rl_training.tracking.metric_log import DIFFERENCE
 from rl_training.tracking.mlflow_names import MAX_TAG, shorten
 from rl_training.tracking.mlflow_run import (
@@ -177,7 +177,7 @@ class Shipment:
         return ", ".join(words) if words or self._ended else "how the run ended"
 
     def _require_newest(self) -> None:
-        require_newest(self.client, self.address.run_id, self.attempt)
+        require_newest_attempt(self.client, self.address.run_id, self.attempt)
 
     def report(self, message: str = "") -> ShipReport:
         """Returns how much of the run is in MLflow."""
