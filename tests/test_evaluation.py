@@ -363,6 +363,7 @@ def test_metrics_and_json_carry_everything() -> None:
     assert sorted(result.metrics("eval")) == [
         "eval/ci_high",
         "eval/ci_low",
+        "eval/cut_episodes",
         "eval/episodes",
         "eval/length_mean",
         "eval/return_mean",

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rl_training.config.settings import PromotionConfig
+from rl_training.config.sections import PromotionConfig
 from rl_training.promotion.gate import compute_lower_bound, decide
 from rl_training.runtime.evaluation import EvaluationResult
 

@@ -14,7 +14,7 @@ from mlflow_store import BAD, GOOD, WEAK, run_with_policy
 
 from rl_training.api.promotion import promote_candidate
 from rl_training.api.summary import format_monitoring
-from rl_training.config.settings import PromotionConfig
+from rl_training.config.sections import PromotionConfig
 from rl_training.errors import ConfigError, UserError
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.promotion.model_registry import CHAMPION

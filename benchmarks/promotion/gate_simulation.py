@@ -24,7 +24,7 @@ import numpy.typing as npt
 from scipy.stats import binom
 
 from benchmarks.harness import RESULTS, record, replace_block, update_file
-from rl_training.config.settings import PromotionConfig
+from rl_training.config.sections import PromotionConfig
 from rl_training.promotion.gate import decide
 from rl_training.runtime.evaluation import EvaluationResult
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,10 @@ class RunSummary:
     run_dir: Path
     checkpoint: Path
     """The directory of the final checkpoint."""
+    best_checkpoint: Path | None = None
+    """The directory of the checkpoint with the best periodic evaluation."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """The newest value of each metric."""
     policy_sha256: str
     """The hash of the final policy."""
     num_timesteps: int

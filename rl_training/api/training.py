@@ -235,6 +235,8 @@ def summarize(
         run_uid=result.run_uid,
         run_dir=result.run_dir,
         checkpoint=trainer.state.checkpoint.path,
+        best_checkpoint=result.best_checkpoint,
+        metrics=result.metrics,
         policy_sha256=trainer.state.checkpoint.policy_sha256,
         num_timesteps=result.num_timesteps,
         stop_reason=stop_reason,

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, PositiveInt
 
 from rl_training.config.off_policy import OffPolicyConfig
-from rl_training.config.settings import Settings
+from rl_training.config.sections import Settings
 
 
 class ExplorationConfig(Settings):

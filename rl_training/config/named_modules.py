@@ -19,7 +19,8 @@ from typing import Any, get_args
 
 from rl_training.config.document import MapNode, Node
 from rl_training.config.parsing import expand_json
-from rl_training.config.settings import NamesModule, Settings, TrainConfig
+from rl_training.config.sections import NamesModule, Settings, TrackingConfig
+from rl_training.config.settings import TrainConfig
 from rl_training.errors import ModuleRefused, UserError
 from rl_training.run_layout import find_run_directory
 from rl_training.security import owner_only_files
@@ -53,7 +54,10 @@ def list_modules(config: Settings) -> dict[str, str]:
 
 def remove_modules(config: TrainConfig) -> TrainConfig:
     """Returns settings that name no modules. They are for reading only: they can't import an environment."""
-    return config.model_copy(update={"env_id": config.env_id.rpartition(":")[2], "wrappers": ()})
+    evaluation = config.evaluation.model_copy(update={"env_id": None, "wrappers": None})
+    none = dict.fromkeys(("wrappers", "training_wrappers", "callbacks"), ())
+    bare = {"env_id": config.env_id.rpartition(":")[2], "evaluation": evaluation, "tracking": TrackingConfig()}
+    return config.model_copy(update={**bare, **none})
 
 
 def require_permission(

@@ -7,7 +7,8 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from rl_training.config.settings import Combination, NumEnvs, Settings, TrainConfig
+from rl_training.config.sections import NumEnvs, Settings
+from rl_training.config.settings import Combination, TrainConfig
 
 
 class NetworkConfig(Settings):

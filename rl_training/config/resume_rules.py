@@ -26,7 +26,7 @@ class Rule(StrEnum):
 
 REASONS: Mapping[Rule, str] = {
     Rule.MAY_CHANGE: "has no effect on what is learned",
-    Rule.INEXACT: "sums differ between devices and between thread counts",
+    Rule.INEXACT: "sums differ between devices and between thread counts, and callbacks may change the environments",
     Rule.MAY_GROW: "schedules are computed over the larger total",
     Rule.MUST_EQUAL: "affects what is learned",
 }
@@ -39,10 +39,13 @@ RULES: Mapping[str, Rule] = {
     "experiment": Rule.MAY_CHANGE,
     "job": Rule.MAY_CHANGE,
     "logging": Rule.MAY_CHANGE,
+    "metrics": Rule.MAY_CHANGE,
+    "tracking": Rule.MAY_CHANGE,
     "evaluation": Rule.MAY_CHANGE,
     "checkpoint": Rule.MAY_CHANGE,
     "promotion": Rule.MAY_CHANGE,
     "validation": Rule.MAY_CHANGE,
+    "callbacks": Rule.INEXACT,
     "device": Rule.INEXACT,
     "threads": Rule.INEXACT,
     "total_timesteps": Rule.MAY_GROW,

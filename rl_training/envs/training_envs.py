@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,10 @@ class Episode(NamedTuple):
     env_index: int
     return_: float
     length: int
+    numbers: Mapping[str, float] = MappingProxyType({})
+    """The episode's other numbers by name: `raw_return`, the return beneath all wrappers, if there are wrappers; and of
+    the last info, `is_success` (0 or 1) and `info/KEY` for each key of `metrics.info`. Those that the environment does
+    not give are left out."""
 
 
 class VectorStep(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Literal
 
 from scipy.special import stdtrit  # type: ignore[import-untyped]
 
-from rl_training.config.settings import PromotionConfig
+from rl_training.config.sections import PromotionConfig
 from rl_training.runtime.evaluation import EvaluationResult
 
 VerdictKind = Literal["PROMOTE", "HOLD", "REJECT"]

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rl_training.config.settings import PromotionConfig
+from rl_training.config.sections import PromotionConfig
 from rl_training.promotion.gate import compute_lower_bound
 from rl_training.runtime.evaluation import EvaluationResult
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-StopReason = Literal["completed", "callback", "signal", "failed"]
-"""Why training ended: its steps were done, a callback or a signal asked for it (both can be resumed), or an error."""
+StopReason = Literal["completed", "callback", "signal", "return_reached", "failed"]
+"""Why training ended: its steps were done; a callback, a signal or `evaluation.stop_at_return` ended it (the run can be
+resumed after each of these); or an error."""
 
 
 @dataclass(frozen=True, kw_only=True)

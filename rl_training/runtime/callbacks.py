@@ -1,15 +1,15 @@
 """Callbacks, which observe a training run, and the state that they observe.
 
-There are six events, and each passes the same `TrainerState`. All callbacks see every event, in the given order.
+There are seven events, and each passes the same `TrainerState`. All callbacks see every event, in the given order.
 `on_train_end` happens exactly once, however the run ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import RunFailed, error_line
@@ -19,8 +19,43 @@ from rl_training.runs.train_result import StopReason as StopReason
 if TYPE_CHECKING:
     from rl_training.runtime.checkpoint import Checkpoint
     from rl_training.runtime.evaluation import EvaluationResult
+    from rl_training.runtime.policy import Policy
 
-Event = Literal["on_train_start", "on_collect_end", "on_update_end", "on_eval_end", "on_checkpoint_end", "on_train_end"]
+Event = Literal[
+    "on_train_start",
+    "on_step",
+    "on_collect_end",
+    "on_update_end",
+    "on_eval_end",
+    "on_checkpoint_end",
+    "on_train_end",
+]
+
+
+class EnvAccess(Protocol):
+    """The training environments as callbacks reach them, whatever steps them.
+
+    A change is part of the run: it is repeated when a resumed run replays its episodes, or it marks the run as inexact.
+    """
+
+    @property
+    def num_envs(self) -> int:
+        """Number of environments."""
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Returns an attribute of each environment."""
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Sets an attribute of each environment, from one value for all or a list or tuple with one value for each.
+
+        Exact if the values are plain data (numbers, text, lists and dicts of these).
+        """
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Calls a method of each environment and returns the results; marks the run as inexact."""
+
+    def set_reset_options(self, options: Mapping[str, Any]) -> None:
+        """Sets the options of every later `reset`, in place of those in use."""
 
 
 @dataclass
@@ -41,6 +76,12 @@ class TrainerState:
     """Completed iterations: rollouts (PPO) or blocks of steps (off-policy)."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """The metrics of this event by their tracked names (`rollout/...`, `train/...`, `eval/...`, `time/...`)."""
+    envs: EnvAccess | None = None
+    """The training environments; None for an algorithm that does not offer them."""
+    infos: Sequence[Mapping[str, Any]] = ()
+    """The info of each environment's newest step; set at `on_step` alone."""
+    policy: Policy | None = None
+    """The current greedy policy, for acting alone; it changes with each update."""
     evaluation: EvaluationResult | None = None
     """The newest periodic evaluation; None before the first `on_eval_end`."""
     checkpoint: Checkpoint | None = None
@@ -67,6 +108,9 @@ class Callback:
 
     def on_train_start(self, state: TrainerState) -> None:
         """Called once before the first step of this process, in a new or a resumed run."""
+
+    def on_step(self, state: TrainerState) -> None:
+        """Called after each step of the environments, with their infos; steps are slower if a callback overrides it."""
 
     def on_collect_end(self, state: TrainerState) -> None:
         """Called after a rollout (on-policy) or a block of steps (off-policy) was collected."""

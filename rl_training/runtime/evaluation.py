@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import gymnasium as gym
@@ -31,6 +31,10 @@ CONFIDENCE = 0.95
 """The confidence level of the interval of the mean."""
 
 
+MEANS = {"is_success": "success_rate", "raw_return": "raw_return_mean"}
+"""The tracked names of the means of an episode's numbers; others, such as `info/KEY`, keep their own."""
+
+
 @dataclass(frozen=True)
 class EvaluationResult:
     """The episodes of one evaluation, in the order of their seeds."""
@@ -42,6 +46,8 @@ class EvaluationResult:
     """The number of steps of each episode."""
     cut: int = 0
     """The number of episodes that were cut off by the evaluation's own limit on their length."""
+    numbers: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    """Other numbers of the episodes by name, as in `Episode.numbers`; None for an episode that did not give one."""
 
     @property
     def episodes(self) -> int:
@@ -76,6 +82,16 @@ class EvaluationResult:
         """The mean number of steps."""
         return math.fsum(self.lengths) / self.episodes
 
+    @property
+    def success_rate(self) -> float | None:
+        """The share of successful episodes among those that say whether they were; None if none does."""
+        return self._mean("is_success")
+
+    @property
+    def raw_return_mean(self) -> float | None:
+        """The mean return beneath all wrappers; None for an environment without wrappers."""
+        return self._mean("raw_return")
+
     def summary(self) -> dict[str, float]:
         """Returns the summary statistics; undefined ones are left out."""
         numbers = {
@@ -86,6 +102,12 @@ class EvaluationResult:
             "length_mean": self.length_mean,
             "episodes": float(self.episodes),
         }
+        if self.cut:
+            numbers["cut_episodes"] = float(self.cut)
+        for name in self.numbers:
+            mean = self._mean(name)
+            if mean is not None:
+                numbers[MEANS.get(name, name)] = mean
         return {name: value for name, value in numbers.items() if math.isfinite(value)}
 
     def metrics(self, prefix: str) -> dict[str, float]:
@@ -103,12 +125,18 @@ class EvaluationResult:
             "seeds": list(self.seeds),
             "returns": list(self.returns),
             "lengths": list(self.lengths),
+            "numbers": {name: list(values) for name, values in self.numbers.items()},
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Returns the result from which `to_dict` made the data."""
-        return cls(tuple(data["seeds"]), tuple(data["returns"]), tuple(data["lengths"]), data["cut"])
+        numbers = {name: tuple(values) for name, values in data.get("numbers", {}).items()}
+        return cls(tuple(data["seeds"]), tuple(data["returns"]), tuple(data["lengths"]), data["cut"], numbers)
+
+    def _mean(self, name: str) -> float | None:
+        given = [value for value in self.numbers.get(name, ()) if value is not None]
+        return math.fsum(given) / len(given) if given else None
 
     def _half_width(self) -> float:
         if self.episodes == 1:
@@ -193,7 +221,7 @@ class Evaluator:
 
 def select_evaluation_numbers(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the summary of an evaluation in JSON form, without its episodes."""
-    return {name: value for name, value in evaluation.items() if not isinstance(value, list)}
+    return {name: value for name, value in evaluation.items() if not isinstance(value, list) and name != "numbers"}
 
 
 def evaluate_policy(
