@@ -299,15 +299,15 @@ def test_run_dir_is_absolute_and_knows_home(monkeypatch, tmp_path):
 
 
 def test_settings_are_strict_and_frozen_from_python_too():
-    for wrong in ({"seed": True}, {"gamma": "0.99"}, {"num_envs": 2.0}, {"gama": 0.9}, {"env_kwargs": {"a": object()}}):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
+    for wrong in ({"seed": True}, {"gamma": "0.99"}, {"num_envs": 2.5}, {"gama": 0.9}, {"env_kwargs": {"a": object()}}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
             PPOConfig(env_id="A-v0", total_timesteps=1, **wrong)
-    with pytest.raises(ValueError, match="batch_size: got 2000, expected at most"):
+    with pytest.raises(ConfigError, match="batch_size: got 2000, expected at most"):
         PPOConfig(env_id="A-v0", total_timesteps=1, batch_size=2000)
     config = PPOConfig(env_id="A-v0", total_timesteps=1, env_kwargs={"size": (3, 4)}, network={"hidden": [8]})
     assert config.env_kwargs == {"size": [3, 4]}
     assert config.network.hidden == (8,)
-    with pytest.raises(ValueError, match="frozen"):
+    with pytest.raises(ConfigError, match="seed: settings can't be changed"):
         config.seed = 1
 
 

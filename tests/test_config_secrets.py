@@ -168,8 +168,8 @@ def test_settings_read_back_without_their_secrets_say_what_to_do(config):
 @pytest.mark.parametrize(
     ("key", "reference", "expected"),
     [
-        ("run_name", "${env:X}", "secrets are resolved in env_kwargs and in wrappers' kwargs only"),
-        ("tags.a", "${env:X}", "secrets are resolved in env_kwargs and in wrappers' kwargs only"),
+        ("run_name", "${env:X}", "secrets are resolved in env_kwargs and in the kwargs of wrappers and callbacks only"),
+        ("tags.a", "${env:X}", "secrets are resolved in env_kwargs and in the kwargs of wrappers and callbacks only"),
         ("seed", "${env:X}", "expected a whole number"),
         ("env_kwargs.a", "${vault:X}", "expected a reference of the kind ${env:NAME} or ${prefect:BLOCK}"),
     ],
@@ -197,7 +197,7 @@ def test_error_messages_hold_no_secret():
 
 
 def test_errors_of_settings_made_in_python_hold_no_secret():
-    with pytest.raises(ValueError, match="total_timesteps") as caught:
+    with pytest.raises(ConfigError, match="total_timesteps") as caught:
         PPOConfig(env_id="A-v0", env_kwargs={"token": "CASE-SECRET"})
     assert "CASE-SECRET" not in str(caught.value)
 

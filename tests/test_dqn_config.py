@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from rl_training.config.dqn import DQNConfig
 from rl_training.config.shipped_configs import list_shipped_configs
@@ -88,7 +87,7 @@ def test_a_warm_up_is_refused_exactly_where_it_leaves_no_update() -> None:
     assert settings(learning_starts=9_999).updates_due(10_000) == 2
     assert settings(learning_starts=10_000, total_timesteps=10_004).updates_due(10_004) == 2
     for total in (10_000, 10_003):  # the block that ends at 10,000 is the warm-up's, and the next one is not complete
-        with pytest.raises(ValidationError, match="with 0 updates"):
+        with pytest.raises(ConfigError, match="with 0 updates"):
             settings(learning_starts=10_000, total_timesteps=total)
     assert settings(learning_starts=10_000, total_timesteps=10_003, num_envs=4).updates_due(10_004) == 2
 

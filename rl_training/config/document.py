@@ -89,8 +89,8 @@ def find_nearest(node: Node, path: Sequence[str | int]) -> tuple[Node, int]:
     for depth, key in enumerate(path):
         if isinstance(node, MapNode) and key in node.entries:
             node = node.entries[str(key)]
-        elif isinstance(node, ListNode) and isinstance(key, int) and key < len(node.items):
-            node = node.items[key]
+        elif isinstance(node, ListNode) and str(key).isdecimal() and int(key) < len(node.items):
+            node = node.items[int(key)]
         else:
             return node, depth
     return node, len(path)
@@ -146,7 +146,7 @@ def read_mapping(value: Any, source: str) -> MapNode:
     if not isinstance(value, Mapping):
         raise ConfigError(f"{source}: got a value of type {type(value).__name__}, expected a mapping of keys to values")
     try:
-        node = _to_node(to_plain_data(value), Place(source))
+        node = make_node(to_plain_data(value), Place(source))
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from None
     except RecursionError:
@@ -155,12 +155,13 @@ def read_mapping(value: Any, source: str) -> MapNode:
     return node
 
 
-def _to_node(value: Any, place: Place) -> Node:
+def make_node(value: Any, place: Place, text: Literal["python", "quoted"] = "python") -> Node:
+    """Returns the node of plain data; `text` is the style of its texts."""
     if isinstance(value, dict):
-        return MapNode({key: _to_node(item, place) for key, item in value.items()}, place)
+        return MapNode({key: make_node(item, place, text) for key, item in value.items()}, place)
     if isinstance(value, list):
-        return ListNode(tuple(_to_node(item, place) for item in value), place)
-    return Scalar(value, "python", place)
+        return ListNode(tuple(make_node(item, place, text) for item in value), place)
+    return Scalar(value, text if isinstance(value, str) else "python", place)
 
 
 def parse_number(text: str) -> int | float | None:
@@ -228,7 +229,9 @@ def _read_text(node: Scalar) -> str:
         raise ValueError
     text = str(node.value)
     if REFERENCE.search(text):
-        raise ValueError("expected plain text; secrets are resolved in env_kwargs and in wrappers' kwargs only")
+        raise ValueError(
+            "expected plain text; secrets are resolved in env_kwargs and in the kwargs of wrappers and callbacks only"
+        )
     return text
 
 

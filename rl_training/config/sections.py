@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     AfterValidator,
@@ -14,10 +14,14 @@ from pydantic import (
     Field,
     NonNegativeInt,
     PositiveInt,
+    ValidationInfo,
     model_validator,
 )
 
-from rl_training.config.document import to_plain_data
+from rl_training.config.checking import READ, build_settings, read_python, read_python_settings
+from rl_training.config.document import MapNode, convert_word_list, to_plain_data
+from rl_training.config.parsing import merge, read_overrides
+from rl_training.errors import ConfigError
 from rl_training.security.secrets import redact
 
 
@@ -39,8 +43,30 @@ class Settings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _bare_text(cls, data: Any) -> Any:
-        return {cls.bare_field: data} if cls.bare_field and isinstance(data, str) else data
+    def _read_python(cls, data: Any, info: ValidationInfo) -> Any:
+        if info.context is READ or isinstance(data, cls):
+            return data
+        config = read_python_settings(data, cls)
+        if info.mode == "json":
+            return config.model_dump(mode="json")
+        return {name: getattr(config, name) for name in config.model_fields_set}
+
+    def replace(self, **overrides: Any) -> Self:
+        """Returns the settings with some values replaced, checked as a file is.
+
+        Args:
+            overrides: The values, nested or by dotted keys: `config.replace(seed=1, evaluation={"every": 5_000})` or
+                `config.replace(**{"evaluation.every": 5_000})`. A section keeps its other keys; a list is replaced.
+
+        Raises:
+            ConfigError: The result is not valid; the message has a line for each fault.
+        """
+        own, _ = read_python(self.model_dump(), type(self).__name__)
+        assert isinstance(own, MapNode)
+        return build_settings(merge(own, convert_word_list(read_overrides(overrides), "tags")), type(self))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise ConfigError(f"{name}: settings can't be changed; make changed ones with replace({name}=...)")
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():

@@ -10,10 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_training.config.checking import Fault, TypedReader, build_settings, check_settings, to_config_error
+from rl_training.config.checking import build_settings, check_settings, to_config_error
 from rl_training.config.document import MapNode, Place, Scalar, convert_word_list, read_mapping
 from rl_training.config.named_modules import remove_modules, require_permission
 from rl_training.config.parsing import Overrides, decode, expand_json, merge, read_overrides, read_yaml
+from rl_training.config.reading.typed_reader import Fault, TypedReader
 from rl_training.config.resume_rules import check_differences, find_differences, make_difference
 from rl_training.config.settings import TrainConfig
 from rl_training.config.shipped_configs import find_config

@@ -1,0 +1,1 @@
+"""Reads documents and Python values as the types that settings expect."""
