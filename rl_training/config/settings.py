@@ -124,10 +124,16 @@ class TrainConfig(Settings):
             raise ValueError(f"expected a path; {error}") from None
 
     def for_evaluation(self) -> Self:
-        """Returns the settings whose environment is that of evaluation: no training wrappers and no curriculum."""
-        own = {name: getattr(self.evaluation, name) for name in ("env_id", "env_kwargs", "wrappers", "reset_options")}
-        changed = {name: value for name, value in own.items() if value is not None}
-        return self.model_copy(update={**changed, "training_wrappers": (), "curriculum": ()})
+        """Returns the settings whose environment is that of evaluation: no training wrappers and no curriculum.
+
+        The result names the environment in its own fields, so applying this method to it again changes nothing.
+        """
+        names = ("env_id", "env_kwargs", "wrappers", "reset_options")
+        changed = {name: value for name in names if (value := getattr(self.evaluation, name)) is not None}
+        evaluation = self.evaluation.model_copy(update=dict.fromkeys(names))
+        return self.model_copy(
+            update={**changed, "training_wrappers": (), "curriculum": (), "callbacks": (), "evaluation": evaluation}
+        )
 
     def combinations(self) -> Iterator[Combination]:
         """Yields each invalid combination of these settings; algorithms add their own."""
