@@ -1,4 +1,4 @@
-"""Evaluation: plays a fixed list of episodes with a greedy policy, and summarises the returns.
+"""Evaluation: plays a fixed list of episodes with a greedy policy in the environment of evaluation.
 
 The episode seeds are assigned beforehand: environment i plays seeds i, i + n, i + 2n, and so on. To take the episodes
 that end first would give short episodes more weight.
@@ -7,10 +7,9 @@ that end first would give short episodes more weight.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -22,129 +21,12 @@ from rl_training.envs.contract.step_contract import not_finite
 from rl_training.envs.factory import make_env
 from rl_training.envs.space_leaves import list_leaves
 from rl_training.errors import EnvironmentFault, EnvironmentRefused
+from rl_training.runs.evaluation_result import EvaluationResult as EvaluationResult
+from rl_training.runs.evaluation_result import select_evaluation_numbers as select_evaluation_numbers
 from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runtime.policy import Policy
 from rl_training.system.paths import keep_working_folder
 from rl_training.system.signal_handlers import check_handlers
-
-CONFIDENCE = 0.95
-"""The confidence level of the interval of the mean."""
-
-
-MEANS = {"is_success": "success_rate", "raw_return": "raw_return_mean"}
-"""The tracked names of the means of an episode's numbers; others, such as `info/KEY`, keep their own."""
-
-
-@dataclass(frozen=True)
-class EvaluationResult:
-    """The episodes of one evaluation, in the order of their seeds."""
-
-    seeds: tuple[int, ...]
-    returns: tuple[float, ...]
-    """The return of each episode in the environment's own rewards, undiscounted and not normalised."""
-    lengths: tuple[int, ...]
-    """The number of steps of each episode."""
-    cut: int = 0
-    """The number of episodes that were cut off by the evaluation's own limit on their length."""
-    numbers: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
-    """Other numbers of the episodes by name, as in `Episode.numbers`; None for an episode that did not give one."""
-
-    @property
-    def episodes(self) -> int:
-        """The number of episodes."""
-        return len(self.returns)
-
-    @property
-    def return_mean(self) -> float:
-        """The mean return."""
-        return math.fsum(self.returns) / self.episodes
-
-    @property
-    def return_std(self) -> float:
-        """The sample standard deviation of the returns (n - 1); 0 for one episode."""
-        if self.episodes == 1:
-            return 0.0
-        mean = self.return_mean
-        return math.sqrt(math.fsum((r - mean) ** 2 for r in self.returns) / (self.episodes - 1))
-
-    @property
-    def ci_low(self) -> float:
-        """The lower end of the 95 % Student t interval of the mean; NaN for one episode, which has no interval."""
-        return self.return_mean - self._half_width()
-
-    @property
-    def ci_high(self) -> float:
-        """The upper end of the 95 % Student t interval of the mean; NaN for one episode, which has no interval."""
-        return self.return_mean + self._half_width()
-
-    @property
-    def length_mean(self) -> float:
-        """The mean number of steps."""
-        return math.fsum(self.lengths) / self.episodes
-
-    @property
-    def success_rate(self) -> float | None:
-        """The share of successful episodes among those that say whether they were; None if none does."""
-        return self._mean("is_success")
-
-    @property
-    def raw_return_mean(self) -> float | None:
-        """The mean return beneath all wrappers; None for an environment without wrappers."""
-        return self._mean("raw_return")
-
-    def summary(self) -> dict[str, float]:
-        """Returns the summary statistics; undefined ones are left out."""
-        numbers = {
-            "return_mean": self.return_mean,
-            "return_std": self.return_std,
-            "ci_low": self.ci_low,
-            "ci_high": self.ci_high,
-            "length_mean": self.length_mean,
-            "episodes": float(self.episodes),
-        }
-        if self.cut:
-            numbers["cut_episodes"] = float(self.cut)
-        for name in self.numbers:
-            mean = self._mean(name)
-            if mean is not None:
-                numbers[MEANS.get(name, name)] = mean
-        return {name: value for name, value in numbers.items() if math.isfinite(value)}
-
-    def metrics(self, prefix: str) -> dict[str, float]:
-        """Returns the summary under tracked names, such as `eval/return_mean` for the prefix `eval`."""
-        return {f"{prefix}/{name}": value for name, value in self.summary().items()}
-
-    def to_dict(self) -> dict[str, Any]:
-        """Returns the summary and every episode for JSON; undefined values of `ci_low` and `ci_high` are None."""
-        return {
-            "ci_low": None,
-            "ci_high": None,
-            **self.summary(),
-            "episodes": self.episodes,
-            "cut": self.cut,
-            "seeds": list(self.seeds),
-            "returns": list(self.returns),
-            "lengths": list(self.lengths),
-            "numbers": {name: list(values) for name, values in self.numbers.items()},
-        }
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Returns the result from which `to_dict` made the data."""
-        numbers = {name: tuple(values) for name, values in data.get("numbers", {}).items()}
-        return cls(tuple(data["seeds"]), tuple(data["returns"]), tuple(data["lengths"]), data["cut"], numbers)
-
-    def _mean(self, name: str) -> float | None:
-        given = [value for value in self.numbers.get(name, ()) if value is not None]
-        return math.fsum(given) / len(given) if given else None
-
-    def _half_width(self) -> float:
-        if self.episodes == 1:
-            return math.nan
-        from scipy.special import stdtrit  # type: ignore[import-untyped]  # here, because it takes 0.2 s
-
-        quantile = float(stdtrit(self.episodes - 1, 0.5 + CONFIDENCE / 2))
-        return quantile * self.return_std / math.sqrt(self.episodes)
 
 
 class Evaluator:
@@ -217,11 +99,6 @@ class Evaluator:
         """Closes the environments; a later `run` makes new environments."""
         envs, self._envs = self._envs, []
         close_quietly(self.config.env_id, envs, find_secrets(self.config))
-
-
-def select_evaluation_numbers(evaluation: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the summary of an evaluation in JSON form, without its episodes."""
-    return {name: value for name, value in evaluation.items() if not isinstance(value, list) and name != "numbers"}
 
 
 def evaluate_policy(
