@@ -14,6 +14,7 @@ from gymnasium import spaces
 from waiting import LIMIT
 
 from rl_training.config.resume_rules import FIXED_IN_FINE_TUNING, Rule, get_rule
+from rl_training.config.sections import EvaluationConfig
 from rl_training.errors import CheckpointError, ConfigError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_from_mapping
@@ -135,6 +136,28 @@ def test_another_environment_is_not_offered_to_the_old_ones_champion() -> None:
     assert (other.model, other.floor, other.worst_episode, other.episodes) == (None, None, None, 30)
     given = MANAGER.resume(source.run_dir, fine_tune=True, env_id=PLAIN, promotion={"floor": 5.0}).config.promotion
     assert (given.model, given.floor) == (None, 5.0)
+
+
+def test_another_environment_begins_without_what_the_old_one_was_shaped_and_judged_by() -> None:
+    clipped = {"name": "ClipReward", "kwargs": {"min_reward": 0.0, "max_reward": 1.0}}
+    own = {"env_id": "CartPole-v1", "env_kwargs": {}, "wrappers": [], "reset_options": {"low": -0.02, "high": 0.02}}
+    judged = {"stop_at_return": 400.0, "stop_after": 3, "every": 999, "final_episodes": 1, "video": False}
+    old = {
+        "env_id": "CartPole-v1",
+        "reset_options": {"low": -0.01, "high": 0.01},
+        "curriculum": [{"attributes": {"length": 0.4}}],
+        "training_wrappers": [clipped],
+        "evaluation": {**own, **judged},
+        "promotion": {"success_floor": 0.5},
+    }
+    source = MANAGER.setup(settings(**old)).train()
+    fields = ("reset_options", "curriculum", "training_wrappers")
+    same = MANAGER.resume(source.run_dir, fine_tune=True).config
+    assert [getattr(same, name) for name in fields] == [getattr(settings(**old), name) for name in fields]
+    other = MANAGER.resume(source.run_dir, fine_tune=True, env_id=PLAIN).config
+    assert [getattr(other, name) for name in fields] == [{}, (), ()]
+    assert other.evaluation == EvaluationConfig(every=999, final_episodes=1, video=False)
+    assert other.promotion.success_floor is None
 
 
 def test_what_the_weights_are_weights_of_may_not_change(own_home: Path) -> None:

@@ -67,6 +67,11 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
         ({"env_id": "gift.evil:Evil-v0"}, "env_id"),
         ({"wrappers": ["gift.evil:Wrapper"]}, "wrappers.0.name"),
         ({"env_id": "gift.evil:Evil-v0", "num_envs": 2, "vectorization": "async"}, "env_id"),
+        ({"training_wrappers": ["gift.evil:Wrapper"]}, "training_wrappers.0.name"),
+        ({"callbacks": ["gift.evil:Callback"]}, "callbacks.0.name"),
+        ({"tracking": {"sinks": ["gift.evil:Sink"]}}, "tracking.sinks.0"),
+        ({"evaluation": {"env_id": "gift.evil:Evil-v0"}}, "evaluation.env_id"),
+        ({"evaluation": {"wrappers": ["gift.evil:Wrapper"]}}, "evaluation.wrappers.0.name"),
     ],
 )
 @pytest.mark.parametrize("command", [["evaluate"], ["resume", "--no-track", "--set", "total_timesteps=128"]])
@@ -263,9 +268,40 @@ def test_a_worker_process_takes_nothing_from_there_either(made, tmp_path, mark, 
     assert not mark.exists()
 
 
+def test_a_wrapper_that_writes_needs_the_word_in_each_list(made, tmp_path, mark, capsys):
+    wrapper = {"name": "RecordVideo", "kwargs": {"video_folder": str(tmp_path / "theirs")}}
+    lists = {
+        "training_wrappers": {"training_wrappers": [wrapper]},
+        "evaluation.wrappers": {"evaluation": {"wrappers": [wrapper]}},
+    }
+    for i, (key, settings) in enumerate(lists.items()):
+        error = refused(capsys, "resume", received(made, tmp_path / f"run{i}", settings), "--no-track")
+        assert f"{key}.0.name is RecordVideo" in error
+        assert f"or override {key} to leave it out" in error
+    assert not (tmp_path / "theirs").exists()
+
+
 def test_every_setting_that_names_a_module_is_found():
-    config = load_config("ppo/cartpole", {"env_id": "a.b:C-v0", "wrappers": ["TimeAwareObservation", "d:E"]})
-    assert list_modules(config) == {"env_id": "a.b", "wrappers.1.name": "d"}
+    config = load_config(
+        "ppo/cartpole",
+        {
+            "env_id": "a.b:C-v0",
+            "wrappers": ["TimeAwareObservation", "d:E"],
+            "training_wrappers": ["e:F"],
+            "callbacks": ["f:G"],
+            "evaluation": {"env_id": "g:H-v0", "wrappers": ["h:I"]},
+            "tracking": {"sinks": ["tensorboard", "i:J"]},
+        },
+    )
+    assert list_modules(config) == {
+        "env_id": "a.b",
+        "wrappers.1.name": "d",
+        "training_wrappers.0.name": "e",
+        "callbacks.0.name": "f",
+        "evaluation.env_id": "g",
+        "evaluation.wrappers.0.name": "h",
+        "tracking.sinks.1": "i",
+    }
     assert list_modules(remove_modules(config)) == {}
     assert remove_modules(config).seed == config.seed
 

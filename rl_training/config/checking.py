@@ -54,7 +54,7 @@ def check_settings(root: Node, config_type: type[SettingsT]) -> tuple[SettingsT 
     try:
         config = config_type.model_validate(values, context=READ)
     except ValidationError as error:
-        faults += [fault for _, fault in _convert_errors(error, root)]
+        faults += [fault for keys, fault in _convert_errors(error, root) if not _concern(keys, reader.faults)]
     else:
         if not faults:
             return config, []
@@ -115,6 +115,15 @@ def _dump_models(value: Any) -> Any:
     return [_dump_models(item) for item in value] if isinstance(value, list | tuple) else value
 
 
+def _split_key(key: str) -> KeyPath:
+    return tuple(int(part) if part.isdecimal() else part for part in key.split("."))
+
+
+def _concern(keys: set[KeyPath], faults: list[Fault]) -> bool:
+    """Returns whether a fault lies within one of the settings."""
+    return any(fault.path[: len(key)] == key for key in keys for fault in faults)
+
+
 def require_sections(overrides: MapNode, allowed: Sequence[str], who: str) -> None:
     """Refuses overrides of settings outside some sections.
 
@@ -152,7 +161,7 @@ def _convert_errors(error: ValidationError, root: Node) -> list[tuple[set[KeyPat
             continue
         if problem["type"] == "combination":
             for keys, message in problem["ctx"]["faults"]:
-                paths: list[KeyPath] = [tuple(key.split(".")) for key in keys]
+                paths = [_split_key(key) for key in keys]
                 nodes = (find_nearest(root, path) for path in paths)
                 places = [node.place for (node, depth), path in zip(nodes, paths, strict=True) if depth == len(path)]
                 found.append((set(paths), Fault([*places, root.place][0], paths[0], message)))

@@ -89,8 +89,8 @@ def find_nearest(node: Node, path: Sequence[str | int]) -> tuple[Node, int]:
     for depth, key in enumerate(path):
         if isinstance(node, MapNode) and key in node.entries:
             node = node.entries[str(key)]
-        elif isinstance(node, ListNode) and str(key).isdecimal() and int(key) < len(node.items):
-            node = node.items[int(key)]
+        elif isinstance(node, ListNode) and isinstance(key, int) and key < len(node.items):
+            node = node.items[key]
         else:
             return node, depth
     return node, len(path)

@@ -1,10 +1,10 @@
 """Decides which modules that settings name may be imported.
 
 A user's own settings may name any module. A received run (a run directory, a checkpoint or a registered version from
-somebody else) also names the modules of its environment and wrappers, and importing a module runs its code. Each of
-these modules needs the user's permission: `--allow-module` or `allow_modules`, the environment variable
-`RL_TRAINING_ALLOW_MODULES`, or a line in `allowed_modules.txt` in the home, where the modules of runs that were started
-in this home are recorded as well.
+somebody else) also names the modules of its environments, wrappers, callbacks and sinks, and importing a module runs
+its code. Each of these modules needs the user's permission: `--allow-module` or `allow_modules`, the environment
+variable `RL_TRAINING_ALLOW_MODULES`, or a line in `allowed_modules.txt` in the home, where the modules of runs that
+were started in this home are recorded as well.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def require_permission(
             raise ModuleRefused(
                 f"{source}: {writers[0]} is {_WRITER}, which writes files wherever its arguments say; if you trust "
                 f"this run, pass --allow-module {_WRITERS_MODULE} (allow_modules in Python and in flows), or override "
-                f"wrappers to leave it out"
+                f"{writers[0].rpartition('.')[0].rpartition('.')[0]} to leave it out"
             )
     for key, module in named.items():
         require_outside(module, f"{source}: {key}", [run_dir, *_is_in_home("downloads")])
@@ -114,8 +114,14 @@ def record_modules(config: TrainConfig) -> None:
 
 def _find_writers(config: TrainConfig, overrides: MapNode) -> list[str]:
     """Returns the settings that name Gymnasium's wrapper that writes files, without those that the user overrides."""
-    keys = {f"wrappers.{i}.name": wrapper.name.rpartition(":")[2] for i, wrapper in enumerate(config.wrappers)}
-    return [key for key, name in keys.items() if name == _WRITER and not _is_overridden(key, overrides)]
+    lists = {
+        "wrappers": config.wrappers,
+        "training_wrappers": config.training_wrappers,
+        "evaluation.wrappers": config.evaluation.wrappers or (),
+    }
+    named = {f"{key}.{i}.name": wrapper.name for key, wrappers in lists.items() for i, wrapper in enumerate(wrappers)}
+    writers = (key for key, name in named.items() if name.rpartition(":")[2] == _WRITER)
+    return [key for key in writers if not _is_overridden(key, overrides)]
 
 
 def _find_marked(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, str]]:

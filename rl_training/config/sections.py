@@ -117,7 +117,13 @@ SinkName = Annotated[
     _match(r"tensorboard|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", "tensorboard, or module:Class of a sink"),
     NamesModule(),
 ]
-InfoName = Annotated[str, _match(r"[^\x00-\x1f\x7f]{1,100}", "the key of a number in the last info of an episode")]
+InfoName = Annotated[
+    str,
+    _match(
+        r"(?![./])(?!.*(//|/\.{0,2}(/|$)))[/\w.\- :]{1,100}(?<=\S)",
+        "the key of a number, of letters, digits and _ - . : / or spaces, as MLflow needs for a metric's name",
+    ),
+]
 Device = Annotated[str, _match(r"auto|cpu|cuda(:\d+)?", "auto, cpu, cuda or cuda:N")]
 Name = Annotated[str, _match(_NAME, "1 to 250 characters, on one line, with no space at either end")]
 TagName = Annotated[
@@ -166,7 +172,7 @@ class CurriculumStage(Settings):
     """The stage begins at this environment step."""
     success_rate: Annotated[float, Field(gt=0, le=1)] | None = None
     """The stage begins when the success rate of the latest `episodes` episodes of the stage before reaches this."""
-    episodes: PositiveInt = 100
+    episodes: Annotated[PositiveInt, Field(le=100_000)] = 100
     """Number of episodes over which `success_rate` is measured."""
     attributes: Kwargs = Field(default_factory=dict)
     """Attributes of the environment and their values in this stage."""

@@ -33,6 +33,7 @@ from rl_training.config.sections import (
     ValidationConfig,
     WrapperConfig,
 )
+from rl_training.security.secrets import holds_secret
 
 NATIVE = ("native", "envpool")
 """The kinds of `vectorization` that step many environments in a single object."""
@@ -137,13 +138,67 @@ class TrainConfig(Settings):
 
     def combinations(self) -> Iterator[Combination]:
         """Yields each invalid combination of these settings; algorithms add their own."""
-        wrappers = (*self.wrappers, *self.training_wrappers)
-        if self.vectorization in NATIVE and wrappers:
-            names = ", ".join(wrapper.name for wrapper in wrappers)
+        for key in ("wrappers", "training_wrappers"):
+            if self.vectorization in NATIVE and (wrappers := getattr(self, key)):
+                names = ", ".join(wrapper.name for wrapper in wrappers)
+                yield Combination(
+                    (key, "vectorization"),
+                    f"got {names} with vectorization: {self.vectorization}, which does not wrap environments one by "
+                    f"one; leave the wrappers out, or set vectorization to sync, async or split",
+                )
+        yield from self._stage_faults()
+        yield from self._hidden_faults()
+        yield from self._judging_faults()
+
+    def _stage_faults(self) -> Iterator[Combination]:
+        """Yields what is wrong with the conditions and changes of the curriculum's stages."""
+        latest = None
+        for i, stage in enumerate(self.curriculum):
+            here, step = f"curriculum.{i}", stage.from_step
+            if step is not None and stage.success_rate is not None:
+                yield Combination((f"{here}.success_rate",), "got from_step too, expected one of the two")
+            if i and step is None and stage.success_rate is None:
+                yield Combination(
+                    (here,), "got no condition, expected from_step or success_rate; only stage 0 has none"
+                )
+            if step is not None and latest is not None and step <= latest:
+                yield Combination(
+                    (f"{here}.from_step",), f"got {step}, expected more than {latest}, where an earlier stage begins"
+                )
+            if not stage.attributes and not stage.reset_options:
+                yield Combination((here,), "got a stage that changes nothing, expected attributes or reset_options")
+            latest = step if step is not None else latest
+
+    def _hidden_faults(self) -> Iterator[Combination]:
+        """Yields secrets where they would be recorded: a replayed episode needs reset options and attributes again."""
+        recorded = {"reset_options": self.reset_options, "evaluation.reset_options": self.evaluation.reset_options}
+        for i, stage in enumerate(self.curriculum):
+            recorded[f"curriculum.{i}.attributes"] = stage.attributes
+            recorded[f"curriculum.{i}.reset_options"] = stage.reset_options
+        for key, given in recorded.items():
+            for name in (name for name, value in (given or {}).items() if holds_secret({name: value})):
+                yield Combination(
+                    (f"{key}.{name}",),
+                    "got a secret (a reference, or a name that says so), which can't be recorded as a resume needs it; "
+                    "pass secrets in env_kwargs",
+                )
+
+    def _judging_faults(self) -> Iterator[Combination]:
+        """Yields settings of evaluation and promotion that have no effect, or that nothing can satisfy."""
+        evaluation, promotion = self.evaluation, self.promotion
+        default = type(evaluation).model_fields["stop_after"].default
+        if evaluation.stop_at_return is None and evaluation.stop_after != default:
             yield Combination(
-                ("wrappers", "vectorization"),
-                f"got {names} with vectorization: {self.vectorization}, which does not wrap environments one by one; "
-                f"leave the wrappers out, or set vectorization to sync, async or split",
+                ("evaluation.stop_after", "evaluation.stop_at_return"),
+                f"got {evaluation.stop_after} without evaluation.stop_at_return; set both, or leave it at {default}",
+            )
+        best = (1.0 - promotion.confidence) ** (1.0 / promotion.episodes)
+        if promotion.success_floor is not None and promotion.success_floor > best:
+            yield Combination(
+                ("promotion.success_floor", "promotion.episodes", "promotion.confidence"),
+                f"got {promotion.success_floor}, expected at most {best:.4f}: the lower bound of {promotion.episodes} "
+                f"successes in {promotion.episodes} episodes at confidence {promotion.confidence}; raise "
+                f"promotion.episodes",
             )
 
     @model_validator(mode="after")

@@ -26,6 +26,17 @@ from rl_training.run_layout import CONFIG
 if TYPE_CHECKING:
     from rl_training.runtime.checkpoint import Checkpoint
 
+TASK_SETTINGS = (
+    "env_kwargs",
+    "training_wrappers",
+    "reset_options",
+    "curriculum",
+    *(f"evaluation.{key}" for key in ("env_id", "env_kwargs", "wrappers", "reset_options")),
+    *(f"evaluation.{key}" for key in ("stop_at_return", "stop_after")),
+    *(f"promotion.{key}" for key in ("model", "floor", "success_floor", "worst_episode")),
+)
+"""Dotted keys of the settings that belong to one environment, which fine-tuning on another one drops."""
+
 
 def load_config(path: str | Path, overrides: Overrides = ()) -> TrainConfig:
     """Loads settings from a file.
@@ -101,7 +112,7 @@ def config_to_resume(
         checkpoint: A checkpoint.
         overrides: Values that replace those of the checkpoint.
         fine_tune: Whether the weights alone are carried over. If the environment changes too, the settings of the old
-            one are dropped: `env_kwargs`, and the registered model's name and floors under `promotion`.
+            one are dropped: those of `TASK_SETTINGS`.
         allow_modules: See `config_of_checkpoint`.
 
     Raises:
@@ -139,13 +150,18 @@ def _merge_for_resume(checkpoint: Checkpoint, overrides: Overrides, fine_tune: b
 
 
 def _remove_task_settings(document: MapNode) -> MapNode:
-    """Removes the settings of one environment: another one's policy must not meet its champion or its floor."""
-    entries = {key: node for key, node in document.entries.items() if key != "env_kwargs"}
-    promotion = entries.get("promotion")
-    if isinstance(promotion, MapNode):
-        kept = {key: node for key, node in promotion.entries.items() if key not in ("model", "floor", "worst_episode")}
-        entries["promotion"] = replace(promotion, entries=kept)
-    return replace(document, entries=entries)
+    """Removes `TASK_SETTINGS`: another environment's policy must not meet this one's champion, floor or evaluation."""
+    for key in TASK_SETTINGS:
+        section, _, name = key.rpartition(".")
+        if not section:
+            document = _without(document, name)
+        elif isinstance(inner := document.entries.get(section), MapNode):
+            document = replace(document, entries={**document.entries, section: _without(inner, name)})
+    return document
+
+
+def _without(node: MapNode, key: str) -> MapNode:
+    return replace(node, entries={name: entry for name, entry in node.entries.items() if name != key})
 
 
 def _build_config(document: MapNode, overrides: Overrides) -> TrainConfig:

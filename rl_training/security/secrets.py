@@ -87,6 +87,11 @@ def _redact(value: Any, secret: str | None, references: bool) -> Any:
     return redact_text(value) if isinstance(value, str) else value
 
 
+def holds_secret(settings: Mapping[str, Any]) -> bool:
+    """Returns whether settings hold a secret or a reference to one."""
+    return redact(settings) != settings or any(True for _ in _find_references(settings))
+
+
 def redact_text(text: str) -> str:
     """Returns text (a message, a command's argument) with the secrets in its addresses and mappings hidden."""
 

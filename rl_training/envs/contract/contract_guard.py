@@ -42,9 +42,10 @@ class RaisedByEnvironment(Exception):
 
 def find_secrets(config: TrainConfig) -> frozenset[str]:
     """Returns the secrets that the environments of a run are given, and which their errors may repeat."""
-    return collect_secret_values(
-        {"env_kwargs": config.env_kwargs, "wrappers": [wrapper.kwargs for wrapper in config.wrappers]}
-    )
+    evaluation = config.evaluation
+    wrappers = (*config.wrappers, *config.training_wrappers, *(evaluation.wrappers or ()))
+    kwargs = [config.env_kwargs, evaluation.env_kwargs or {}, *(wrapper.kwargs for wrapper in wrappers)]
+    return collect_secret_values({"kwargs": kwargs})
 
 
 def redact_cause(error: BaseException, secrets: Collection[str]) -> BaseException | None:
