@@ -17,12 +17,18 @@ class Filmed(gym.Env):
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
-        self.steps, self.offset = 0, int(self.np_random.integers(1000))
+        self.steps, self.offset = (options or {}).get("start", 0), int(self.np_random.integers(1000))
         return np.array([self.offset], np.float32), {}
 
     def step(self, action):
         self.steps += 1
-        return np.array([self.offset + self.steps], np.float32), 1.0, self.steps == self.length, False, {}
+        return (
+            np.array([self.offset + self.steps], np.float32),
+            1.0,
+            self.steps == self.length,
+            False,
+            {"is_success": self.offset % 2 == 0},
+        )
 
     def render(self):
         assert self.render_mode == "rgb_array"

@@ -134,6 +134,12 @@ def test_a_worker_has_what_its_deployments_need():
     assert set(wanted) >= set(project["dependencies"]) | {"ale-py>=0.12", "gymnasium[box2d]>=1.4,<2"}
 
 
+def test_a_worker_can_film_mujoco_without_a_display():
+    stage = DOCKERFILE.split(" AS rendering\n")[1].split("FROM ")[0]
+    assert "libosmesa6" in stage
+    assert "FROM rendering AS worker\n" in DOCKERFILE
+
+
 def test_images_say_from_which_commit_they_are():
     label, variable = "org.opencontainers.image.revision=$GIT_COMMIT", "RL_TRAINING_GIT_COMMIT=$GIT_COMMIT"
     assert DOCKERFILE.count(f"LABEL {label}") == 3

@@ -11,6 +11,7 @@ from mlflow_store import GOOD, make_run, write_policy
 from PIL import Image
 
 from rl_training.api import episode_film
+from rl_training.api.filmed_env import can_be_filmed
 from rl_training.api.held_out_evaluation import evaluate_held_out
 from rl_training.errors import EnvironmentFault
 from rl_training.experiment.loading import config_from_mapping
@@ -53,6 +54,17 @@ def test_a_short_episode_is_shown_completely_and_at_its_own_speed():
     assert film.size == (320, 213)
     assert [grey for grey, _ in frames] == list(range(31))  # from the reset to the last step
     assert {duration for _, duration in frames} == {100}  # 10 frames a second
+
+
+def test_a_film_shows_the_environment_of_evaluation_and_starts_with_its_options():
+    config = config_of(
+        "CartPole-v1",
+        reset_options={"start": 20},
+        evaluation={"env_id": "filmed_envs:Filmed-v0", "env_kwargs": {"length": 25}},
+    )
+    assert can_be_filmed(config)
+    film = Image.open(io.BytesIO(episode_film.film_episode(Still(), config, 1)))
+    assert (film.n_frames, film.convert("RGB").getpixel((0, 0))[0]) == (6, 20)
 
 
 def test_a_long_episode_is_shown_in_fewer_frames_at_equal_distances():
@@ -110,7 +122,7 @@ def test_a_stop_ends_a_film():
     ],
 )
 def test_only_what_can_be_rendered_is_filmed(env_id, env_kwargs, expected):
-    assert episode_film.can_be_filmed(config_of(env_id, env_kwargs)) is expected
+    assert can_be_filmed(config_of(env_id, env_kwargs)) is expected
 
 
 def judged(settings):

@@ -8,20 +8,13 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Mapping
-from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from gymnasium.envs.registration import load_env_creator
 from PIL import Image
 
+from rl_training.api.filmed_env import FilmedEnv
 from rl_training.config.settings import TrainConfig
-from rl_training.envs.env_lookup import find_spec
-from rl_training.envs.factory import make_env
-from rl_training.envs.vector.masked_vector_env import MaskedVectorEnv
-from rl_training.errors import EnvironmentFault
 from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runtime.policy import Policy
 
@@ -40,20 +33,6 @@ LEAST_FRAME_SECONDS = 0.02
 """The shortest time for which browsers show a frame."""
 
 
-def can_be_filmed(config: TrainConfig) -> bool:
-    """Returns whether the environment can return pictures, by its metadata; no environment is created.
-
-    Raises:
-        EnvironmentRefused: The environment does not exist.
-    """
-    spec = find_spec(config.env_id)
-    if spec.entry_point is None or config.env_kwargs.get("render_mode", "rgb_array") != "rgb_array":
-        return False
-    creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
-    metadata = getattr(creator, "metadata", None)
-    return isinstance(metadata, Mapping) and "rgb_array" in metadata.get("render_modes", ())
-
-
 def film_episode(policy: Policy, config: TrainConfig, seed: int, stop: StopFlag | None = None) -> bytes:
     """Plays one episode and returns it as a GIF.
 
@@ -68,25 +47,22 @@ def film_episode(policy: Policy, config: TrainConfig, seed: int, stop: StopFlag 
         EnvironmentRefused: The environment can't be created.
         StopTraining: `stop` was set.
     """
-    rendered = {**config.env_kwargs, "render_mode": "rgb_array"}
-    config = config.model_copy(update={"num_envs": 1, "env_kwargs": rendered})
-    env = MaskedVectorEnv(config, [range(0), range(1)], partial(make_env, config), answer_seconds=ANSWER_SECONDS)
+    env = FilmedEnv(config, answer_seconds=ANSWER_SECONDS)
     try:
-        (metadata,) = env.call("metadata")
         frames, stride = _play(policy, env, seed, stop)
+        return _encode_gif(frames, stride * env.frame_seconds)
     finally:
         env.close()
-    return _encode_gif(frames, stride / float(metadata.get("render_fps") or 30))
 
 
-def _play(policy: Policy, env: MaskedVectorEnv, seed: int, stop: StopFlag | None) -> tuple[list[Image.Image], int]:
+def _play(policy: Policy, env: FilmedEnv, seed: int, stop: StopFlag | None) -> tuple[list[Image.Image], int]:
     """Returns at most `MOST_FRAMES` frames at equal distances and that distance in steps.
 
     The length of the episode is unknown, so the distance doubles each time the list is full.
     """
     frames: list[Image.Image] = []
     step, stride, over = 0, 1, False
-    ((observation, _),) = env.call("reset", seed=seed)
+    observation = env.reset(seed)
     end = time.monotonic() + PLAY_SECONDS
     while not over and time.monotonic() < end:
         if stop is not None and stop.requested:
@@ -95,25 +71,17 @@ def _play(policy: Policy, env: MaskedVectorEnv, seed: int, stop: StopFlag | None
             if len(frames) == MOST_FRAMES:
                 frames, stride = frames[::2], 2 * stride
             if step % stride == 0:
-                frames.append(_shrink(env.call("render")[0]))
+                frames.append(_shrink(env.render()))
         (action,) = policy.act([observation])
-        ((observation, _, terminated, truncated, _),) = env.call("step", action)
-        step, over = step + 1, terminated or truncated
-    frames.append(_shrink(env.call("render")[0]))
+        observation, _, over = env.step(action)
+        step += 1
+    frames.append(_shrink(env.render()))
     return frames, stride
 
 
-def _shrink(frame: Any) -> Image.Image:
-    """Returns a rendered frame as a picture of at most `WIDTH` x `WIDTH` pixels.
-
-    Raises:
-        EnvironmentFault: The frame is not uint8 [height, width, 3].
-    """
-    pixels: npt.NDArray[Any] = np.asarray(frame)
-    if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
-        got = f"an array of {pixels.dtype} {list(pixels.shape)}" if pixels.dtype != object else repr(frame)[:80]
-        raise EnvironmentFault(f"render() returned {got}; expected uint8 [height, width, 3]")
-    picture = Image.fromarray(pixels)
+def _shrink(frame: npt.NDArray[np.uint8]) -> Image.Image:
+    """Returns a rendered frame as a picture of at most `WIDTH` x `WIDTH` pixels."""
+    picture = Image.fromarray(frame)
     picture.thumbnail((WIDTH, WIDTH), Image.Resampling.BOX)
     return picture
 

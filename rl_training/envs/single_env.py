@@ -20,6 +20,7 @@ from rl_training.envs.missing_extras import explain_missing_extra
 from rl_training.envs.mujoco_log import log_mujoco_warnings
 from rl_training.errors import USER_CODE_ERRORS, EnvironmentRefused, error_line
 from rl_training.security.secrets import hide, resolve_secrets
+from rl_training.system.headless_rendering import choose_renderer
 from rl_training.system.signal_handlers import restore_handlers
 
 T = TypeVar("T")
@@ -88,6 +89,8 @@ def construct(config: TrainConfig, make: Callable[[EnvSpec, dict[str, Any]], T])
     """
     spec = find_spec(config.env_id)
     kwargs = resolve_secrets(config.env_kwargs)  # resolved as late as possible, so that no settings hold a secret
+    if kwargs.get("render_mode") is not None:
+        choose_renderer()  # before the next line imports MuJoCo
     try:
         log_mujoco_warnings(spec)
         with hide_secrets_in_warnings(find_secrets(config)):
