@@ -82,9 +82,9 @@ def run_training(
         RunFailed: Training failed; the newest good checkpoint is kept.
     """
     home()  # raises if it can't be written, before the environment is checked
-    check_environment(config)
+    validation = check_environment(config).to_record()
     with job_lock(config.job):
-        trainer = DefaultExperimentManager().setup(config, callbacks)
+        trainer = DefaultExperimentManager().setup(config, callbacks, validation=validation)
         return _train_and_evaluate(trainer, track=track, offline=offline)
 
 
@@ -124,9 +124,11 @@ def resume_training(
         source, wanted="weights" if fine_tune else "everything", to_resume=not overrides and not fine_tune
     )
     config = config_to_resume(checkpoint, overrides, fine_tune=fine_tune, allow_modules=allow_modules)
-    check_environment(config)
+    validation = check_environment(config).to_record()
     with job_lock(config.job):
-        trainer = DefaultExperimentManager().setup(config, callbacks, checkpoint=checkpoint, fine_tune=fine_tune)
+        trainer = DefaultExperimentManager().setup(
+            config, callbacks, checkpoint=checkpoint, fine_tune=fine_tune, validation=validation
+        )
         return _train_and_evaluate(trainer, track=track, offline=offline)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from rl_training.runs.train_result import TrainResult
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint
 from rl_training.runtime.fine_tuning import WeightsOf
+from rl_training.runtime.run_utils import update_metadata
 from rl_training.runtime.trainer import Trainer
 
 
@@ -29,6 +30,7 @@ class DefaultExperimentManager:
         checkpoint: Checkpoint | None = None,
         fine_tune: bool = False,
         stop: StopFlag | None = None,
+        validation: Mapping[str, Any] | None = None,
     ) -> Trainer:
         """Returns a trainer of a new run, or one that continues from a checkpoint with the given settings.
 
@@ -40,12 +42,17 @@ class DefaultExperimentManager:
             checkpoint: The checkpoint to continue from; None for new weights.
             fine_tune: Whether to begin a new run with the checkpoint's weights alone.
             stop: A flag that asks the run to end.
+            validation: The record of the environment's validation, which the run's `metadata.json` keeps; see
+                `ValidationReport.to_record`.
 
         Raises:
             UserError: The settings, the environment, the checkpoint or the run directory can't be used.
         """
         resume_from = WeightsOf(checkpoint) if fine_tune and checkpoint is not None else checkpoint
-        return get_algorithm(config.algo).make_trainer(config, callbacks, resume_from=resume_from, stop=stop)
+        trainer = get_algorithm(config.algo).make_trainer(config, callbacks, resume_from=resume_from, stop=stop)
+        if validation is not None:
+            update_metadata(trainer.run, {"validation": dict(validation)})
+        return trainer
 
     def resume(
         self,

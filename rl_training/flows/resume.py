@@ -62,5 +62,5 @@ def resume_flow(
         settings = config_to_resume(checkpoint, changes, fine_tune=fine_tune, allow_modules=allow_modules or ())
         setup = partial(DefaultExperimentManager().setup, settings, checkpoint=checkpoint, fine_tune=fine_tune)
         with hold_job(settings):
-            validate(settings)
-            return run_pipeline(settings, lambda callbacks, stop: setup(callbacks, stop=stop))
+            checked = validate(settings)
+            return run_pipeline(settings, lambda callbacks, stop: setup(callbacks, stop=stop, validation=checked))

@@ -21,7 +21,7 @@ from rl_training.flows.tracked_run import MakeTrainer
 from rl_training.flows.train import read_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rl_training.runs.stopping import StopFlag
     from rl_training.runtime.callbacks import Callback
@@ -71,11 +71,9 @@ def retrain_flow(
                 plan = guard(settings, start, 0.0 if has_opened_run() else min_hours)
                 if not plan["due"]:
                     return skip(plan["reason"])
-                validate(settings)
+                start_training = _prepare_start(settings, plan["source"], validate(settings))
                 started_from = plan["source"] or SCRATCH
-                summary = run_pipeline(
-                    settings, _prepare_start(settings, plan["source"]), {"retrain.start": started_from}
-                )
+                summary = run_pipeline(settings, start_training, {"retrain.start": started_from})
                 return {
                     **summary,
                     "seed": settings.seed,
@@ -94,7 +92,7 @@ def _derive_seed(settings: TrainConfig) -> TrainConfig:
     return settings.model_copy(update={"seed": derived_seed(settings.seed, f"flow run {flow_run.id}")})
 
 
-def _prepare_start(settings: TrainConfig, source: str | None) -> MakeTrainer:
+def _prepare_start(settings: TrainConfig, source: str | None, validation: Mapping[str, Any]) -> MakeTrainer:
     """Returns a function that fetches the champion's weights, if any, and makes the trainer of the first attempt."""
 
     def make(callbacks: Sequence[Callback], stop: StopFlag) -> Trainer:
@@ -105,6 +103,8 @@ def _prepare_start(settings: TrainConfig, source: str | None) -> MakeTrainer:
         record_modules(settings)  # the settings are the deployment's, so their modules may be imported
         checkpoint = None if source is None else open_checkpoint(fetch(source, fine_tune=True), policy_only=True)
         manager = DefaultExperimentManager()
-        return manager.setup(settings, callbacks, checkpoint=checkpoint, fine_tune=True, stop=stop)
+        return manager.setup(
+            settings, callbacks, checkpoint=checkpoint, fine_tune=True, stop=stop, validation=validation
+        )
 
     return make

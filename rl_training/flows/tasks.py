@@ -64,6 +64,9 @@ RETRIED: Any = {
 def validate(config: TrainConfig) -> dict[str, Any]:
     """Checks that the environment satisfies its contract and that the algorithm can train on it.
 
+    Returns:
+        The record of the validation for the run; see `ValidationReport.to_record`.
+
     Raises:
         EnvironmentRefused: The environment can't be trained on; the message has one line for each reason.
     """
@@ -72,7 +75,7 @@ def validate(config: TrainConfig) -> dict[str, Any]:
     report = check_environment(config)
     for finding in report.warnings:
         get_run_logger().warning(finding.line())
-    return {"steps_per_second": report.steps_per_second, "warnings": len(report.warnings)}
+    return report.to_record()
 
 
 @task(name="guard", **RETRIED)

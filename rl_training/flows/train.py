@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from prefect import flow
@@ -47,8 +48,8 @@ def train_flow(
         settings = read_settings(config, merge_stored_overrides(overrides))
         manager = DefaultExperimentManager()
         with hold_job(settings):
-            validate(settings)
-            return run_pipeline(settings, lambda callbacks, stop: manager.setup(settings, callbacks, stop=stop))
+            setup = partial(manager.setup, settings, validation=validate(settings))
+            return run_pipeline(settings, lambda callbacks, stop: setup(callbacks, stop=stop))
 
 
 def read_settings(config: str | dict[str, Any], overrides: Overrides | None) -> TrainConfig:

@@ -36,6 +36,15 @@ class NotDeterministic(Plain):
         return observation
 
 
+class GlobalNumbers(Plain):
+    """Feature 3 is drawn from NumPy's global generator, which no environment's seed controls."""
+
+    def observe(self) -> Any:
+        observation = super().observe()
+        observation[3] = np.random.uniform(-1, 1)
+        return observation
+
+
 class RemembersEpisodes(Plain):
     """Feature 3 tells how many episodes this instance has begun: state that outlives an episode."""
 

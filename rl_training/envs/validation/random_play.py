@@ -5,6 +5,7 @@ A twin is stepped with the same seed and actions; if the two differ, the environ
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
@@ -45,6 +46,7 @@ class Player:
         self._action_space.seed(seed)
         self._corners = _list_corner_actions(self._action_space)
         self._last: list[tuple[Any, Any]] = []
+        self._global_state = _take_global_state()
         self.steps = 0
         """Number of steps played since the environment was made."""
         self.stopwatch = Stopwatch()
@@ -130,9 +132,13 @@ class Player:
             difference = failure(during, error)
         if difference is not None:
             self._twin = None
+            drawn = [name for name, state in _take_global_state().items() if state != self._global_state[name]]
+            cause = (
+                f" (it draws from the global generator of {' and '.join(drawn)}; use self.np_random)" if drawn else ""
+            )
             message = (
                 f"not deterministic: with the same seed and actions, a second environment gave another {during}: "
-                f"{difference.message}; a resume can't continue such an episode and begins a fresh one"
+                f"{difference.message}{cause}; a resume can't continue such an episode and begins a fresh one"
             )
             self._add([Breach("warning", "not-deterministic", message, difference.feature, difference.value)])
 
@@ -143,6 +149,12 @@ class Player:
 
     def _add(self, breaches: list[Breach], during: str = "") -> None:
         self._found.add(breaches, step=self.steps, during=during)
+
+
+def _take_global_state() -> dict[str, Any]:
+    """Returns the states of the generators that all code of a process shares, in a form that can be compared."""
+    _, keys, *rest = np.random.get_state(legacy=True)
+    return {"numpy": (np.asarray(keys).tobytes(), *rest), "random": random.getstate()}
 
 
 def _list_corner_actions(space: gym.Space[Any]) -> list[Any]:

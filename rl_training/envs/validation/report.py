@@ -79,6 +79,11 @@ class ValidationReport:
         """Returns the report for JSON."""
         return {"ok": self.ok, **asdict(self)}
 
+    def to_record(self) -> dict[str, Any]:
+        """Returns what the run's `metadata.json` keeps under `validation`: the warnings, each with code and message."""
+        warnings = [{"code": finding.code, "message": finding.line()} for finding in self.warnings]
+        return {"warnings": warnings, "episodes_played": self.episodes_played, "steps_played": self.steps_played}
+
     def _summarize(self) -> str:
         speed = "" if self.steps_per_second is None else f", {self.steps_per_second:,.0f} steps/s"
         verdict = "can be trained on" if self.ok else "is refused"

@@ -1,0 +1,42 @@
+"""The warnings of validation stand on the record of a run from its start."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rl_training.api.training import resume_training, run_training
+from rl_training.config.ppo import PPOConfig
+from tests.tiny_tasks import PLAIN
+
+
+@pytest.fixture(autouse=True)
+def own_home(home: Path) -> Path:
+    return home
+
+
+def settings(**fields: Any) -> PPOConfig:
+    return PPOConfig(**{**PLAIN, "total_timesteps": 100, **fields})
+
+
+def recorded(run_dir: Path) -> list[dict[str, str]]:
+    warnings = json.loads((run_dir / "metadata.json").read_text())["validation"]["warnings"]
+    assert isinstance(warnings, list)
+    return warnings
+
+
+@pytest.mark.parametrize("track", [False, True])
+def test_an_environment_that_draws_from_a_global_generator_is_not_deterministic_on_the_record(track):
+    summary = run_training(settings(env_id="case_envs:GlobalNumbers-v0"), track=track, offline=track)
+    (warning,) = recorded(summary.run_dir)
+    assert warning["code"] == "not-deterministic"
+    assert "it draws from the global generator of numpy; use self.np_random" in warning["message"]
+
+
+def test_a_run_without_warnings_says_so_and_a_resume_renews_the_record():
+    summary = run_training(settings(), track=False)
+    assert recorded(summary.run_dir) == []
+    longer = resume_training(summary.run_dir, {"total_timesteps": 200}, track=False)
+    assert longer.run_dir != summary.run_dir
+    assert recorded(longer.run_dir) == []
