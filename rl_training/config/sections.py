@@ -145,7 +145,7 @@ class WrapperConfig(Settings):
     bare_field = "name"
 
     name: WrapperName
-    """Class name of a wrapper in `gymnasium.wrappers`, or `module:Class`."""
+    """Class name of a wrapper in `gymnasium.wrappers`, `EpisodicLife`, `FireReset`, or `module:Class`."""
     kwargs: Kwargs = Field(default_factory=dict)
     """Keyword arguments of the wrapper."""
 

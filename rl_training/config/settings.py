@@ -186,6 +186,13 @@ class TrainConfig(Settings):
     def _judging_faults(self) -> Iterator[Combination]:
         """Yields settings of evaluation and promotion that have no effect, or that nothing can satisfy."""
         evaluation, promotion = self.evaluation, self.promotion
+        for key, wrappers in (("wrappers", self.wrappers), ("evaluation.wrappers", evaluation.wrappers or ())):
+            if any(wrapper.name == "EpisodicLife" for wrapper in wrappers):
+                yield Combination(
+                    (key,),
+                    "got EpisodicLife, with which evaluation would play single lives; expected it under "
+                    "training_wrappers",
+                )
         default = type(evaluation).model_fields["stop_after"].default
         if evaluation.stop_at_return is None and evaluation.stop_after != default:
             yield Combination(

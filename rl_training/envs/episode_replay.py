@@ -1,6 +1,7 @@
 """Restores an environment to the middle of an episode by playing the episode again.
 
 A snapshot holds the seed or random state before the episode's reset, the options of the reset, and the actions since.
+An episode that continues the game of the one before (`EpisodicLife`) is replayed from the start of the game.
 Pickling the environment instead is silently wrong for MuJoCo and fails for Box2D; replay is exact for both. Comparing
 the end of the replay with the snapshot reveals environments that are not deterministic.
 """
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from rl_training.envs.random_state import random_state, random_state_to_json, write_random_state
 from rl_training.envs.space_leaves import list_leaves
+from rl_training.envs.wrappers.atari_lives import find_episodic_life
 from rl_training.errors import EnvironmentFault
 
 
@@ -39,6 +41,11 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
         """Sum of the running episode's rewards."""
         self.episode_length = 0
         """Number of steps in the running episode."""
+        self._lives = find_episodic_life(env)
+        self._earlier = 0
+        """Number of actions in the game before the running episode."""
+        self._continued: list[int] = []
+        """The number of actions in the game before each episode that continued it."""
         self._seed: int | None = None
         self._random_state: dict[str, Any] | None = None
         self._options = "null"
@@ -46,19 +53,24 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets the environment and begins to record a new episode."""
-        if seed is not None:
-            self._seed = int(seed)
-        self._random_state = None if seed is not None else random_state(self.env)
-        self._options = json.dumps(options)
-        self.episode_return, self.episode_length = 0.0, 0
+        before = None if seed is not None else random_state(self.env)
         self.last_observation, info = self.env.reset(seed=seed, options=options)
+        if self._lives is not None and self._lives.continued:
+            self._earlier += self.episode_length
+            self._continued.append(self._earlier)
+        else:
+            self._seed = self._seed if seed is None else int(seed)
+            self._random_state, self._options = before, json.dumps(options)
+            self._earlier, self._continued = 0, []
+        self.episode_return, self.episode_length = 0.0, 0
         return self.last_observation, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Records the action, before the environment can change it, and steps."""
-        if self.episode_length == len(self._actions):
+        index = self._earlier + self.episode_length
+        if index == len(self._actions):
             self._actions = np.concatenate((self._actions, np.zeros_like(self._actions)))
-        self._actions[self.episode_length] = action
+        self._actions[index] = action
         self.episode_length += 1
         result = self.env.step(action)
         self.last_observation = result[0]
@@ -67,11 +79,13 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
 
     def snapshot(self) -> dict[str, Any]:
         """Returns the state that `restore` takes: numbers, strings and arrays."""
+        continued = {} if self._lives is None else {"continued": list(self._continued)}
         return {
             "seed": self._seed,
             "random_state_before_reset": random_state_to_json(self._random_state),
             "options": self._options,
-            "actions": self._actions[: self.episode_length].copy(),
+            "actions": self._actions[: self._earlier + self.episode_length].copy(),
+            **continued,
             "life_steps": self._life_steps,
             **self._end_state(),
         }
@@ -93,6 +107,8 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
         if not exact:
             if snapshot["random_state"] is not None:
                 write_random_state(self.env, snapshot["random_state"])
+            if self._lives is not None:
+                self._lives.start_over()
             self.reset()
         self._life_steps = int(snapshot["life_steps"])
         return exact
@@ -108,13 +124,18 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
             write_random_state(self.env, before)
             self.reset(options=options)
         self._seed = snapshot["seed"]
+        continued = [int(index) for index in snapshot.get("continued", ())]
         over = False
-        for action in _cast_actions(self.action_space, np.asarray(snapshot["actions"])):
-            if over:
+        for index, action in enumerate(_cast_actions(self.action_space, np.asarray(snapshot["actions"]))):
+            if over and index in continued:
+                self.reset(options={})
+            elif over:
                 return False
             _, _, terminated, truncated, _ = self.step(action)
             over = terminated or truncated
-        return _is_same_state(self._end_state(), snapshot)
+        if over and len(snapshot["actions"]) in continued:
+            self.reset(options={})
+        return self._continued == continued and _is_same_state(self._end_state(), snapshot)
 
     def _end_state(self) -> dict[str, Any]:
         observation = [np.asarray(leaf.pick(self.last_observation)) for leaf in list_leaves(self.observation_space)]

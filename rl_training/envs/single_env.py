@@ -11,6 +11,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec
 
 from rl_training.config.settings import TrainConfig
+from rl_training.envs import wrappers as own_wrappers
 from rl_training.envs.box2d_worlds import wrap_with_fresh_world
 from rl_training.envs.closing import close_quietly
 from rl_training.envs.contract.contract_guard import ContractGuard, find_secrets, hide_secrets_in_warnings, redact_cause
@@ -132,6 +133,8 @@ def _find_wrapper(name: str) -> type[gym.Env[Any, Any]]:
     if name in _REFUSED_WRAPPERS:
         raise EnvironmentRefused(f"wrapper {name!r} is not for the settings: {_REFUSED_WRAPPERS[name]}")
     module_name, _, class_name = name.rpartition(":")
+    if not module_name and hasattr(own_wrappers, class_name):
+        module_name = own_wrappers.__name__
     module_name = module_name or "gymnasium.wrappers"
     try:
         module = importlib.import_module(module_name)

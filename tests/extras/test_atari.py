@@ -12,7 +12,8 @@ from rl_training.envs.factory import make_env
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.errors import ConfigError
-from rl_training.experiment.loading import load_config
+from rl_training.experiment.loading import config_from_mapping, load_config
+from rl_training.runtime.evaluation import evaluate_policy
 from rl_training.runtime.workflows import evaluate_checkpoint
 from tests.shipped_runs import MANAGER, findings, policy, small, steps_into_episodes, stopped_and_resumed
 
@@ -101,3 +102,51 @@ def test_frames_that_are_stored_once_are_pongs_own() -> None:
     for seed in range(50):
         batches = [buffer.sample(32, np.random.default_rng(seed)) for buffer in (plain, shared)]
         assert all(np.array_equal(a, b) for a, b in zip(*(vars(batch).values() for batch in batches), strict=True))
+
+
+BREAKOUT = {
+    "algo": "ppo",
+    "env_id": "ale_py:ALE/Breakout-v5",
+    "env_kwargs": {"frameskip": 1, "repeat_action_probability": 0.0},
+    "wrappers": ["AtariPreprocessing", "FireReset", {"name": "FrameStackObservation", "kwargs": {"stack_size": 4}}],
+    "training_wrappers": ["EpisodicLife"],
+    "total_timesteps": 100,
+}
+
+
+def test_breakout_is_played_by_lives_and_comes_back_in_the_middle_of_a_game() -> None:
+    config, rng = config_from_mapping(BREAKOUT), np.random.default_rng(0)
+    env, other = make_env(config, 0), make_env(config, 0)
+    env.reset(seed=3)
+    lives = []
+    while len(lives) < 7:  # a game has five lives
+        _, _, terminated, truncated, _ = env.step(rng.integers(4))
+        if terminated or truncated:
+            env.reset(options={})
+            lives.append(env.unwrapped.ale.lives())
+    assert lives == [4, 3, 2, 1, 5, 4, 3]
+    for _ in range(10):
+        env.step(rng.integers(4))
+    assert other.restore(env.snapshot())
+    for action in (0, 2, 3):
+        assert np.array_equal(env.step(action)[0], other.step(action)[0])
+    assert np.array_equal(env.unwrapped.ale.getRAM(), other.unwrapped.ale.getRAM())
+    env.close()
+    other.close()
+
+
+def test_breakout_is_evaluated_over_all_its_lives() -> None:
+    """The ball is in play after FIRE, and a paddle that rests in its corner loses five lives."""
+    config = config_from_mapping(BREAKOUT).for_evaluation()
+    env = make_env(config, 0)
+
+    class Right:
+        observation_space, action_space = env.observation_space, env.action_space
+
+        def act(self, observations: list[Any]) -> list[Any]:
+            return [np.int64(2)] * len(observations)
+
+    judged = evaluate_policy(Right(), config, [1], max_episode_steps=2_000)
+    assert judged.cut == 0
+    assert judged.lengths[0] > 5 * 20
+    env.close()

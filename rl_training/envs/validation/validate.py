@@ -72,6 +72,7 @@ def validate_env(
     episodes = config.validation.episodes if episodes is None else episodes
     max_steps = config.validation.max_steps if max_steps is None else max_steps
     played, steps, speed, texts, playable = 0, 0, None, ("", ""), False
+    found.add(_check_life_loss(config))
     with keep_working_folder(), CallWatch(config.env_id) as watch:
         with _open_env(config, found, watch) as first:
             if first is not None:
@@ -241,6 +242,17 @@ def _check_module(env_id: str) -> list[Breach]:
         f"{module}:{env_id}, or put the code that registers it into a module and write MODULE:{env_id}"
     )
     return [Breach("warning", "no-module", message)]
+
+
+def _check_life_loss(config: TrainConfig) -> list[Breach]:
+    if not any(wrapper.kwargs.get("terminal_on_life_loss") for wrapper in config.for_evaluation().wrappers):
+        return []
+    message = (
+        "terminal_on_life_loss restarts the game at each lost life, so training sees the first life alone, and "
+        "evaluation plays one life; to end training's episodes at a lost life, leave it out and name EpisodicLife "
+        "under training_wrappers"
+    )
+    return [Breach("warning", "life-loss", message)]
 
 
 def _is_bounded(space: spaces.Box) -> bool:
