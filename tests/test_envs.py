@@ -57,7 +57,7 @@ def test_transitions_and_statistics_are_those_of_gymnasiums_own_stack(env_id: st
             assert step.next_observation[i].tobytes() == current[i].tobytes()
             assert (step.reward[i], step.terminated[i], step.truncated[i]) == (reward, terminated, truncated)
             if terminated or truncated:
-                expected.append((i, float(info["episode"]["r"]), info["episode"]["l"]))
+                expected.append((i, float(info["episode"]["r"]), info["episode"]["l"], {}))
                 current[i] = env.reset()[0]
         assert step.episodes == expected
         finished += len(expected)

@@ -104,7 +104,7 @@ def test_a_native_vector_environment_gets_actions_and_gives_observations_as_decl
             seen.append(actions)
             return np.array([[3], [4]], ">f4"), np.zeros(2), np.zeros(2, bool), np.zeros(2, bool), {}
 
-    envs = NativeVectorEnv("rows", BigEndianRows())
+    envs = NativeVectorEnv(config_from_mapping({**PPO, "algo": "ppo", "env_id": "rows"}), BigEndianRows())
     assert envs.single_observation_space == spaces.Box(0, 9, (1,), np.float32)
     assert envs.reset()[0].dtype == np.float32
     observation, *_ = envs.step(np.array([[0.5], [-0.5]], np.float32))

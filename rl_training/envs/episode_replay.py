@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from rl_training.envs.episodes.raw_return import find_raw_return
 from rl_training.envs.random_state import random_state, random_state_to_json, write_random_state
 from rl_training.envs.space_leaves import list_leaves
 from rl_training.envs.wrappers.atari_lives import find_episodic_life
@@ -46,10 +47,18 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
         """Number of actions in the game before the running episode."""
         self._continued: list[int] = []
         """The number of actions in the game before each episode that continued it."""
+        self._raw = find_raw_return(env)
+        self._raw_before = 0.0
+        """Raw return of the game before the running episode."""
         self._seed: int | None = None
         self._random_state: dict[str, Any] | None = None
         self._options = "null"
         self._actions = _make_action_array(env.action_space, 64)
+
+    @property
+    def raw_return(self) -> float | None:
+        """Sum of the running episode's rewards beneath all wrappers; None for an environment without wrappers."""
+        return None if self._raw is None else self._raw.raw_return - self._raw_before
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets the environment and begins to record a new episode."""
@@ -58,10 +67,11 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
         if self._lives is not None and self._lives.continued:
             self._earlier += self.episode_length
             self._continued.append(self._earlier)
+            self._raw_before = self._raw.raw_return if self._raw is not None else 0.0
         else:
             self._seed = self._seed if seed is None else int(seed)
             self._random_state, self._options = before, json.dumps(options)
-            self._earlier, self._continued = 0, []
+            self._earlier, self._continued, self._raw_before = 0, [], 0.0
         self.episode_return, self.episode_length = 0.0, 0
         return self.last_observation, info
 

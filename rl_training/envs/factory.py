@@ -75,7 +75,7 @@ def _make_native(config: TrainConfig) -> NativeVectorEnv:
 
     envs = construct(config, make)
     try:
-        return NativeVectorEnv(config.env_id, envs, find_secrets(config))
+        return NativeVectorEnv(config, envs)
     except BaseException:
         close_quietly(config.env_id, [envs], find_secrets(config))
         raise

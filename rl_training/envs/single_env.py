@@ -17,6 +17,7 @@ from rl_training.envs.closing import close_quietly
 from rl_training.envs.contract.contract_guard import ContractGuard, find_secrets, hide_secrets_in_warnings, redact_cause
 from rl_training.envs.env_lookup import find_spec
 from rl_training.envs.episode_replay import EpisodeReplay
+from rl_training.envs.episodes.raw_return import RawReturn
 from rl_training.envs.missing_extras import explain_missing_extra
 from rl_training.envs.mujoco_log import log_mujoco_warnings
 from rl_training.errors import USER_CODE_ERRORS, EnvironmentRefused, error_line
@@ -38,11 +39,13 @@ _REFUSED_WRAPPERS = {
 def make_env(config: TrainConfig, env_index: int) -> EpisodeReplay:
     """Makes one environment, neither seeded nor reset.
 
-    From the inside out, the layers are the environment with its time limit, the wrappers of the settings,
-    `ContractGuard`, and `EpisodeReplay`, which holds the return and length of the running episode.
+    From the inside out, the layers are the environment with its time limit, `RawReturn` if there are wrappers,
+    `wrappers` and `training_wrappers` of the settings, `ContractGuard`, and `EpisodeReplay`, which holds the return and
+    length of the running episode.
 
     Args:
-        config: The settings, of which `env_id`, `env_kwargs`, `max_episode_steps` and `wrappers` are used.
+        config: The settings, of which those of the environment and its wrappers are used. An environment for
+            evaluation is made from `config.for_evaluation()`, which has no `training_wrappers`.
         env_index: Index of the environment within the run, for messages.
 
     Raises:
@@ -73,8 +76,12 @@ def make_bare_env(config: TrainConfig) -> gym.Env[Any, Any]:
 
     env = construct(config, make)
     try:
-        for i, wrapper in enumerate(config.wrappers):
-            env = _wrap(config, env, wrapper.name, resolve_secrets(wrapper.kwargs, path=f"wrappers.{i}.kwargs"))
+        if config.wrappers or config.training_wrappers:
+            env = RawReturn(env)
+        for field in ("wrappers", "training_wrappers"):
+            for i, wrapper in enumerate(getattr(config, field)):
+                kwargs = resolve_secrets(wrapper.kwargs, path=f"{field}.{i}.kwargs")
+                env = _wrap(config, env, wrapper.name, kwargs)
     except BaseException:
         close_quietly(config.env_id, [env], find_secrets(config))
         raise

@@ -200,7 +200,8 @@ class TrainingEnvs:
         """Returns the episodes that ended, and resets the counts for the next ones."""
         rows = np.flatnonzero(done)
         lengths = self._envs.life_steps - self._began[rows]
-        episodes = list(map(Episode, rows.tolist(), self._returns[rows].tolist(), lengths.tolist()))
+        numbers = self._envs.numbers(rows)
+        episodes = list(map(Episode, rows.tolist(), self._returns[rows].tolist(), lengths.tolist(), numbers))
         self._returns[rows], self._began[rows] = 0.0, self._envs.life_steps
         return episodes
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import FiniteFloat
 
 from rl_training.envs.training_envs import Episode
+from rl_training.runs.evaluation_result import MEANS
 from rl_training.state_checks import Count
 
 RECENT_EPISODES = 100
@@ -31,6 +32,8 @@ class Progress:
     best_return: FiniteFloat | None = None
     recent_returns: list[FiniteFloat] = field(default_factory=list)
     recent_lengths: list[Count] = field(default_factory=list)
+    recent_numbers: dict[str, list[FiniteFloat]] = field(default_factory=dict)
+    """The latest values of each of `Episode.numbers`."""
 
     def count(self, episodes: Sequence[Episode]) -> None:
         """Counts episodes that have just ended, and keeps their results."""
@@ -38,6 +41,10 @@ class Progress:
         for episode in episodes:
             self.recent_returns.append(episode.return_)
             self.recent_lengths.append(episode.length)
+            for name, value in episode.numbers.items():
+                values = self.recent_numbers.setdefault(name, [])
+                values.append(value)
+                del values[:-RECENT_EPISODES]
         del self.recent_returns[:-RECENT_EPISODES], self.recent_lengths[:-RECENT_EPISODES]
 
     def rollout_metrics(self) -> dict[str, float]:
@@ -46,4 +53,13 @@ class Progress:
         if self.recent_returns:
             metrics["rollout/episode_return_mean"] = float(np.mean(self.recent_returns))
             metrics["rollout/episode_length_mean"] = float(np.mean(self.recent_lengths))
+        for name, values in self.recent_numbers.items():
+            metrics[f"rollout/{MEANS.get(name, name)}"] = float(np.mean(values))
         return metrics
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields as a checkpoint holds them: without `recent_numbers` if there are none."""
+        fields = asdict(self)
+        if not self.recent_numbers:
+            del fields["recent_numbers"]
+        return fields

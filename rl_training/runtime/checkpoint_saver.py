@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -130,7 +130,7 @@ class Saver:
             taken,
             files=tuple(self._to_sync),
             policy=to_plain(taken.policy, "policy", copy=True),
-            trainer=to_plain({**taken.trainer, "progress": asdict(progress)}, "trainer", copy=True),
+            trainer=to_plain({**taken.trainer, "progress": progress.to_dict()}, "trainer", copy=True),
         )
         require_finite(contents.policy, step)
         self._saving = self._thread.submit(partial(self._write, step, contents, best_return))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from rl_training.config.settings import TrainConfig
 from rl_training.envs.closing import close_quietly
+from rl_training.envs.contract.contract_guard import find_secrets
 from rl_training.envs.episode_replay import EpisodeReplay
+from rl_training.envs.episodes.episode_numbers import EpisodeNumbers
 from rl_training.envs.vector.step_rows import StepRows
 
 
@@ -14,15 +17,15 @@ class EnvGroup:
     """Steps, resets and closes the environments of one process.
 
     Args:
-        env_id: The id in the settings, for warnings.
-        secrets: Values that the environments are given and that no warning may show.
+        config: The settings.
     """
 
     rows: StepRows
     """Arrays that the results of a step or reset are written to; set before the first reset."""
 
-    def __init__(self, env_id: str, secrets: Collection[str]) -> None:
-        self._env_id, self._secrets = env_id, secrets
+    def __init__(self, config: TrainConfig) -> None:
+        self._env_id, self._secrets = config.env_id, find_secrets(config)
+        self.numbers = EpisodeNumbers(config)
         self._envs: dict[int, EpisodeReplay] = {}
 
     def make(self, indices: Iterable[int], make_env: Callable[[int], EpisodeReplay]) -> None:
@@ -40,8 +43,11 @@ class EnvGroup:
         put, rows = self.rows.put, self.rows
         reward, terminated, truncated = rows.reward, rows.terminated, rows.truncated
         for (i, env), action in zip(self._envs.items(), actions, strict=True):
-            observation, reward[i], terminated[i], truncated[i], _ = env.step(action)
+            observation, reward[i], over, cut, info = env.step(action)
+            terminated[i], truncated[i] = over, cut
             put(i, observation)
+            if over or cut:
+                self.numbers.write(rows.numbers[i], info, env.raw_return)
 
     def begin_episodes(self) -> None:
         """Resets the environments marked in `rows.ended`, with the empty options that a reset by mask leaves."""
@@ -52,6 +58,10 @@ class EnvGroup:
     def reset(self, index: int, seed: int | None, options: dict[str, Any] | None) -> None:
         """Resets one environment."""
         self.rows.put(index, self._envs[index].reset(seed=seed, options=options)[0])
+
+    def describe_refused(self, _: int, name: str) -> str:
+        """Describes the newest value that is no number of an episode; see `EpisodeNumbers`."""
+        return self.numbers.refused[name]
 
     def restore(self, index: int, snapshot: Mapping[str, Any]) -> bool:
         """Plays the episode of a snapshot again; see `EpisodeReplay.restore`."""

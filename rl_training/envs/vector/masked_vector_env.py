@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.contract.contract_guard import RaisedByEnvironment, find_secrets, format_fault
 from rl_training.envs.episode_replay import EpisodeReplay
+from rl_training.envs.episodes.episode_numbers import REFUSED, select_given
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.envs.vector.env_group import EnvGroup
 from rl_training.envs.vector.step_rows import StepRows, open_shared_file
@@ -29,7 +30,16 @@ from rl_training.envs.vector.worker_process import WorkerProcess
 from rl_training.errors import CheckpointError, EnvironmentFault, EnvironmentRefused
 from rl_training.security.secrets import collect_secrets, hide
 
-_FIELDS = ("algo", "env_id", "env_kwargs", "wrappers", "max_episode_steps", "total_timesteps")
+_FIELDS = (
+    "algo",
+    "env_id",
+    "env_kwargs",
+    "max_episode_steps",
+    "metrics",
+    "total_timesteps",
+    "training_wrappers",
+    "wrappers",
+)
 
 
 class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
@@ -63,7 +73,7 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         self.metadata = {"autoreset_mode": AutoresetMode.DISABLED}
         self._env_id, self._secrets = config.env_id, find_secrets(config)
         self._answer_seconds = answer_seconds
-        self._own_indices, self._own = own, EnvGroup(config.env_id, self._secrets)
+        self._own_indices, self._own = own, EnvGroup(config)
         self._workers: list[WorkerProcess] = []
         try:
             with open_shared_file() if others else nullcontext(-1) as memory:
@@ -72,7 +82,7 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
                     self._workers.append(WorkerProcess(indices, memory, spins=len(own) > 0))
                 pairs = self._make_all(config, make_env)
                 self._take_spaces(pairs)
-                self._rows = self._own.rows = StepRows(*pairs[0], self.num_envs, memory)
+                self._rows = self._own.rows = StepRows(*pairs[0], self.num_envs, len(self._own.numbers.names), memory)
                 for worker in self._workers:
                     worker.ask(self.num_envs)
         except BaseException:
@@ -113,6 +123,19 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         self._do(STEP, self._workers, self._own.step, actions[: len(self._own_indices)])
         rows = self._rows
         return rows.observations(), rows.reward.copy(), rows.terminated.copy(), rows.truncated.copy(), {}
+
+    def numbers(self, rows: NDArray[np.intp]) -> list[dict[str, float]]:
+        """Returns the numbers of the episodes that ended in the newest step, by name; see `EpisodeNumbers`.
+
+        Args:
+            rows: The indices of the environments whose episode ended.
+        """
+        reader = self._own.numbers
+        each = [dict(zip(reader.names, values, strict=True)) for values in self._rows.numbers[rows].tolist()]
+        for i, values in zip(rows.tolist(), each, strict=True):
+            for name in (name for name, value in values.items() if value == REFUSED):
+                reader.warn(name, *self._ask("describe_refused", {i: (name,)}))
+        return [select_given(values) for values in each]
 
     def snapshots(self) -> list[dict[str, Any]]:
         """Returns the state that `restore` takes, one snapshot for each environment; see `EpisodeReplay.snapshot`."""

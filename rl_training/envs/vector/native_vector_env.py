@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Any
 
@@ -21,14 +21,17 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
+from rl_training.config.settings import TrainConfig
 from rl_training.envs.closing import close_quietly
-from rl_training.envs.contract.contract_guard import redact_cause
+from rl_training.envs.contract.contract_guard import find_secrets, redact_cause
 from rl_training.envs.contract.step_contract import (
     check_reset_result,
     check_step_result,
     describe,
     describe_error,
 )
+from rl_training.envs.episodes.episode_numbers import EpisodeNumbers
+from rl_training.envs.episodes.vector_infos import take_final_row, take_row
 from rl_training.envs.plain_spaces import make_plain_space
 from rl_training.envs.random_state import random_state, random_state_to_json, write_random_state
 from rl_training.envs.vector.masked_vector_env import require_count
@@ -86,16 +89,17 @@ class NativeVectorEnv:
     """Wraps a native vector environment so that each step is N transitions, followed by resets by mask.
 
     Args:
-        env_id: The id in the settings, for messages.
+        config: The settings.
         envs: The native vector environment; `close` closes it.
-        secrets: Values that the environment was given and that no message may show.
 
     Raises:
         EnvironmentRefused: The autoreset mode is NEXT_STEP or unknown, or observations or actions are not one array.
     """
 
-    def __init__(self, env_id: str, envs: VectorEnv[Any, Any, Any], secrets: Collection[str] = ()) -> None:
-        self._env_id, self._envs, self._secrets = env_id, envs, secrets
+    def __init__(self, config: TrainConfig, envs: VectorEnv[Any, Any, Any]) -> None:
+        self._env_id, self._envs, self._secrets = config.env_id, envs, find_secrets(config)
+        self._numbers = EpisodeNumbers(config)
+        self._infos: Mapping[str, Any] = {}
         self.num_envs = envs.num_envs
         self.single_observation_space = make_plain_space(envs.single_observation_space)
         self.single_action_space = make_plain_space(envs.single_action_space)
@@ -104,15 +108,15 @@ class NativeVectorEnv:
         mode = envs.metadata.get("autoreset_mode")
         if mode not in (AutoresetMode.DISABLED, AutoresetMode.SAME_STEP):
             raise EnvironmentRefused(
-                f"environment {env_id!r}: the autoreset mode of its native vector environment is "
+                f"environment {self._env_id!r}: the autoreset mode of its native vector environment is "
                 f"{getattr(mode, 'name', mode)}, in which a step can be a reset in one row and a transition in others; "
                 f"supported are DISABLED (with options['reset_mask']) and SAME_STEP (with final_obs); "
                 f"set vectorization to sync, async or split"
             )
         if not isinstance(self.single_observation_space, _KINDS) or not isinstance(self.single_action_space, _KINDS):
             raise EnvironmentRefused(
-                f"environment {env_id!r}: native vector environments are supported only if observations and actions "
-                f"are one array each; got {self.single_observation_space} and {self.single_action_space}"
+                f"environment {self._env_id!r}: native vector environments are supported only if observations and "
+                f"actions are one array each; got {self.single_observation_space} and {self.single_action_space}"
             )
         self._shape = (self.num_envs, *(self.single_observation_space.shape or ()))
         self._seed = 0
@@ -162,10 +166,22 @@ class NativeVectorEnv:
         reward = self._array("reward", result[1], (self.num_envs,), np.float64)
         terminated = self._array("terminated", result[2], (self.num_envs,), np.bool_)
         truncated = self._array("truncated", result[3], (self.num_envs,), np.bool_)
+        self._infos = result[4]
         if self._same_step:
             self._begun = observation
             observation = self._with_final(observation, terminated | truncated, result[4])
         return observation, reward, terminated, truncated, {}
+
+    def numbers(self, rows: NDArray[np.intp]) -> list[dict[str, float]]:
+        """Returns the numbers of the episodes that ended in the newest step, by name; see `EpisodeNumbers`.
+
+        Args:
+            rows: The indices of the environments whose episode ended.
+        """
+        if not self._infos:
+            return [{} for _ in rows]
+        take = take_final_row if self._same_step else take_row
+        return [self._numbers.collect(take(self._infos, i, self.num_envs), None) for i in rows.tolist()]
 
     def snapshots(self) -> list[dict[str, Any]]:
         """Returns the state that `restore` takes: one snapshot for all environments together."""

@@ -1,6 +1,7 @@
 """Inputs and results of a step, as arrays in memory that processes can share: one row for each environment.
 
-Shapes: `N` environments, `*O` one observation as its space declares it, `*A` one action of the environment.
+Shapes: `N` environments, `*O` one observation as its space declares it, `*A` one action of the environment,
+`K` numbers of an episode.
 """
 
 from __future__ import annotations
@@ -27,11 +28,17 @@ class StepRows:
         observation_space: Observation space of one environment; each of its parts has an array form.
         action_space: Action space of one environment.
         num_envs: Number of environments (N).
+        num_numbers: Number of the names of `EpisodeNumbers` (K).
         memory: Descriptor of an open file that holds the arrays for all processes that map it; -1 for private memory.
     """
 
     def __init__(
-        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], num_envs: int, memory: int = -1
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any],
+        num_envs: int,
+        num_numbers: int = 0,
+        memory: int = -1,
     ) -> None:
         self._space, self._leaves = observation_space, list_leaves(observation_space)
         parts = [(f"observation_{k}", leaf.space) for k, leaf in enumerate(self._leaves)]
@@ -39,6 +46,7 @@ class StepRows:
             (name, space.dtype, (num_envs, *(space.shape or ()))) for name, space in [*parts, ("action", action_space)]
         ]
         rows += [(name, np.dtype(kind), (num_envs,)) for name, kind in _FLAT]
+        rows += [("numbers", np.dtype(np.float64), (num_envs, num_numbers))]
         arrays = _map_arrays(np.dtype(rows, align=True), memory)
         self.action: NDArray[Any] = arrays["action"]
         """[N, *A] the actions of the next step."""
@@ -50,6 +58,8 @@ class StepRows:
         """[N] whether the newest step ended the episode in a terminal state."""
         self.truncated: NDArray[np.bool_] = arrays["truncated"]
         """[N] whether the newest step cut the episode, for example at a time limit."""
+        self.numbers: NDArray[np.float64] = arrays["numbers"]
+        """[N, K] the numbers of each environment's newest ended episode; see `EpisodeNumbers`."""
         self._columns = [arrays[name] for name, _ in parts]
         self.put: Callable[[int, Any], None] = self._put_parts
         """Writes the newest observation of an environment into its row."""

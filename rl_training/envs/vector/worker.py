@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from rl_training.config.settings import TrainConfig
-from rl_training.envs.contract.contract_guard import RaisedByEnvironment, find_secrets
+from rl_training.envs.contract.contract_guard import RaisedByEnvironment
 from rl_training.envs.single_env import make_env
 from rl_training.envs.vector.env_group import EnvGroup
 from rl_training.envs.vector.step_rows import StepRows
@@ -54,14 +54,14 @@ def _serve(channel: Channel, memory: int) -> None:
     for kind, found in secrets.items():
         register_lookup(kind, found.__getitem__)
     config = TrainConfig(**fields)
-    with closing(EnvGroup(config.env_id, find_secrets(config))) as group:
+    with closing(EnvGroup(config)) as group:
         try:
             group.make(indices, partial(make_env, config))
         except UserError as error:
             channel.send([("refused", str(error))])
             return
         channel.send([("ok", pair) for pair in group.spaces])
-        group.rows = StepRows(*group.spaces[0], channel.receive(), memory)
+        group.rows = StepRows(*group.spaces[0], channel.receive(), len(group.numbers.names), memory)
         own_actions = group.rows.action[indices.start : indices.stop]
         while True:
             request = channel.receive()
