@@ -1,7 +1,10 @@
 """Where checkpoints come from: the newest valid one, by the step in its manifest, verified."""
 
+import json
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -9,12 +12,16 @@ import pytest
 from mlflow.entities import FileInfo
 from mlflow_store import BAD, GOOD, WEAK, run_with_policy, ship_all, tracked_run, write_policy
 
+from rl_training.cli.app import run as command_line
 from rl_training.errors import CheckpointError, TrackingError, UserError
 from rl_training.experiment.loading import config_of_checkpoint
+from rl_training.promotion.candidates import find_candidate
 from rl_training.promotion.promote import promote
 from rl_training.runtime.checkpoint import load_trainer_state
 from rl_training.runtime.checkpoint.downloads import Download, read_download
 from rl_training.runtime.workflows import load_policy
+from rl_training.serving.mlflow_pages import find_page
+from rl_training.system.download_directories import discard_downloads
 from rl_training.system.paths import embedded_tracking_uri
 from rl_training.tracking import json_files
 from rl_training.tracking.checkpoint_sources import download_checkpoint
@@ -167,12 +174,122 @@ def test_a_server_that_is_away_is_another_error_than_no_such_run(home):
         download_checkpoint("0" * 32, tracking_uri="http://127.0.0.1:9")
 
 
-def test_old_downloads_are_removed(client, home, run):
+@pytest.fixture(params=["flow", "monitor", "promote", "resume"])
+def use(request):
+    """Returns a function that downloads a run's checkpoint and uses it, by a public path of each kind."""
+    from rl_training.api.promotion import promote_candidate
+    from rl_training.api.training import resume_training
+    from rl_training.flows.flow_process import prepare_flow_process
+    from rl_training.promotion.monitoring import monitor
+
+    def resume(run_id):
+        small = ["total_timesteps=32", "rollout_steps=4", "batch_size=32"]
+        with pytest.raises(CheckpointError, match=r"trainer\.pt is refused"):  # it holds a number in place of a state
+            resume_training(run_id, small, fine_tune=True, track=False)
+
+    def flow(run_id):
+        with prepare_flow_process():
+            assert download_checkpoint(run_id).path.is_dir()
+
+    small = ["promotion.episodes=20"]
+    return {
+        "flow": flow,
+        "monitor": lambda run_id: monitor(run_id, small),
+        "promote": lambda run_id: promote_candidate(run_id, small),
+        "resume": resume,
+    }[request.param]
+
+
+def test_a_download_ends_with_its_use(client, home, use):
+    checkpoint, run_id = run_with_policy(WEAK)
+    shutil.rmtree(checkpoint.path.parents[1])  # the run's own directory is on another machine
+    use(run_id)
+    assert list((home / "downloads").iterdir()) == []
+
+
+DOWNLOAD_AND_DIE = """
+import os, signal, sys
+from rl_training.tracking.checkpoint_sources import download_checkpoint
+print(download_checkpoint(sys.argv[1]).path, flush=True)
+if sys.argv[2] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_process_leaves_no_download_and_removes_what_a_killed_one_has_left(client, home, run):
     _, run_id = run
-    first = download_checkpoint(run_id)
-    folder = first.path.parent.parent
-    assert folder.parent == home / "downloads"
-    for path in (home / "downloads").iterdir():
-        os.utime(path, (0, 0))
-    assert download_checkpoint(run_id, tracking_uri=embedded_tracking_uri()).num_timesteps == 300
-    assert not folder.exists()
+
+    def end(how):
+        command = [sys.executable, "-c", DOWNLOAD_AND_DIE, run_id, how]
+        ended = subprocess.run(command, capture_output=True, text=True, check=how == "well")
+        return Path(ended.stdout.strip())
+
+    left = end("killed")
+    assert left.is_dir()
+    with discard_downloads():
+        in_use = download_checkpoint(run_id)
+        assert not left.exists()
+        gone = end("well")
+        assert gone.is_relative_to(home / "downloads")
+        assert not gone.exists()
+        assert in_use.path.is_dir()
+    assert list((home / "downloads").iterdir()) == []
+
+
+def test_a_folder_that_an_earlier_version_left_is_removed_after_a_day(client, home, run):
+    _, run_id = run
+    old, new = home / "downloads" / "tmpold", home / "downloads" / "tmpnew"
+    for folder in (old, new):
+        (folder / "checkpoints").mkdir(parents=True)
+    os.utime(old, (0, 0))
+    with discard_downloads():
+        assert download_checkpoint(run_id, tracking_uri=embedded_tracking_uri()).num_timesteps == 300
+    assert [path.name for path in (home / "downloads").iterdir()] == ["tmpnew"]
+
+
+def test_a_run_is_found_by_its_uid_too(client, run):
+    checkpoints, run_id = run
+    uid = checkpoints[0].run_uid
+    assert uid != run_id
+    for source in (uid, f"runs:/{uid}"):
+        assert download_checkpoint(source).source == f"runs:/{run_id}/checkpoints/step_000000000300"
+    assert download_checkpoint(f"runs:/{uid}/checkpoints/step_000000000100").num_timesteps == 100
+    candidate = find_candidate(uid)
+    assert (candidate.run_id, candidate.checkpoint.num_timesteps) == (run_id, 300)
+    assert f"/runs/{run_id}?" in find_page(uid, embedded_tracking_uri())
+
+
+def test_a_run_that_mlflow_does_not_have_is_found_in_the_home_by_its_uid(home):
+    checkpoint = write_policy(tracked_run(), 100, GOOD)
+    assert download_checkpoint(checkpoint.run_uid).path == checkpoint.path
+    assert download_checkpoint(f"runs:/{checkpoint.run_uid}/checkpoints/{checkpoint.path.name}").path == checkpoint.path
+    for find in (find_candidate, lambda uid: find_page(uid, embedded_tracking_uri())):
+        with pytest.raises(UserError, match="sync"):
+            find(checkpoint.run_uid)
+
+
+def test_evaluate_names_the_address_of_what_it_downloaded(client, run, capfd):
+    _, run_id = run
+    address = f"runs:/{run_id}/checkpoints/step_000000000300"
+    assert command_line(["evaluate", run_id, "--episodes", "1", "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["checkpoint"] == address
+    assert command_line(["evaluate", run_id, "--episodes", "1"]) == 0
+    assert f"checkpoint: {address}\n" in capfd.readouterr().out
+
+
+def test_evaluate_names_the_version_whose_copy_it_downloaded(client, capfd):
+    checkpoint, run_id = run_with_policy(GOOD)
+    promote(checkpoint, config_of_checkpoint(checkpoint), run_id=run_id)
+    assert command_line(["evaluate", "models:/CartPole-v1@champion", "--episodes", "1"]) == 0
+    assert "checkpoint: models:/CartPole-v1/1\n" in capfd.readouterr().out
+
+
+def test_an_error_about_a_download_names_its_address(client, run):
+    checkpoints, run_id = run
+    shutil.rmtree(checkpoints[0].path.parent)
+    with stored_file(client, run_id, "checkpoints/step_000000000300/policy.pt").open("r+b") as file:
+        file.seek(40)
+        file.write(b"\xff")
+    address = f"runs:/{run_id}/checkpoints/step_000000000300"
+    with pytest.raises(CheckpointError, match=f"^{address}/policy.pt is damaged"):
+        download_checkpoint(address)

@@ -11,10 +11,12 @@ from rl_training.promotion.decision import PromotionResult
 from rl_training.promotion.promote import promote
 from rl_training.promotion.rollback import RollbackResult, roll_back
 from rl_training.runs.stopping import StopFlag
+from rl_training.system.download_directories import discard_downloads
 
 __all__ = ["PromotionResult", "RollbackResult", "promote_candidate", "roll_back"]
 
 
+@discard_downloads()
 def promote_candidate(
     source: str | Path,
     overrides: Overrides = (),

@@ -33,6 +33,7 @@ from rl_training.runtime.checkpoint import Checkpoint, list_checkpoints, open_ch
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.trainer import Trainer, TrainResult
+from rl_training.system.download_directories import discard_downloads
 from rl_training.system.paths import home
 from rl_training.tracking import json_files
 from rl_training.tracking.checkpoint_sources import download_checkpoint
@@ -89,6 +90,7 @@ def run_training(
 
 
 @reserve_training()
+@discard_downloads()
 def resume_training(
     source: str | Path,
     overrides: Mapping[str, Any] | Sequence[str] = (),

@@ -133,13 +133,13 @@ def evaluate(
         result = evaluate_checkpoint(checkpoint, episodes=episodes, seed=seed, allow_modules=allow_module)
         evaluation = select_evaluation_numbers(result.to_dict())
         values = {
-            "checkpoint": str(checkpoint.path),
+            "checkpoint": checkpoint.address,
             "run_uid": checkpoint.run_uid,
             "num_timesteps": checkpoint.num_timesteps,
             "policy_sha256": checkpoint.policy_sha256,
             "evaluation": evaluation,
         }
-        lines = [format_evaluation(evaluation), f"checkpoint: {checkpoint.path}"]
+        lines = [format_evaluation(evaluation), f"checkpoint: {checkpoint.address}"]
         write_result(out, values, lines, as_json=json)
         return 0
 

@@ -88,7 +88,7 @@ def config_of_checkpoint(
         ConfigError: The overrides are not valid; the message has one line for each fault.
         ModuleRefused: The checkpoint names a module that is not allowed.
     """
-    source, over = str(checkpoint.path / CONFIG), read_overrides(overrides)
+    source, over = f"{checkpoint.address}/{CONFIG}", read_overrides(overrides)
     config = config_from_text(checkpoint.config_text(), over, source=source)
     require_permission(config, checkpoint.path, source=source, overrides=over, allow_modules=allow_modules)
     return config
@@ -96,7 +96,7 @@ def config_of_checkpoint(
 
 def recorded_settings(checkpoint: Checkpoint) -> TrainConfig:
     """Returns the settings that a checkpoint was written with, without the modules, for reading alone."""
-    return remove_modules(config_from_text(checkpoint.config_text(), source=str(checkpoint.path / CONFIG)))
+    return remove_modules(config_from_text(checkpoint.config_text(), source=f"{checkpoint.address}/{CONFIG}"))
 
 
 def config_to_resume(
@@ -121,13 +121,13 @@ def config_to_resume(
         ModuleRefused: The checkpoint names a module that is not allowed.
     """
     config = _merge_for_resume(checkpoint, overrides, fine_tune)
-    source, typed = str(checkpoint.path / CONFIG), read_overrides(overrides)
+    source, typed = f"{checkpoint.address}/{CONFIG}", read_overrides(overrides)
     require_permission(config, checkpoint.path, source=source, overrides=typed, allow_modules=allow_modules)
     return config
 
 
 def _merge_for_resume(checkpoint: Checkpoint, overrides: Overrides, fine_tune: bool) -> TrainConfig:
-    document = read_yaml(checkpoint.config_text(), str(checkpoint.path / CONFIG))
+    document = read_yaml(checkpoint.config_text(), f"{checkpoint.address}/{CONFIG}")
     over = convert_word_list(read_overrides(overrides), "tags")
     before = _build_config(document, ())
     algo, env_id = over.entries.get("algo"), over.entries.get("env_id")

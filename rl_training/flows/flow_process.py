@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from contextvars import copy_context
 from uuid import UUID
 
@@ -21,6 +21,7 @@ from prefect.exceptions import Abort, TerminationSignal
 from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled
 
+from rl_training.system.download_directories import discard_downloads
 from rl_training.system.signal_handlers import ignore_handlers_of_other_threads, keep_handlers
 from rl_training.system.standard_streams import keep_standard_streams
 
@@ -39,14 +40,18 @@ def prepare_flow_process() -> Iterator[None]:
         Abort: The flow run was cancelled without its worker; its state is Cancelled now.
     """
     if deployment.id is None:  # called by the command line, which has prepared its own process
-        with keep_handlers(), ignore_handlers_of_other_threads():
+        with keep_handlers(), ignore_handlers_of_other_threads(), discard_downloads():
             yield
         return
     keep_standard_streams()
     _redirect_log_handlers()
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    with keep_handlers(), ignore_handlers_of_other_threads(), _watch_for_cancel(UUID(str(flow_run.id))):
+    with ExitStack() as stack:
+        stack.enter_context(keep_handlers())
+        stack.enter_context(ignore_handlers_of_other_threads())
+        stack.enter_context(_watch_for_cancel(UUID(str(flow_run.id))))
+        stack.enter_context(discard_downloads())
         yield
 
 

@@ -17,6 +17,7 @@ from rl_training.run_layout import BEST, CHECKPOINTS, METADATA
 from rl_training.runs.metadata import Metadata
 from rl_training.runtime.checkpoint import Checkpoint, best_path, find_checkpoint, open_checkpoint
 from rl_training.security.planted_links import refuse_links
+from rl_training.system.download_directories import make_download_directory
 from rl_training.system.programs import program
 from rl_training.tracking import json_files
 from rl_training.tracking.checkpoint_sources import (
@@ -25,11 +26,11 @@ from rl_training.tracking.checkpoint_sources import (
     download_run_checkpoint,
     find_version,
     parse_source,
+    resolve_source,
 )
 from rl_training.tracking.mlflow_run import RUN_UID, find_run_id
 from rl_training.tracking.mlflow_store import (
     connect,
-    make_download_directory,
     resolve_tracking_uri,
     strip_credentials,
     translate_mlflow_errors,
@@ -66,10 +67,10 @@ def find_candidate(
     """Returns the candidate that `source` names.
 
     Args:
-        source: A run, given as MLflow run id, `runs:/ID` or directory: its best checkpoint by periodic evaluation, or
-            the newest if none was evaluated. A checkpoint, given as `runs:/ID/checkpoints/step_...` or directory. A
-            registered version, given as `models:/NAME/VERSION` or `models:/NAME@ALIAS`, which stays in its model unless
-            `promotion.model` is set.
+        source: A run, given as MLflow run id, `run_uid`, `runs:/ID` or directory: its best checkpoint by periodic
+            evaluation, or the newest if none was evaluated. A checkpoint, given as `runs:/ID/checkpoints/step_...` or
+            directory. A registered version, given as `models:/NAME/VERSION` or `models:/NAME@ALIAS`, which stays in its
+            model unless `promotion.model` is set.
         overrides: Settings of `promotion.*` and `evaluation.*`.
         allow_modules: Modules that a received candidate may name; see `rl_training.config.named_modules`.
         tracking_uri: MLflow's store; by default the store of the run in the directory, else `$MLFLOW_TRACKING_URI`,
@@ -87,16 +88,19 @@ def find_candidate(
     parsed, uri = parse_source(str(source)), resolve_tracking_uri(tracking_uri)
     with translate_mlflow_errors(uri, str(source)):
         client = connect(uri)
-        if isinstance(parsed, ModelSource):
-            version = find_version(client, parsed)
+        found = resolve_source(client, parsed)
+        if isinstance(found, Path):
+            return _find_in_directory(found, overrides, allow_modules, uri)
+        if isinstance(found, ModelSource):
+            version = find_version(client, found)
             checkpoint = download_version_policy(client, uri, version)
-            config = _make_settings(checkpoint, overrides, allow_modules, model=parsed.name)
+            config = _make_settings(checkpoint, overrides, allow_modules, model=found.name)
             if not version.run_id:
                 raise UserError(f"{source} names no run; expected a version that rl_training registered")
             return Candidate(checkpoint, config, version.run_id, uri)
-        named = parsed.path != CHECKPOINTS
-        checkpoint = download_run_checkpoint(client, parsed, "policy") if named else _find_best_of_run(client, parsed)
-        return Candidate(checkpoint, _make_settings(checkpoint, overrides, allow_modules), parsed.run_id, uri)
+        named = found.path != CHECKPOINTS
+        checkpoint = download_run_checkpoint(client, found, "policy") if named else _find_best_of_run(client, found)
+        return Candidate(checkpoint, _make_settings(checkpoint, overrides, allow_modules), found.run_id, uri)
 
 
 def _find_in_directory(

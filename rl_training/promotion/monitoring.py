@@ -29,10 +29,10 @@ from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy, select_evaluation_numbers
 from rl_training.runtime.workflows import load_policy
+from rl_training.system.download_directories import discard_downloads, make_download_directory
 from rl_training.tracking.checkpoint_sources import ModelSource, download_checkpoint, find_version, parse_source
 from rl_training.tracking.mlflow_store import (
     connect,
-    make_download_directory,
     resolve_tracking_uri,
     strip_credentials,
     translate_mlflow_errors,
@@ -94,6 +94,7 @@ class MonitoringResult:
         }
 
 
+@discard_downloads()
 def monitor(
     source: str | Path,
     overrides: Overrides = (),

@@ -15,9 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rl_training.system.download_directories import make_download_directory
 from rl_training.tracking import json_files
 from rl_training.tracking.mlflow_links import get_ui_hint
-from rl_training.tracking.mlflow_store import create_or_find, get_or_create_experiment, make_download_directory
+from rl_training.tracking.mlflow_store import create_or_find, get_or_create_experiment
 from rl_training.tracking.record_schemas import MonitoringRecord
 
 if TYPE_CHECKING:

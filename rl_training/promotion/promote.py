@@ -42,10 +42,10 @@ from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.workflows import load_policy, resolve_local_checkpoint
 from rl_training.security.secrets import redact_text
+from rl_training.system.download_directories import make_download_directory
 from rl_training.system.programs import program
 from rl_training.tracking.mlflow_store import (
     connect,
-    make_download_directory,
     resolve_tracking_uri,
     translate_mlflow_errors,
 )

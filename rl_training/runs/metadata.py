@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -11,6 +12,7 @@ from typing_extensions import TypedDict
 from rl_training.errors import UserError
 from rl_training.run_layout import METADATA
 from rl_training.security.untrusted_json import NotReadable, read_json
+from rl_training.system.paths import runs_root
 
 
 class Git(TypedDict):
@@ -42,3 +44,12 @@ def read_metadata(run_dir: Path) -> dict[str, Any]:
         return read_json(run_dir / METADATA, Metadata)  # type: ignore[no-any-return]
     except (OSError, NotReadable) as error:
         raise UserError(f"{run_dir} holds no run: {METADATA} can't be read ({error})") from error
+
+
+def find_run_in_home(run_uid: str) -> Path | None:
+    """Returns the directory of the run with this `run_uid` below the home of rl_training, or None if there is none."""
+    for run_dir in sorted(runs_root().iterdir()):
+        with suppress(UserError):
+            if read_metadata(run_dir)["run_uid"] == run_uid:
+                return run_dir
+    return None

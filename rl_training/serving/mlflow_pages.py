@@ -18,7 +18,7 @@ from rl_training.errors import UserError
 from rl_training.serving.loopback import Announce, listen_on_loopback
 from rl_training.serving.owner_only_pages import SameOriginGuard, SecretAddress
 from rl_training.tracking import json_files
-from rl_training.tracking.checkpoint_sources import RunSource, find_version, parse_source
+from rl_training.tracking.checkpoint_sources import RunSource, find_version, parse_source, resolve_source
 from rl_training.tracking.mlflow_links import get_ui_url, make_run_fragment, make_version_fragment
 from rl_training.tracking.mlflow_store import (
     connect,
@@ -80,9 +80,12 @@ def find_page(source: str | None, uri: str) -> str:
     parsed = parse_source(_read_run_id(Path(source)) if Path(source).is_dir() else source)
     with translate_mlflow_errors(uri, source):
         client = connect(uri)
-        if isinstance(parsed, RunSource):
-            return make_run_fragment(client.get_run(parsed.run_id).info.experiment_id, parsed.run_id)
-        return make_version_fragment(parsed.name, find_version(client, parsed).version)
+        found = resolve_source(client, parsed)
+        if isinstance(found, Path):
+            raise UserError(f"{source}: the run in {found} is not in MLflow; send it with rl-training sync {found}")
+        if isinstance(found, RunSource):
+            return make_run_fragment(client.get_run(found.run_id).info.experiment_id, found.run_id)
+        return make_version_fragment(found.name, find_version(client, found).version)
 
 
 def _read_run_id(run_dir: Path) -> str:

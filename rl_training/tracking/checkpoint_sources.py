@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from rl_training.errors import CheckpointError, UserError, one_line
 from rl_training.run_layout import CHECKPOINTS, CONFIG, REPLAY
 from rl_training.runs.locks import require_free
+from rl_training.runs.metadata import find_run_in_home
 from rl_training.runtime.checkpoint import (
     Checkpoint,
     find_checkpoint,
@@ -19,10 +23,10 @@ from rl_training.runtime.checkpoint import (
 )
 from rl_training.runtime.checkpoint.downloads import Download, write_download
 from rl_training.runtime.checkpoint.manifest import MANIFEST, POLICY, is_shard, read_manifest
-from rl_training.tracking.mlflow_run import RUN_UID
+from rl_training.system.download_directories import make_download_directory
+from rl_training.tracking.mlflow_run import RUN_UID, find_run
 from rl_training.tracking.mlflow_store import (
     connect,
-    make_download_directory,
     resolve_tracking_uri,
     translate_mlflow_errors,
 )
@@ -76,9 +80,25 @@ def parse_source(text: str) -> RunSource | ModelSource:
     if _RUN_ID.fullmatch(text):
         return RunSource(text, CHECKPOINTS)
     raise UserError(
-        f"{text!r} is no checkpoint; expected a checkpoint's or run's directory, an MLflow run id, "
+        f"{text!r} is no checkpoint; expected a checkpoint's or run's directory, an MLflow run id or run_uid, "
         f"runs:/ID[/checkpoints/step_...], or models:/NAME@ALIAS"
     )
+
+
+def resolve_source(client: MlflowClient, source: RunSource | ModelSource) -> RunSource | ModelSource | Path:
+    """Returns the source with the MLflow run id of the run that it names by `run_uid`.
+
+    A run that MLflow does not have, such as one that was trained offline, is looked for in the home of rl_training, and
+    its directory is returned. A source that is found nowhere is returned as it is; MLflow's error then says so.
+    """
+    if isinstance(source, ModelSource):
+        return source
+    if (run := find_run(client, source.run_id)) is not None:
+        return source._replace(run_id=run.info.run_id)
+    run_dir = find_run_in_home(source.run_id) if _RUN_ID.fullmatch(source.run_id) else None
+    if run_dir is None or not _PATH.fullmatch(source.path):
+        return source
+    return run_dir if source.path == CHECKPOINTS else run_dir / source.path
 
 
 def find_version(client: MlflowClient, source: ModelSource) -> ModelVersion:
@@ -95,11 +115,11 @@ def download_checkpoint(
     """Returns the verified checkpoint that `source` names, and downloads it unless it is a local directory.
 
     Args:
-        source: One of: the directory of a checkpoint or run; an MLflow run id or `runs:/ID` (the run's newest good
-            checkpoint by the step in its manifest, taken from the run directory if that has a later checkpoint than
-            MLflow); `runs:/ID/checkpoints/step_...` (that checkpoint); `models:/NAME@ALIAS` or `models:/NAME/VERSION`
-            (the checkpoint in the version's run; if it no longer exists, the version's own copy, which has no training
-            state and can only be evaluated or fine-tuned).
+        source: One of: the directory of a checkpoint or run; an MLflow run id, a `run_uid` or `runs:/ID` (the run's
+            newest good checkpoint by the step in its manifest, taken from the run directory if that has a later
+            checkpoint than MLflow); `runs:/ID/checkpoints/step_...` (that checkpoint); `models:/NAME@ALIAS` or
+            `models:/NAME/VERSION` (the checkpoint in the version's run; if it no longer exists, the version's own copy,
+            which has no training state and can only be evaluated or fine-tuned).
         tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded store.
         wanted: The parts of the checkpoint to download and verify. A registered version has its own copy of the policy.
         to_resume: Whether the run itself is resumed. This is refused while another process trains the run, because that
@@ -112,19 +132,26 @@ def download_checkpoint(
         UserError: `source` is not valid, or MLflow has no such run, model or alias.
     """
     if Path(source).exists():
-        if to_resume:
-            require_free(Path(source))
-        return find_checkpoint(source, policy_only=wanted != "everything")
+        return _find_local(Path(source), wanted, to_resume)
     parsed = parse_source(str(source))
     uri = resolve_tracking_uri(tracking_uri)
     with translate_mlflow_errors(uri, str(source)):
         client = connect(uri)
-        if isinstance(parsed, RunSource):
-            return download_run_checkpoint(client, parsed, wanted, to_resume)
-        version = find_version(client, parsed)
+        found = resolve_source(client, parsed)
+        if isinstance(found, Path):
+            return _find_local(found, wanted, to_resume)
+        if isinstance(found, RunSource):
+            return download_run_checkpoint(client, found, wanted, to_resume)
+        version = find_version(client, found)
         if wanted == "policy":
             return download_version_policy(client, uri, version)
         return _download_version_checkpoint(client, uri, version, wanted)
+
+
+def _find_local(path: Path, wanted: Wanted, to_resume: bool) -> Checkpoint:
+    if to_resume:
+        require_free(path)
+    return find_checkpoint(path, policy_only=wanted != "everything")
 
 
 def _download_version_checkpoint(client: MlflowClient, uri: str, version: ModelVersion, wanted: Wanted) -> Checkpoint:
@@ -219,10 +246,21 @@ def _download(client: MlflowClient, run_id: str, path: str, wanted: Wanted) -> C
     for artifact in artifacts:
         if artifact in there:  # `open_checkpoint` reports the missing files
             client.download_artifacts(run_id, artifact, str(directory))
-    checkpoint = open_checkpoint(directory, policy_only=wanted != "everything")
-    if wanted == "weights":
-        load_trainer_state(checkpoint)  # verifies the training state, which `policy_only` skips
-    return checkpoint
+    address = f"runs:/{run_id}/{path}"
+    with _name_address(directory, address):
+        checkpoint = open_checkpoint(directory, policy_only=wanted != "everything")
+        if wanted == "weights":
+            load_trainer_state(checkpoint)  # verifies the training state, which `policy_only` skips
+    return replace(checkpoint, source=address)
+
+
+@contextmanager
+def _name_address(directory: Path, address: str) -> Iterator[None]:
+    """Puts the address of a checkpoint into errors in place of the directory, which ends with the download's use."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(str(error).replace(str(directory), address)) from error
 
 
 def _download_manifest(client: MlflowClient, run_id: str, path: str) -> Path:

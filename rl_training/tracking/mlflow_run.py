@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,13 @@ from rl_training.runtime.inexact_resumes import INEXACT
 from rl_training.system.programs import program
 from rl_training.tracking.mlflow_links import get_ui_hint, get_ui_url
 from rl_training.tracking.mlflow_names import MAX_TAG, make_legal_name, shorten
-from rl_training.tracking.mlflow_store import connect, create_or_find, get_or_create_experiment, resolve_tracking_uri
+from rl_training.tracking.mlflow_store import (
+    UNKNOWN_CODES,
+    connect,
+    create_or_find,
+    get_or_create_experiment,
+    resolve_tracking_uri,
+)
 from rl_training.tracking.run_description import NOTE
 
 if TYPE_CHECKING:
@@ -23,6 +30,8 @@ if TYPE_CHECKING:
 
 RUN_UID = "run_uid"
 """Tag that identifies a training run in every store."""
+
+_ID = re.compile(r"[0-9a-f]{32}")
 
 END_TAGS = ("stop_reason", "error")
 """Tags with the way a run ended, named as in `status.json`."""
@@ -117,6 +126,26 @@ def _find_by_uid(client: MlflowClient, experiment_id: str, run_uid: str) -> str 
     for run in others:
         client.delete_run(run.info.run_id)
     return str(first.info.run_id)
+
+
+def find_run(client: MlflowClient, identity: str) -> Run | None:
+    """Returns the run that has an MLflow run id or a `run_uid`, or None if there is no such run.
+
+    Args:
+        client: MLflow's client.
+        identity: Either of the two ids, which look alike: 32 hexadecimal digits.
+    """
+    from mlflow.exceptions import MlflowException
+
+    if not _ID.fullmatch(identity):
+        return None
+    try:
+        return client.get_run(identity)
+    except MlflowException as error:
+        if error.error_code not in UNKNOWN_CODES:
+            raise
+    run_id = find_run_id(client, identity)
+    return None if run_id is None else client.get_run(run_id)
 
 
 def find_run_id(client: MlflowClient, run_uid: str) -> str | None:

@@ -9,9 +9,6 @@ from __future__ import annotations
 import importlib
 import os
 import re
-import shutil
-import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +25,6 @@ from rl_training.system.paths import (
     HOME_VARIABLE,
     SQLITE,
     URI_VARIABLE,
-    downloads_root,
     embedded_artifact_root,
     embedded_tracking_uri,
 )
@@ -37,9 +33,6 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 T = TypeVar("T")
-
-KEEP_SECONDS = 24 * 3600.0
-"""Age after which a download is removed by a later download."""
 
 UNKNOWN_CODES = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
 """MLflow's error codes for a run, model or version that does not exist, and for an alias that does not exist."""
@@ -257,15 +250,6 @@ def translate_mlflow_errors(uri: str, what: str) -> Iterator[None]:
         if error.error_code in UNKNOWN_CODES:
             raise UserError(f"{what}: MLflow at {where} has no such thing: {why}") from None
         raise TrackingError(f"{what}: MLflow at {where} can't be reached or is in trouble: {why}") from None
-
-
-def make_download_directory() -> Path:
-    """Returns a new, empty directory for a download; removes downloads that are older than a day."""
-    root = downloads_root()
-    for old in root.iterdir():
-        if time.time() - old.stat().st_mtime > KEEP_SECONDS:
-            shutil.rmtree(old, ignore_errors=True)
-    return Path(tempfile.mkdtemp(dir=root))
 
 
 def sync_artifacts(artifact_uri: str, names: Iterable[str]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,8 @@ from rl_training.run_layout import CONFIG
 from rl_training.runtime.checkpoint import Checkpoint, open_checkpoint
 from rl_training.runtime.checkpoint.manifest import MANIFEST, POLICY
 from rl_training.security.untrusted_json import open_plain_file
-from rl_training.tracking.mlflow_store import UNKNOWN_CODES, explain, make_download_directory
+from rl_training.system.download_directories import make_download_directory
+from rl_training.tracking.mlflow_store import UNKNOWN_CODES, explain
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -52,7 +54,8 @@ _TOOL = re.compile(r"(python|pip|setuptools|wheel)([<=]?=[\w.+!-]+)?")
 
 def download_version_policy(client: MlflowClient, uri: str, version: ModelVersion) -> Checkpoint:
     """Downloads and verifies a version's own copy of the checkpoint: weights, normaliser and settings."""
-    return open_checkpoint(_download_files(client, uri, version, SERVED, MODEL_DATA), policy_only=True)
+    checkpoint = open_checkpoint(_download_files(client, uri, version, SERVED, MODEL_DATA), policy_only=True)
+    return replace(checkpoint, source=f"models:/{version.name}/{version.version}")
 
 
 def download_verified_copy(client: MlflowClient, uri: str, version: ModelVersion) -> Checkpoint:

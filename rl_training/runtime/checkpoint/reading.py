@@ -43,6 +43,13 @@ class Checkpoint:
     manifest: Manifest
     hashed: Mapping[str, FileState] = field(default_factory=dict, compare=False, repr=False)
     """The states in which its replay shards, which may take many gigabytes, were hashed when it was opened."""
+    source: str | None = field(default=None, compare=False)
+    """The address that it was downloaded from, `runs:/ID/checkpoints/step_...` or `models:/NAME/VERSION`."""
+
+    @property
+    def address(self) -> str:
+        """The name of the checkpoint as a source: the address that it was downloaded from, or else its directory."""
+        return self.source or str(self.path)
 
     @property
     def num_timesteps(self) -> int:
