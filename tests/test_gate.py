@@ -105,6 +105,11 @@ def test_too_few_episodes_hold():
         PromotionConfig(episodes=3)
 
 
+def test_the_least_number_of_episodes_grows_with_the_confidence():
+    # 0.95^58 = 0.0510 and 0.95^59 = 0.0485; 0.95^44 = 0.1047 and 0.95^45 = 0.0994; 0.95^89 = 0.0104, 0.95^90 = 0.0099.
+    assert [PromotionConfig(confidence=c).least_episodes for c in (0.9, 0.95, 0.99)] == [45, 59, 90]
+
+
 def test_other_seeds_are_refused():
     with pytest.raises(ValueError, match="same episode seeds"):
         decide(played([1.0] * 20), played([1.0] * 20, seeds=range(1, 21)), RULES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Self
@@ -273,6 +274,14 @@ class PromotionConfig(Settings):
     """Whether a candidate with episodes that were cut at `evaluation.max_episode_steps` may be promoted."""
     margin: float = Field(default=0.0, ge=0.0)
     """The lower confidence bound of the paired difference must be above this margin."""
+
+    @property
+    def least_episodes(self) -> int:
+        """The episodes after which a policy that fails in 5 % of them has shown a failure, at `confidence`.
+
+        With fewer, the bounds err more often than stated for policies whose rare failures decide.
+        """
+        return math.ceil(math.log(1 - self.confidence) / math.log(0.95))
 
 
 class ValidationConfig(Settings):
