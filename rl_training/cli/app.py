@@ -17,8 +17,20 @@ from typing import Annotated, NoReturn
 from cyclopts import App, CycloptsError, Parameter, validators
 
 from rl_training import __version__
-from rl_training.cli import champion_commands, flow_commands, server_commands
-from rl_training.cli.options import AllowModule, Config, FineTune, Json, Set, Source
+from rl_training.cli import champion_commands, flow_commands, list_commands, server_commands
+from rl_training.cli.options import (
+    Algo,
+    AllowModule,
+    Config,
+    EnvId,
+    FineTune,
+    Json,
+    Set,
+    Source,
+    Timesteps,
+    TrainingSeed,
+    choose_settings,
+)
 from rl_training.cli.output import log_to_stderr, result_stream, write_result
 from rl_training.cli.training_end import EXIT_FAILED, StoppedEarly, finish, forbid_imports_from, report_unchanged_source
 from rl_training.errors import RLTrainingError, UserError, find_user_code_cause
@@ -40,15 +52,16 @@ app = App(
 )
 for command in (
     *(champion_commands.promote, champion_commands.rollback),
+    *(list_commands.configs, list_commands.algorithms),
     *(server_commands.ui, server_commands.deploy, server_commands.doctor, server_commands.worker),
 ):
     app.command(command)
 app.command(flow_commands.flow)
 
-EnvId = Annotated[
+CheckedEnv = Annotated[
     str | None, Parameter(help="The Gymnasium id, with a module that registers it if necessary: module:Env-v0.")
 ]
-Algo = Annotated[str, Parameter(help="The algorithm to train with, if ENV_ID is given (default: ppo).")]
+CheckedAlgo = Annotated[str, Parameter(help="The algorithm to train with, if ENV_ID is given (default: ppo).")]
 Episodes = Annotated[
     int | None,
     Parameter(validator=validators.Number(gte=1), help="Number of episodes (default: evaluation.final_episodes)."),
@@ -71,13 +84,24 @@ NewRun = Annotated[bool, Parameter(help="Create a new MLflow run if the old one 
 
 @app.command
 def train(
-    *, config: Config, set_: Set = (), no_track: NoTrack = False, offline: Offline = False, json: Json = False
+    *,
+    config: Config | None = None,
+    env: EnvId = None,
+    algo: Algo = None,
+    timesteps: Timesteps = None,
+    seed: TrainingSeed = None,
+    set_: Set = (),
+    no_track: NoTrack = False,
+    offline: Offline = False,
+    json: Json = False,
 ) -> int:
     """Validate the environment, train, and evaluate the final policy on held-out episodes."""
+    named, overrides = choose_settings(config, env, algo, timesteps, seed, set_)
     with result_stream() as out:
-        from rl_training.experiment.loading import load_config
+        from rl_training.experiment.loading import config_from_mapping, load_config
 
-        settings = load_config(config, set_)  # before importing torch, to report a typo at once
+        # before importing torch, to report a typo at once
+        settings = load_config(named, overrides) if isinstance(named, str) else config_from_mapping(named, overrides)
         from rl_training.api.training import run_training
         from rl_training.cli.progress_display import make_progress
 
@@ -146,11 +170,11 @@ def evaluate(
 
 @app.command(name="validate-env")
 def validate_env(
-    env_id: EnvId = None,
+    env_id: CheckedEnv = None,
     *,
     config: Config | None = None,
     set_: Set = (),
-    algo: Algo = "ppo",
+    algo: CheckedAlgo = "ppo",
     deep: Deep = False,
     json: Json = False,
 ) -> int:
@@ -170,17 +194,6 @@ def validate_env(
         report = run_validation(settings, get_algorithm(settings.algo).check_spaces, **bounds)
         write_result(out, report.to_dict(), report.lines(), as_json=json)
         return 0 if report.ok else EXIT_USER_ERROR
-
-
-@app.command
-def algorithms(*, json: Json = False) -> int:
-    """List the algorithms that a config can use."""
-    with result_stream() as out:
-        from rl_training.experiment.registry import list_algorithms
-
-        names = list_algorithms()
-        write_result(out, {"algorithms": names}, names, as_json=json)
-        return 0
 
 
 @app.command

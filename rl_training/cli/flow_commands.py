@@ -6,7 +6,22 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter, validators
 
-from rl_training.cli.options import AllowModule, Candidate, Config, FineTune, Force, Json, Rules, Set, Source
+from rl_training.cli.options import (
+    Algo,
+    AllowModule,
+    Candidate,
+    Config,
+    EnvId,
+    FineTune,
+    Force,
+    Json,
+    Rules,
+    Set,
+    Source,
+    Timesteps,
+    TrainingSeed,
+    choose_settings,
+)
 from rl_training.cli.output import result_stream, write_result
 from rl_training.cli.training_end import finish, forbid_imports_from, report_unchanged_source
 
@@ -39,13 +54,23 @@ RollBack = Annotated[
 
 
 @flow.command
-def train(*, config: Config, set_: Set = (), json: Json = False) -> int:
+def train(
+    *,
+    config: Config | None = None,
+    env: EnvId = None,
+    algo: Algo = None,
+    timesteps: Timesteps = None,
+    seed: TrainingSeed = None,
+    set_: Set = (),
+    json: Json = False,
+) -> int:
     """Run train-flow: validate, train, evaluate, promote, report."""
+    settings, overrides = choose_settings(config, env, algo, timesteps, seed, set_)
     with result_stream() as out:
         from rl_training.cli.progress_display import make_progress
         from rl_training.services.flow_runner import run_train_flow
 
-        return finish(run_train_flow(config, set_, [make_progress()]), out, json)
+        return finish(run_train_flow(settings, overrides, [make_progress()]), out, json)
 
 
 @flow.command

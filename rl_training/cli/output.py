@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TextIO
 
@@ -16,6 +16,8 @@ from rl_training.errors import RLTrainingError
 from rl_training.system.standard_streams import READER_GONE
 
 logger = logging.getLogger(__name__)
+
+_NUMBER = re.compile(r"-?[\d,.]+%?|-|")
 
 
 class ResultLost(RLTrainingError):
@@ -94,6 +96,18 @@ def log_to_stderr() -> None:
     logging.getLogger("rl_training").setLevel(logging.INFO)
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # it warns about each attempt, and we report the failure once
     warnings.showwarning = _WarningLines()
+
+
+def format_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Returns the lines of a table with aligned columns; numbers are aligned at the right."""
+    columns = list(zip(headings, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    numeric = [all(_NUMBER.fullmatch(cell) for cell in column[1:]) for column in columns]
+    lines = []
+    for row in zip(*columns, strict=True):
+        cells = zip(row, widths, numeric, strict=True)
+        lines.append("  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells))
+    return [line.rstrip() for line in lines]
 
 
 def write_result(stream: TextIO, result: Mapping[str, Any], lines: list[str], *, as_json: bool) -> None:

@@ -1,0 +1,32 @@
+"""The commands that list what there is: `configs` and `algorithms`."""
+
+from __future__ import annotations
+
+from rl_training.cli.options import Json
+from rl_training.cli.output import format_table, result_stream, write_result
+
+
+def configs(*, json: Json = False) -> int:
+    """List the shipped configs, which `--config` takes by name."""
+    with result_stream() as out:
+        from rl_training.config.shipped_configs import list_shipped_configs
+        from rl_training.experiment.loading import load_config
+
+        rows = []
+        for name in list_shipped_configs():
+            settings = load_config(name)
+            steps = settings.total_timesteps
+            rows.append({"name": name, "algo": settings.algo, "env_id": settings.env_id, "total_timesteps": steps})
+        shown = [(row["name"], row["algo"], row["env_id"], f"{row['total_timesteps']:,}") for row in rows]
+        write_result(out, {"configs": rows}, format_table(("name", "algo", "env", "steps"), shown), as_json=json)
+        return 0
+
+
+def algorithms(*, json: Json = False) -> int:
+    """List the algorithms that a config can use."""
+    with result_stream() as out:
+        from rl_training.experiment.registry import list_algorithms
+
+        names = list_algorithms()
+        write_result(out, {"algorithms": names}, names, as_json=json)
+        return 0
