@@ -12,13 +12,13 @@ def configs(*, json: Json = False) -> int:
         from rl_training.config.shipped_configs import list_shipped_configs
         from rl_training.experiment.loading import load_config
 
-        rows = []
-        for name in list_shipped_configs():
-            settings = load_config(name)
-            steps = settings.total_timesteps
-            rows.append({"name": name, "algo": settings.algo, "env_id": settings.env_id, "total_timesteps": steps})
-        shown = [(row["name"], row["algo"], row["env_id"], f"{row['total_timesteps']:,}") for row in rows]
-        write_result(out, {"configs": rows}, format_table(("name", "algo", "env", "steps"), shown), as_json=json)
+        found = {name: load_config(name) for name in list_shipped_configs()}
+        values = [
+            {"name": name, "algo": each.algo, "env_id": each.env_id, "total_timesteps": each.total_timesteps}
+            for name, each in found.items()
+        ]
+        rows = [(name, each.algo, each.env_id, f"{each.total_timesteps:,}") for name, each in found.items()]
+        write_result(out, {"configs": values}, format_table(("name", "algo", "env", "steps"), rows), as_json=json)
         return 0
 
 
