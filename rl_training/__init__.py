@@ -16,13 +16,18 @@ from rl_training import moved_names
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # the one list of public names
+    from rl_training.api.policies import evaluate as evaluate
+    from rl_training.api.policies import load_policy as load_policy
+    from rl_training.api.policies import promote as promote
+    from rl_training.api.summary import RunSummary as RunSummary
+    from rl_training.api.train_and_resume import resume as resume
+    from rl_training.api.train_and_resume import train as train
     from rl_training.config.dqn import DQNConfig as DQNConfig
     from rl_training.config.ppo import PPOConfig as PPOConfig
     from rl_training.config.sac import SACConfig as SACConfig
     from rl_training.config.settings import TrainConfig as TrainConfig
     from rl_training.envs.validation.validate import validate_env as validate_env
     from rl_training.experiment.default_manager import DefaultExperimentManager as DefaultExperimentManager
-    from rl_training.experiment.default_manager import resume as resume
     from rl_training.experiment.loading import load_config as load_config
     from rl_training.experiment.registry import AlgorithmSpec as AlgorithmSpec
     from rl_training.experiment.registry import get_algorithm as get_algorithm
@@ -36,7 +41,6 @@ if TYPE_CHECKING:  # the one list of public names
     from rl_training.runtime.ppo_trainer import train_ppo as train_ppo
     from rl_training.runtime.sac_trainer import train_sac as train_sac
     from rl_training.runtime.workflows import evaluate_checkpoint as evaluate_checkpoint
-    from rl_training.runtime.workflows import load_policy as load_policy
 
 
 def _read_imports() -> dict[str, str]:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.api.training import check_environment, run_training
+from rl_training.api.train_and_resume import train
+from rl_training.api.training import check_environment
 from rl_training.config.dqn import DQNConfig
 from rl_training.envs.validation.validate import validate_env
 from rl_training.errors import ConfigError, EnvironmentFault, EnvironmentRefused
@@ -254,9 +255,7 @@ def test_actions_without_a_head_are_refused_with_the_algorithms_that_would_do(
 
 
 def test_a_complete_run_is_evaluated_on_held_out_episodes() -> None:
-    summary = run_training(
-        dqn(evaluation={"every": 3_000, "episodes": 2, "final_episodes": 5, "video": False}), track=False
-    )
+    summary = train(dqn(evaluation={"every": 3_000, "episodes": 2, "final_episodes": 5, "video": False}), track=False)
     assert summary.evaluation is not None
     assert summary.evaluation.returns == (10.0,) * 5
     assert (summary.num_timesteps, summary.stop_reason) == (3_000, "completed")

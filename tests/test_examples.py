@@ -75,7 +75,7 @@ def test_cross_entropy_resumes_exactly(cross_entropy):
     whole = cross_entropy.train_cross_entropy(config)
     stopped = cross_entropy.train_cross_entropy(config, [StopAt2000()])
     assert (stopped.num_timesteps, stopped.stop_reason) == (2_000, "callback")
-    resumed = resume(stopped.run_dir)
+    resumed = resume(stopped.run_dir, track=False)
     assert resumed.num_timesteps == whole.num_timesteps == 4_000
     assert open_checkpoint(resumed.checkpoint).policy_sha256 == open_checkpoint(whole.checkpoint).policy_sha256
 

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 TRAIN = """
 import sys
-from rl_training.api.training import run_training
+from rl_training.api.train_and_resume import train
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.runtime.callbacks import Callback
 
@@ -39,7 +39,7 @@ config = config_from_mapping({
     "buffer_size": 64, "network": {"hidden": [8]}, "checkpoint": {"every": 40},
     "evaluation": {"every": 1000, "episodes": 1, "final_episodes": 1, "num_envs": 1},
 })
-run_training(config, [Pauses()])
+train(config, [Pauses()])
 """
 
 SHIPPERS_OWN = ("shipper.log", "learning_curve.png")

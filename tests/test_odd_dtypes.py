@@ -49,7 +49,7 @@ def test_trains_judges_and_resumes_as_with_plain_dtypes(
     judged = evaluate_checkpoint(result.checkpoint, episodes=2)
     assert judged.returns == evaluate_checkpoint(twin.checkpoint, episodes=2).returns
 
-    resumed, other = (resume(run.checkpoint, total_timesteps=256) for run in (result, twin))
+    resumed, other = (resume(run.checkpoint, track=False, total_timesteps=256) for run in (result, twin))
     assert resumed.num_timesteps == 256
     assert resumed.checkpoint is not None
     assert other.checkpoint is not None

@@ -144,11 +144,11 @@ def test_in_python_a_received_checkpoint_needs_the_same_word(made, tmp_path, mar
     with pytest.raises(ModuleRefused, match=r"gift\.evil"):
         evaluate_checkpoint(gift)
     with pytest.raises(ModuleRefused, match=r"gift\.evil"):
-        resume(gift, total_timesteps=128)
+        resume(gift, track=False, total_timesteps=128)
     assert load_policy(gift).action_space.n == 2  # a policy alone imports nothing that the settings name
     assert not mark.exists()
     assert evaluate_checkpoint(gift, allow_modules=["gift.evil"]).episodes == 1
-    assert resume(gift, total_timesteps=96, allow_modules=["gift"]).num_timesteps == 96
+    assert resume(gift, track=False, total_timesteps=96, allow_modules=["gift"]).num_timesteps == 96
 
 
 def test_a_wrapper_that_writes_where_its_arguments_say_needs_the_word_too(made, tmp_path, mark, monkeypatch, capsys):
@@ -264,7 +264,7 @@ def test_a_worker_process_takes_nothing_from_there_either(made, tmp_path, mark, 
     monkeypatch.syspath_prepend(str(installed))
     monkeypatch.syspath_prepend(str(gift))
     with pytest.raises(Exception, match="helper is not imported from"):
-        resume(gift, total_timesteps=128, allow_modules=["allowed"])
+        resume(gift, track=False, total_timesteps=128, allow_modules=["allowed"])
     assert not mark.exists()
 
 

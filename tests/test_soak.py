@@ -16,8 +16,8 @@ from benchmarks.harness import make_environment
 from benchmarks.resume.run_comparison import compare_points, compare_values, find_differences, read_points
 from benchmarks.resume.strikes import CLOSED_PIPE, HANGUP, KILL, KINDS, TERM, Strike, draw_strikes
 from benchmarks.resume.struck_run import StruckRun, find_stubs
-from rl_training.api.training import run_training
-from rl_training.cli.progress_display import ProgressLines
+from rl_training.api import train_and_resume
+from rl_training.api.progress_display import ProgressLines
 from rl_training.experiment.loading import load_config
 
 SETTINGS: dict[str, Any] = {
@@ -30,7 +30,7 @@ FLAGS = [word for key, value in SETTINGS.items() for word in ("--set", f"{key}={
 
 
 def train(run_dir: Path, **changed: Any) -> Path:
-    run_training(
+    train_and_resume.train(
         load_config("ppo/cartpole", {**SETTINGS, **changed, "run_dir": str(run_dir)}), [ProgressLines()], track=False
     )
     return run_dir

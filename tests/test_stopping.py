@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from waiting import LIMIT
+from waiting import LIMIT, wait_for
 
 from rl_training.runs import stopping
 from rl_training.runs.stopping import StopFlag, Terminated, interrupt_on_signals, stop_on_signals
@@ -18,11 +18,23 @@ def test_signals_set_the_flag_and_the_handlers_come_back() -> None:
     before = [signal.getsignal(number) for number in SIGNALS]
     for number in SIGNALS:
         stop = StopFlag()
-        with stop_on_signals(stop):
+        with interrupt_on_signals(), stop_on_signals(stop):
             os.kill(os.getpid(), number)
             os.kill(os.getpid(), number)  # a second signal spoils nothing
         assert stop.cause == "signal"
     assert [signal.getsignal(number) for number in SIGNALS] == before
+
+
+def test_a_second_ctrl_c_in_a_script_interrupts_at_once_and_a_second_kill_does_not() -> None:
+    stop = StopFlag()
+    with stop_on_signals(stop):
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+            os.kill(os.getpid(), number)
+        assert stop.seconds_left() > 0.0
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert stop.seconds_left() == 0.0  # the end of the run does not wait for MLflow
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_time_is_short_after_a_signal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,3 +116,15 @@ def test_training_that_does_not_hear_is_given_up(polls: bool, monkeypatch: pytes
         if polls:
             assert stop.requested
         assert given_up.wait(1.0 if polls else LIMIT) is not polls
+
+
+def test_a_notebook_whose_training_does_not_hear_is_not_ended_but_told_how_to_interrupt_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(stopping, "UNRESPONSIVE_SECONDS", 0.2)
+    monkeypatch.setattr(stopping, "_POLL_SECONDS", 0.02)
+    given_up: list[bool] = []
+    with stop_on_signals(StopFlag(), lambda: given_up.append(True)):
+        os.kill(os.getpid(), signal.SIGINT)
+        wait_for(lambda: "interrupt it again to stop it without saving" in caplog.text)
+    assert not given_up

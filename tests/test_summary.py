@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from rl_training.api.summary import format_summary
-from rl_training.api.training import resume_training, run_training
+from rl_training.api.train_and_resume import resume_training, train
 from rl_training.config.serialization import compact_config
 from rl_training.errors import AlreadyTraining
 from rl_training.experiment.loading import load_config
@@ -100,14 +100,14 @@ class Signals(Callback):
 def test_a_tracked_run_stays_tracked_when_it_is_resumed(options, words, tmp_path, monkeypatch):
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
     config = load_config("ppo/cartpole", {"total_timesteps": 64, "num_envs": 1, "rollout_steps": 32, "batch_size": 32})
-    summary = run_training(config, [Signals()], **options)
+    summary = train(config, [Signals()], **options)
     assert summary.lines()[1] == f"resume with: rl-training resume {words} {summary.run_dir}"
 
 
 def test_a_run_that_is_being_trained_is_refused_before_its_record_is_touched(tmp_path, monkeypatch):
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
     config = load_config("ppo/cartpole", {"total_timesteps": 64, "num_envs": 1, "rollout_steps": 32, "batch_size": 32})
-    run_dir = run_training(config, [Signals()], offline=True).run_dir
+    run_dir = train(config, [Signals()], offline=True).run_dir
     record = (run_dir / "tracking.json").read_bytes()
     with RunLock(run_dir), pytest.raises(AlreadyTraining, match=f"the run in {run_dir} is training already"):
         resume_training(run_dir, {"total_timesteps": 64}, offline=True)  # no other settings, so the same run
@@ -120,7 +120,7 @@ def test_a_run_that_is_being_trained_is_refused_before_its_record_is_touched(tmp
 def test_a_tracked_run_that_is_resumed_without_tracking_has_its_end_recorded(tmp_path, monkeypatch):
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
     config = load_config("ppo/cartpole", {"total_timesteps": 64, "num_envs": 1, "rollout_steps": 32, "batch_size": 32})
-    stopped = run_training(config, [Signals()], offline=True)
+    stopped = train(config, [Signals()], offline=True)
     assert json.loads((stopped.run_dir / "status.json").read_text())["status"] == "KILLED"
     done = resume_training(stopped.run_dir, track=False)
     assert json.loads((stopped.run_dir / "status.json").read_text())["status"] == "FINISHED"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rl_training import DefaultExperimentManager, TrainResult, evaluate_checkpoint, resume, train_ppo
-from rl_training.api.training import resume_training, run_training
+from rl_training.api.train_and_resume import resume_training, train
 from rl_training.config.ppo import PPOConfig
 from rl_training.errors import RunFailed, UserError
 from rl_training.networks.threads import PAYS, THREADS
@@ -65,7 +65,7 @@ def in_a_thread(call: Callable[[], object]) -> list[BaseException]:
     return errors
 
 
-@pytest.mark.parametrize("begin", ["run_training", "train_ppo", "resume", "resume_training", "trainer"])
+@pytest.mark.parametrize("begin", ["train", "train_ppo", "resume", "resume_training", "trainer"])
 @pytest.mark.parametrize("where", [here, in_a_thread])
 def test_a_second_training_is_refused_in_one_line_and_leaves_nothing(
     begin: str, where: Callable[..., list[BaseException]], tmp_path: Path
@@ -74,9 +74,11 @@ def test_a_second_training_is_refused_in_one_line_and_leaves_nothing(
     assert alone.checkpoint is not None
     prepared = DefaultExperimentManager().setup(settings(tmp_path / "prepared"))
     second: dict[str, Callable[[], object]] = {
-        "run_training": lambda: run_training(settings(tmp_path / "second"), track=False),
+        "train": lambda: train(settings(tmp_path / "second"), track=False),
         "train_ppo": lambda: train_ppo(settings(tmp_path / "second")),
-        "resume": lambda: resume(tmp_path / "alone", total_timesteps=256, run_dir=str(tmp_path / "second")),
+        "resume": lambda: resume(
+            tmp_path / "alone", track=False, total_timesteps=256, run_dir=str(tmp_path / "second")
+        ),
         "resume_training": lambda: resume_training(tmp_path / "alone", {"total_timesteps": 256}, track=False),
         "trainer": prepared.train,
     }

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rl_training.api.training import resume_training, run_training
+from rl_training.api.train_and_resume import resume_training, train
 from rl_training.config.ppo import PPOConfig
 from tests.tiny_tasks import PLAIN
 
@@ -28,14 +28,14 @@ def recorded(run_dir: Path) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize("track", [False, True])
 def test_an_environment_that_draws_from_a_global_generator_is_not_deterministic_on_the_record(track):
-    summary = run_training(settings(env_id="case_envs:GlobalNumbers-v0"), track=track, offline=track)
+    summary = train(settings(env_id="case_envs:GlobalNumbers-v0"), track=track, offline=track)
     (warning,) = recorded(summary.run_dir)
     assert warning["code"] == "not-deterministic"
     assert "it draws from the global generator of numpy; use self.np_random" in warning["message"]
 
 
 def test_a_run_without_warnings_says_so_and_a_resume_renews_the_record():
-    summary = run_training(settings(), track=False)
+    summary = train(settings(), track=False)
     assert recorded(summary.run_dir) == []
     longer = resume_training(summary.run_dir, {"total_timesteps": 200}, track=False)
     assert longer.run_dir != summary.run_dir

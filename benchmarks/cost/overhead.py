@@ -75,7 +75,7 @@ def run_flow(config: str, overrides: list[str]) -> dict[str, float]:
     for module in ("flows.train", "flows.pipeline", "flows.tasks", "api.training"):
         import_module(f"rl_training.{module}")
     import_module("mlflow")
-    from rl_training.cli.progress_display import make_progress
+    from rl_training.api.progress_display import make_progress
     from rl_training.services.embedded_server import provide_server
     from rl_training.services.flow_runner import run_train_flow
     from rl_training.tracking import session
@@ -93,12 +93,11 @@ def run_flow(config: str, overrides: list[str]) -> dict[str, float]:
 
 def run_plain(config: str, overrides: list[str]) -> dict[str, float]:
     """Runs `rl-training train --no-track`; everything is imported before the clock starts."""
-    from rl_training.api.training import run_training
-    from rl_training.cli.progress_display import make_progress
+    from rl_training.api.train_and_resume import train
     from rl_training.experiment.loading import load_config
 
     began = time.perf_counter()
-    summary = run_training(load_config(config, overrides), [make_progress()], track=False).to_dict()
+    summary = train(load_config(config, overrides), track=False, progress=True).to_dict()
     return _collect_numbers(summary, time.perf_counter() - began)
 
 

@@ -64,8 +64,7 @@ def train_alone(meter: Meter) -> None:
 
 def train_tracked(meter: Meter) -> None:
     """Trains a task of the speed table with all features, and measures their share of the training thread's time."""
-    from rl_training.api.training import run_training
-    from rl_training.cli.progress_display import make_progress
+    from rl_training.api.train_and_resume import train
     from rl_training.runtime.callbacks import CallbackList
     from rl_training.runtime.checkpoint_saver import Saver
     from rl_training.runtime.evaluation import Evaluator
@@ -81,7 +80,7 @@ def train_tracked(meter: Meter) -> None:
     shipped = {"every": task.every}
     more = {"checkpoint": shipped, "evaluation": shipped | {"final_episodes": 1, "video": False}}
     config = make_speed_config(task, arguments.threads, arguments.seed, total_timesteps=task.tracked_steps, **more)
-    summary = run_training(config, [Clock(meter), make_progress()])
+    summary = train(config, [Clock(meter)], progress=True)
     seconds = {"train_seconds": training.seconds, "evaluation_seconds": evaluation.seconds}
     share = around.seconds / (training.seconds - evaluation.seconds)
     meter.finish(summary.num_timesteps, PACKAGES, **seconds, around_seconds=around.seconds, orchestration=share)

@@ -81,13 +81,13 @@ def measure_envs(count: str, vectorization: str) -> dict[str, Any]:
 
 def measure_length(steps: str) -> dict[str, Any]:
     """Returns the costs and the metric points of a run of this length."""
-    from rl_training.api.training import run_training
+    from rl_training.api.train_and_resume import train
     from rl_training.runtime.trainer import Trainer
     from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri
 
     total, training, each = int(steps), Stopwatch(), {"every": EACH}
     training.watch(Trainer, "train")
-    summary = run_training(
+    summary = train(
         make_config(
             num_envs=64,
             vectorization="native",

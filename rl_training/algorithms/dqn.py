@@ -97,6 +97,15 @@ class DQN(OffPolicyAlgorithm):
         """Returns Q of every action, float32 [N, K]."""
         return self.backend.numpy(self.network.evaluate(to_arrays(observation, self.backend))).copy()
 
+    def policy_outputs(self, observation: np.ndarray) -> np.ndarray:
+        """Returns Q of every action, as `q_values`."""
+        return self.q_values(observation)
+
+    def draw_actions(self, outputs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Chooses actions epsilon-greedily by Q [N, K], with epsilon at the end of its decay; int64 [N]."""
+        explores_N = rng.random(len(outputs)) < self.config.exploration.end
+        return np.where(explores_N, rng.integers(self.num_actions, size=len(outputs)), outputs.argmax(1))
+
     def update(self, batch: ReplayBatch, progress: float) -> dict[str, float]:
         """Takes one gradient step.
 

@@ -131,6 +131,14 @@ class PPO(NetworkAlgorithm):
         """Returns the most probable action in each environment, [N, *A]."""
         return self.distribution.mode(self.network.act(observation)[0])
 
+    def policy_outputs(self, observation: np.ndarray) -> np.ndarray:
+        """Returns the parameters of the distribution of actions, [N, K], valid until the next evaluation."""
+        return self.network.act(observation)[0]
+
+    def draw_actions(self, outputs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draws an action from each distribution, [N, *A]."""
+        return self.distribution.sample(outputs, rng)[0]
+
     def value(self, observation: np.ndarray) -> np.ndarray:
         """Returns V(observation), float32 [N]."""
         return self.network.act(observation)[1]

@@ -112,7 +112,7 @@ class SAC(OffPolicyAlgorithm):
         """
         state, config = self.state, self.config
         if num_timesteps >= config.learning_starts:
-            return squashed_gaussian.draw(self._outputs(observation), state.action_rng)
+            return squashed_gaussian.draw(self.policy_outputs(observation), state.action_rng)
         if num_timesteps // config.num_envs % config.warmup_hold == 0:
             draws = state.action_rng.uniform(-1.0, 1.0, (len(observation), self.action_dims))
             state.warmup_actions = draws.astype(np.float32)
@@ -120,17 +120,21 @@ class SAC(OffPolicyAlgorithm):
 
     def act_greedy(self, observation: np.ndarray) -> np.ndarray:
         """Returns the tanh of the mean action in each environment, float32 [N, A]."""
-        return squashed_gaussian.mode(self._outputs(observation))
+        return squashed_gaussian.mode(self.policy_outputs(observation))
+
+    def policy_outputs(self, observation: np.ndarray) -> np.ndarray:
+        """Returns the policy's outputs, [N, 2A], which are valid until its next evaluation."""
+        return self.backend.numpy(self.actor.evaluate(to_arrays(observation, self.backend))[0])
+
+    def draw_actions(self, outputs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draws an action from each squashed Gaussian, float32 [N, A]."""
+        return squashed_gaussian.draw(outputs, rng)
 
     def q_values(self, observation: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Returns the smaller of both critics' values of actions [N, A] in [-1, 1], float32 [N]."""
         backend = self.backend
         first_N1, second_N1 = self.critics.evaluate(to_arrays(observation, backend), backend.array(actions))
         return backend.numpy(backend.xp.minimum(first_N1, second_N1)[:, 0])
-
-    def _outputs(self, observation: np.ndarray) -> np.ndarray:
-        """Returns the policy's outputs, [N, 2A], which are valid until its next evaluation."""
-        return self.backend.numpy(self.actor.evaluate(to_arrays(observation, self.backend))[0])
 
     @np.errstate(all="ignore")  # `require_finite` looks for such values in the measurements
     def update(self, batch: ReplayBatch, progress: float) -> dict[str, float]:

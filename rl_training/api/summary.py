@@ -4,37 +4,29 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rl_training.runs.train_result import TrainResult
 from rl_training.runtime.inexact_resumes import explain_resume
 from rl_training.system.programs import program
 
 if TYPE_CHECKING:
-    from rl_training.runtime.callbacks import StopReason
     from rl_training.runtime.evaluation import EvaluationResult
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunSummary:
-    """The result of `run_training` and `resume_training`."""
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RunSummary(TrainResult):
+    """The result of `train` and `resume`: that of the training, the held-out evaluation, and where the record is.
 
-    run_uid: str
-    run_dir: Path
+    It prints as the summary that the command line shows.
+    """
+
     checkpoint: Path
     """The directory of the final checkpoint."""
-    best_checkpoint: Path | None = None
-    """The directory of the checkpoint with the best periodic evaluation."""
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    """The newest value of each metric."""
     policy_sha256: str
     """The hash of the final policy."""
-    num_timesteps: int
-    stop_reason: StopReason
-    steps_per_second: float
-    cpu_seconds: float
-    """CPU time of the training thread inside `Trainer.train()`."""
     evaluation: EvaluationResult | None
     """The held-out evaluation of the final checkpoint; None if a signal stopped the run before."""
     run_id: str | None = None
@@ -57,6 +49,7 @@ class RunSummary:
             "run_uid": self.run_uid,
             "run_dir": str(self.run_dir),
             "checkpoint": str(self.checkpoint),
+            "best_checkpoint": self.best_checkpoint and str(self.best_checkpoint),
             "num_timesteps": self.num_timesteps,
             "stop_reason": self.stop_reason,
             "steps_per_second": self.steps_per_second,
@@ -72,6 +65,9 @@ class RunSummary:
     def lines(self) -> list[str]:
         """Returns the summary as text."""
         return format_summary(self.to_dict(), resume=self.resume_command)
+
+    def __repr__(self) -> str:
+        return "\n".join(self.lines())
 
 
 def format_summary(summary: Mapping[str, Any], *, resume: str = "resume") -> list[str]:
@@ -92,7 +88,7 @@ def format_summary(summary: Mapping[str, Any], *, resume: str = "resume") -> lis
 
         lines += [format_promotion_line(promotion), *(f"  {reason}" for reason in promotion["reasons"])]
     lines += [f"run directory: {summary['run_dir']}", f"checkpoint: {summary['checkpoint']}"]
-    if summary.get("best_checkpoint", summary["checkpoint"]) != summary["checkpoint"]:
+    if summary.get("best_checkpoint") not in (None, summary["checkpoint"]):
         lines.append(f"best checkpoint: {summary['best_checkpoint']}")
     if summary["run_id"] is not None:
         lines.append(f"MLflow run {summary['run_id']}: {summary['ui_command']}")

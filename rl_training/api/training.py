@@ -1,42 +1,36 @@
-"""A complete run: check the environment, train and track the agent, and evaluate the final policy.
+"""The parts of a complete run: check the environment, train and track the agent, and evaluate the final policy.
 
-`run_training` implements `rl-training train`. The tasks of train-flow use the same functions.
+`train_and_resume.py` and the tasks of train-flow put them together.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from textwrap import indent
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from rl_training import run_layout
 from rl_training.api.held_out_evaluation import evaluate_held_out
+from rl_training.api.progress_display import can_draw, make_progress
 from rl_training.api.summary import RunSummary
 from rl_training.config.serialization import compact_config
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.validation.validate import ValidationReport, require_valid, validate_env
 from rl_training.errors import CheckpointNotWritten, RunFailed, TrackingError
-from rl_training.experiment.default_manager import DefaultExperimentManager
-from rl_training.experiment.loading import config_to_resume
 from rl_training.experiment.registry import get_algorithm
-from rl_training.runs.locks import job_lock
-from rl_training.runs.single_training import reserve_training
 from rl_training.runs.stopping import EXIT_STOPPED, EXIT_TERMINATED, UNRESPONSIVE_SECONDS, StopTraining, stop_on_signals
-from rl_training.runtime.callbacks import Callback, StopReason
+from rl_training.runtime.callbacks import StopReason
 from rl_training.runtime.checkpoint import Checkpoint, list_checkpoints, open_checkpoint
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.runtime.run_utils import resolve_device
 from rl_training.runtime.trainer import Trainer, TrainResult
-from rl_training.system.download_directories import discard_downloads
 from rl_training.system.paths import home
 from rl_training.tracking import json_files
-from rl_training.tracking.checkpoint_sources import download_checkpoint
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.session import TrackingSession, start_tracking
 
@@ -58,83 +52,8 @@ def check_environment(config: TrainConfig) -> ValidationReport:
     return report
 
 
-@reserve_training()
-def run_training(
-    config: TrainConfig,
-    callbacks: Iterable[Callback] = (),
-    *,
-    track: bool = True,
-    offline: bool = False,
-) -> RunSummary:
-    """Checks the environment, trains, and evaluates the final policy. SIGTERM or SIGINT stops the run, resumably.
-
-    Args:
-        config: The settings.
-        callbacks: Callbacks of the training, called in this order; the run's metric log comes last.
-        track: Whether to log the run to MLflow.
-        offline: Whether to keep the data for MLflow in the run's directory, for `rl-training sync`.
-
-    Returns:
-        The summary of the run, unless it ended with an error.
-
-    Raises:
-        UserError: The settings, the environment or the tracking server can't be used, or this process is already
-            training; nothing was trained.
-        RunFailed: Training failed; the newest good checkpoint is kept.
-    """
-    home()  # raises if it can't be written, before the environment is checked
-    validation = check_environment(config).to_record()
-    with job_lock(config.job):
-        trainer = DefaultExperimentManager().setup(config, callbacks, validation=validation)
-        return _train_and_evaluate(trainer, track=track, offline=offline)
-
-
-@reserve_training()
-@discard_downloads()
-def resume_training(
-    source: str | Path,
-    overrides: Mapping[str, Any] | Sequence[str] = (),
-    callbacks: Iterable[Callback] = (),
-    *,
-    fine_tune: bool = False,
-    allow_modules: Collection[str] = (),
-    track: bool = True,
-    offline: bool = False,
-) -> RunSummary:
-    """Resumes training from a checkpoint, and evaluates the final policy; see `run_training`.
-
-    Args:
-        source: The directory of a checkpoint or a run, an MLflow run id, `runs:/ID`, or `models:/NAME@ALIAS`.
-        overrides: Settings to change, such as `total_timesteps`.
-        callbacks: See `run_training`.
-        fine_tune: Whether to start a new run from the checkpoint's weights alone; see
-            `DefaultExperimentManager.resume`.
-        allow_modules: Modules that a received checkpoint may import; see `rl_training.config.named_modules`.
-        track: See `run_training`.
-        offline: See `run_training`.
-
-    Raises:
-        CheckpointError: There is no good checkpoint, a setting or space differs that must not, or no layer of the
-            network fits.
-        TrackingError: MLflow can't be reached, or the source does not exist.
-        AlreadyTraining: Another process is training the run.
-        UserError: This process is already training.
-        ModuleRefused: A received checkpoint names a module that is not allowed.
-    """
-    home()
-    checkpoint = download_checkpoint(
-        source, wanted="weights" if fine_tune else "everything", to_resume=not overrides and not fine_tune
-    )
-    config = config_to_resume(checkpoint, overrides, fine_tune=fine_tune, allow_modules=allow_modules)
-    validation = check_environment(config).to_record()
-    with job_lock(config.job):
-        trainer = DefaultExperimentManager().setup(
-            config, callbacks, checkpoint=checkpoint, fine_tune=fine_tune, validation=validation
-        )
-        return _train_and_evaluate(trainer, track=track, offline=offline)
-
-
-def _train_and_evaluate(trainer: Trainer, *, track: bool, offline: bool) -> RunSummary:
+def train_and_evaluate(trainer: Trainer, *, track: bool, offline: bool, progress: bool | None) -> RunSummary:
+    """Trains and evaluates, and records both; for the arguments see `rl_training.api.train_and_resume.train`."""
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(trainer.stop, partial(exit_at_checkpoint, trainer)))
         stack.enter_context(trainer.lock)  # until the run's record is complete, which is after training
@@ -145,7 +64,10 @@ def _train_and_evaluate(trainer: Trainer, *, track: bool, offline: bool) -> RunS
             stack.enter_context(session)
         log_start(trainer, session)
         log = session.callback if session is not None else MetricLog(trainer.run.run_dir)
+        if progress or (progress is None and can_draw()):
+            trainer.callbacks.append(make_progress())
         trainer.callbacks.append(log)
+        trainer.is_recorded = True
         result = _train(trainer)
         if result.stop_reason == "callback":
             trainer.stop.cause = None  # the callback's request is fulfilled; a later one is a signal's

@@ -102,10 +102,9 @@ def train(
 
         # before importing torch, to report a typo at once
         settings = load_config(named, overrides) if isinstance(named, str) else config_from_mapping(named, overrides)
-        from rl_training.api.training import run_training
-        from rl_training.cli.progress_display import make_progress
+        from rl_training.api.train_and_resume import train as train_completely
 
-        summary = run_training(settings, [make_progress()], track=not no_track, offline=offline)
+        summary = train_completely(settings, track=not no_track, offline=offline, progress=True)
         return finish(summary, out, json, offline=offline or no_track)
 
 
@@ -122,17 +121,16 @@ def resume(
 ) -> int:
     """Resume training from a checkpoint, or from the newest good checkpoint of a run."""
     with report_unchanged_source(source), forbid_imports_from(source), result_stream() as out:
-        from rl_training.api.training import resume_training
-        from rl_training.cli.progress_display import make_progress
+        from rl_training.api.train_and_resume import resume_training
 
         summary = resume_training(
             source,
             set_,
-            [make_progress()],
             fine_tune=fine_tune,
             allow_modules=allow_module,
             track=not no_track,
             offline=offline,
+            progress=True,
         )
         return finish(summary, out, json, offline=offline or no_track)
 

@@ -67,7 +67,7 @@ def train(
     """Run train-flow: validate, train, evaluate, promote, report."""
     settings, overrides = choose_settings(config, env, algo, timesteps, seed, set_)
     with result_stream() as out:
-        from rl_training.cli.progress_display import make_progress
+        from rl_training.api.progress_display import make_progress
         from rl_training.services.flow_runner import run_train_flow
 
         return finish(run_train_flow(settings, overrides, [make_progress()]), out, json)
@@ -84,7 +84,7 @@ def resume(
 ) -> int:
     """Run resume-flow: resume training from a checkpoint, then evaluate, promote, report."""
     with report_unchanged_source(source), forbid_imports_from(source), result_stream() as out:
-        from rl_training.cli.progress_display import make_progress
+        from rl_training.api.progress_display import make_progress
         from rl_training.services.flow_runner import run_resume_flow
 
         summary = run_resume_flow(source, set_, [make_progress()], fine_tune=fine_tune, allow_modules=allow_module)
@@ -97,7 +97,7 @@ def retrain(
 ) -> int:
     """Run retrain-flow: if a retraining is due, run train-flow with a new seed from the champion's weights."""
     with result_stream() as out:
-        from rl_training.cli.progress_display import make_progress
+        from rl_training.api.progress_display import make_progress
         from rl_training.services.flow_runner import run_retrain_flow
 
         summary = run_retrain_flow(config, set_, [make_progress()], start=start, min_hours=min_hours)

@@ -25,7 +25,7 @@ class ResultLost(RLTrainingError):
 
 
 class Summary(Protocol):
-    """The summary of a run: the result of `run_training` or of a flow."""
+    """The summary of a run: the result of `train` or of a flow."""
 
     @property
     def stop_reason(self) -> str:

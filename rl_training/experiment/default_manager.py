@@ -9,9 +9,7 @@ from typing import Any
 from rl_training.config.settings import TrainConfig
 from rl_training.experiment.loading import config_to_resume
 from rl_training.experiment.registry import get_algorithm
-from rl_training.runs.single_training import reserve_training
 from rl_training.runs.stopping import StopFlag
-from rl_training.runs.train_result import TrainResult
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint
 from rl_training.runtime.fine_tuning import WeightsOf
@@ -20,7 +18,10 @@ from rl_training.runtime.trainer import Trainer
 
 
 class DefaultExperimentManager:
-    """Makes trainers through the algorithm registry."""
+    """Makes trainers, which leave out MLflow, held-out evaluation, promotion and signals; `rl_training.train` has them.
+
+    A trainer comes from the registry of algorithms, whichever the settings or the checkpoint name.
+    """
 
     def setup(
         self,
@@ -89,34 +90,3 @@ class DefaultExperimentManager:
             checkpoint = find_checkpoint(checkpoint)
         config = config_to_resume(checkpoint, overrides, fine_tune=fine_tune, allow_modules=allow_modules)
         return self.setup(config, callbacks, checkpoint=checkpoint, fine_tune=fine_tune, stop=stop)
-
-
-@reserve_training()
-def resume(
-    checkpoint: str | Path,
-    callbacks: Iterable[Callback] = (),
-    *,
-    fine_tune: bool = False,
-    allow_modules: Collection[str] = (),
-    **overrides: Any,
-) -> TrainResult:
-    """Continues training from a checkpoint as if training had never stopped.
-
-    Args:
-        checkpoint: A checkpoint's directory, or a run's directory, of which the newest good checkpoint is taken.
-        callbacks: The callbacks, in the order in which they see each event.
-        fine_tune: Whether to begin a new run with the checkpoint's weights alone, for example in another environment.
-        allow_modules: Modules of environments and wrappers that a received checkpoint may name.
-        **overrides: Changed settings, such as `total_timesteps`; some settings must stay equal.
-
-    Returns:
-        The result of the complete run.
-
-    Raises:
-        CheckpointError: There is no good checkpoint, or a setting was changed that must stay equal.
-        ConfigError: An override is not a valid setting.
-        UserError: This process is training already.
-        ModuleRefused: A received checkpoint names a module that is not allowed.
-    """
-    manager = DefaultExperimentManager()
-    return manager.resume(checkpoint, callbacks, fine_tune=fine_tune, allow_modules=allow_modules, **overrides).train()

@@ -83,6 +83,7 @@ class TrackedRun:
                 self.config, self._callbacks, checkpoint=checkpoint, stop=self.stop
             )
             self.trainer.lock.acquire()
+        self.trainer.is_recorded = True
         return self.trainer
 
     def release(self) -> None:

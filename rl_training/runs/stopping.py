@@ -66,6 +66,10 @@ class StopFlag:
         """Returns how long the end of the run may still wait for MLflow: infinitely if no signal has come."""
         return max(0.0, self._signalled + MLFLOW_SECONDS - time.monotonic())
 
+    def hurry(self) -> None:
+        """Ends the wait for MLflow: a user wants to go on at once."""
+        self._signalled = -math.inf
+
 
 class StopTraining(Exception):
     """Leaves a training loop in a consistent state, so that the checkpoint can be written."""
@@ -119,17 +123,35 @@ def interrupt_on_signals() -> Iterator[Interruptions]:
 def stop_on_signals(stop: StopFlag, on_unresponsive: Callable[[], None] | None = None) -> Iterator[StopFlag]:
     """Sets `stop` on SIGTERM, SIGINT and SIGHUP while the block runs.
 
+    In a script or notebook, which has Python's own handler of SIGINT, a second SIGINT interrupts the block. Programs
+    that have another handler, such as the command line, ignore further signals while the run is being saved.
+
     Args:
         stop: The flag.
         on_unresponsive: Called in another thread if nothing has polled the flag within `UNRESPONSIVE_SECONDS` after a
-            signal has set it.
+            signal has set it; not after SIGINT in a script or notebook, whose user can interrupt the block.
+
+    Raises:
+        KeyboardInterrupt: A second SIGINT came.
     """
+    in_script = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    interruptions, came = Interruptions(), set[int]()
 
     def request(number: int, frame: FrameType | None) -> None:
+        if in_script and number == signal.SIGINT and number in came:
+            stop.hurry()
+            interruptions.interrupt(number, frame)
+        came.add(number)
         stop.request("signal")
 
+    def give_up() -> None:
+        if in_script and signal.SIGINT in came:
+            logger.warning("training does not reach its next step; interrupt it again to stop it without saving")
+        elif on_unresponsive is not None:
+            on_unresponsive()
+
     over = threading.Event()
-    watch = threading.Thread(target=_watch, args=(stop, over, on_unresponsive), daemon=True)
+    watch = threading.Thread(target=_watch, args=(stop, over, give_up), daemon=True)
     with handle_stop_signals(request):
         try:
             watch.start()
@@ -139,11 +161,11 @@ def stop_on_signals(stop: StopFlag, on_unresponsive: Callable[[], None] | None =
             watch.join()
 
 
-def _watch(stop: StopFlag, over: threading.Event, on_unresponsive: Callable[[], None] | None) -> None:
+def _watch(stop: StopFlag, over: threading.Event, on_unresponsive: Callable[[], None]) -> None:
     """Polls the flag; the handler can't notify this thread, because it may interrupt the code of `threading` itself."""
     while not over.wait(_POLL_SECONDS):
         if stop.cause == "signal":
             logger.info("asked to stop: the run saves, and ends within %.0f s", EXIT_SECONDS)
-            if not over.wait(UNRESPONSIVE_SECONDS) and not stop.seen and on_unresponsive is not None:
+            if not over.wait(UNRESPONSIVE_SECONDS) and not stop.seen:
                 on_unresponsive()
             return

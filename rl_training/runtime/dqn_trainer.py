@@ -38,7 +38,10 @@ make_dqn_trainer = partial(make_trainer, DQNTrainer)
 def train_dqn(
     config: DQNConfig, callbacks: Iterable[Callback] = (), resume_from: str | Path | Checkpoint | None = None
 ) -> TrainResult:
-    """Trains DQN; for the arguments, the result and the errors see `rl_training.runtime.trainer_factory.train`."""
+    """Trains DQN without MLflow, held-out evaluation, promotion and handling of signals; `rl_training.train` has them.
+
+    For the arguments, the result and the errors see `rl_training.runtime.trainer_factory.train`.
+    """
     return train(DQNTrainer, DQNConfig, check_spaces, config, callbacks, resume_from)
 
 

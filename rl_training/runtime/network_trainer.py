@@ -32,7 +32,7 @@ from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, load_policy_state, load_trainer_state
 from rl_training.runtime.checkpoint.manifest import POLICY, TRAINER
 from rl_training.runtime.fine_tuning import CarriedOver, has_training_state
-from rl_training.runtime.policy import GreedyPolicy, Policy
+from rl_training.runtime.policy import DrawsActions, GreedyPolicy, Policy, SamplingPolicy
 from rl_training.runtime.run_utils import TrainingRun, resolve_device
 from rl_training.runtime.trainer import Trainer
 from rl_training.state_checks import restoring
@@ -55,14 +55,7 @@ class NetworkAgent:
 
     def policy(self) -> Policy:
         """Returns the current greedy policy, with the current statistics of the observation normaliser."""
-        return GreedyPolicy(
-            encoder=self.envs.encoder,
-            normalizer=self.envs.observation_normalizer,
-            act_greedy=self.algorithm.act_greedy,
-            codec=self.envs.codec,
-            observation_space=self.envs.single_observation_space,
-            action_space=self.envs.single_action_space,
-        )
+        return make_policy(self.algorithm, self.envs.encoder, self.envs.observation_normalizer, self.envs.codec)
 
     def policy_state(self) -> dict[str, Any]:
         """Returns the state that evaluation and serving need."""
@@ -171,14 +164,25 @@ def load_network_policy(
     if state["observation_normalizer"] is not None:
         normalizer = ObservationNormalizer(encoder, config.normalization.clip)
         normalizer.load_state_dict(state["observation_normalizer"])
-    return GreedyPolicy(
-        encoder=encoder,
-        normalizer=normalizer,
-        act_greedy=algorithm.act_greedy,
-        codec=codec,
-        observation_space=observation_space,
-        action_space=action_space,
-    )
+    return make_policy(algorithm, encoder, normalizer, codec)
+
+
+def make_policy(
+    algorithm: NetworkAlgorithm,
+    encoder: ObservationEncoder,
+    normalizer: ObservationNormalizer | None,
+    codec: ActionCodec,
+) -> Policy:
+    """Returns the greedy policy of an algorithm, which draws actions too if the algorithm has `DrawsActions`."""
+    parts: dict[str, Any] = {
+        "encoder": encoder,
+        "normalizer": normalizer,
+        "act_greedy": algorithm.act_greedy,
+        "codec": codec,
+        "observation_space": encoder.space,
+        "action_space": codec.space,
+    }
+    return SamplingPolicy(**parts, drawer=algorithm) if isinstance(algorithm, DrawsActions) else GreedyPolicy(**parts)
 
 
 class NetworkTrainer(Trainer):

@@ -137,7 +137,10 @@ make_ppo_trainer = partial(make_trainer, PPOTrainer)
 def train_ppo(
     config: PPOConfig, callbacks: Iterable[Callback] = (), resume_from: str | Path | Checkpoint | None = None
 ) -> TrainResult:
-    """Trains PPO; for the arguments, the result and the errors see `rl_training.runtime.trainer_factory.train`."""
+    """Trains PPO without MLflow, held-out evaluation, promotion and handling of signals; `rl_training.train` has them.
+
+    For the arguments, the result and the errors see `rl_training.runtime.trainer_factory.train`.
+    """
     return train(PPOTrainer, PPOConfig, check_spaces, config, callbacks, resume_from)
 
 

@@ -34,7 +34,10 @@ make_sac_trainer = partial(make_trainer, SACTrainer)
 def train_sac(
     config: SACConfig, callbacks: Iterable[Callback] = (), resume_from: str | Path | Checkpoint | None = None
 ) -> TrainResult:
-    """Trains SAC; for the arguments, the result and the errors see `rl_training.runtime.trainer_factory.train`."""
+    """Trains SAC without MLflow, held-out evaluation, promotion and handling of signals; `rl_training.train` has them.
+
+    For the arguments, the result and the errors see `rl_training.runtime.trainer_factory.train`.
+    """
     return train(SACTrainer, SACConfig, check_spaces, config, callbacks, resume_from)
 
 

@@ -24,6 +24,7 @@ from rl_training.runs.progress import Progress
 from rl_training.runs.single_training import train_alone
 from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runs.train_result import TrainResult as TrainResult
+from rl_training.runs.unused_settings import warn_of_unused_settings
 from rl_training.runtime.callbacks import Callback, CallbackError, CallbackList, Event, TrainerState
 from rl_training.runtime.checkpoint import Checkpoint, WriteShards, load_policy_state, load_trainer_state
 from rl_training.runtime.checkpoint.manifest import TRAINER
@@ -46,6 +47,8 @@ class Trainer(ABC):
     device = torch.device("cpu")
     """The device that learns; a trainer of networks chooses it with `resolve_device`."""
     device_reason = "nothing else is used"
+    is_recorded = False
+    """Whether the caller records and evaluates the run, so that no setting is unused."""
 
     def __init_subclass__(cls) -> None:
         """Makes the constructor of each kind of trainer close what it has opened if it fails."""
@@ -73,8 +76,6 @@ class Trainer(ABC):
         self._saver = Saver(run, config, self._note_saved)
         self._evaluator = self._opened.enter_context(closing(Evaluator(config)))
         self._evaluation_seeds = episode_seeds(config.evaluation.seed, "evaluation", config.evaluation.episodes)
-
-    # The part that each algorithm provides.
 
     @staticmethod
     def require_size(config: TrainConfig, checkpoint: Checkpoint) -> None:
@@ -136,6 +137,8 @@ class Trainer(ABC):
             AlreadyTraining: Another process is training this run.
             UserError: This process is training another run; this trainer stays usable.
         """
+        if not self.is_recorded:
+            warn_of_unused_settings(self.config)
         self._wall_start, cpu_start, self._first_step = time.perf_counter(), time.thread_time(), self.num_timesteps
         try:
             with self.lock, THREADS.using(self.config.threads), closing(self._saver):
@@ -209,8 +212,6 @@ class Trainer(ABC):
         if self.stop.requested:
             raise StopTraining
 
-    # Events.
-
     def _emit(self, event: Event, metrics: Mapping[str, float]) -> None:
         self.metrics.update(metrics)
         self.state.num_timesteps, self.state.iteration = self.num_timesteps, self.progress.iteration
@@ -225,8 +226,6 @@ class Trainer(ABC):
         seconds = time.perf_counter() - self._wall_start
         speed = (self.num_timesteps - self._first_step) / max(seconds, 1e-9)
         return {"time/steps_per_second": speed, "time/wall_seconds": seconds}
-
-    # Evaluation and checkpoints.
 
     def _evaluate(self) -> None:
         try:

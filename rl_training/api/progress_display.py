@@ -1,9 +1,11 @@
-"""Progress of training on stderr: a bar on a terminal, otherwise plain lines."""
+"""Progress of training: a bar on a terminal or in a notebook, otherwise plain lines on stderr."""
 
 from __future__ import annotations
 
 import sys
 import time
+from html import escape
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -15,9 +17,17 @@ PLAIN_LINES = 10
 """The number of lines that a run prints without a terminal, besides its evaluations."""
 
 
-def make_progress() -> Callback:
-    """Returns a progress bar if stderr is a terminal, or else plain progress lines."""
+def can_draw() -> bool:
+    """Returns whether a progress bar can be drawn: stderr is a terminal, or this is a notebook."""
     console = Console(stderr=True)
+    return console.is_terminal or console.is_jupyter
+
+
+def make_progress() -> Callback:
+    """Returns a progress bar if one can be drawn, or else plain progress lines."""
+    console = Console(stderr=True)
+    if console.is_jupyter:
+        return NotebookBar()
     return ProgressBar(console) if console.is_terminal else ProgressLines()
 
 
@@ -87,6 +97,65 @@ class ProgressBar(Callback):
             self._next_redraw = now + 1 / REDRAWS_A_SECOND
             self._progress.update(self._task, completed=state.num_timesteps)
             self._progress.refresh()
+
+
+class NotebookBar(Callback):
+    """Draws a progress bar below a notebook's cell, with the newest evaluation.
+
+    Rich draws bars in notebooks with ipywidgets alone. This one is HTML that each update replaces, so a saved notebook
+    shows it too.
+    """
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._line = self._note = self._evaluation = ""
+        self._done, self._total = 0, 1
+        self._next_redraw = 0.0
+
+    def on_train_start(self, state: TrainerState) -> None:
+        """Draws the bar."""
+        from IPython.display import display  # type: ignore[import-not-found]
+
+        self._read(state)
+        self._handle = display(self, display_id=True)
+
+    def on_update_end(self, state: TrainerState) -> None:
+        """Updates the bar."""
+        if state.metrics:
+            self._note = _format_metrics(state)
+        self._redraw(state)
+
+    def on_collect_end(self, state: TrainerState) -> None:
+        """Updates the bar."""
+        self._redraw(state)
+
+    def on_eval_end(self, state: TrainerState) -> None:
+        """Shows the evaluation."""
+        self._evaluation = _format_evaluation(state)
+        self._redraw(state)
+
+    def on_train_end(self, state: TrainerState) -> None:
+        """Draws the bar for the last time."""
+        self._next_redraw = 0.0
+        self._redraw(state)
+
+    def _redraw(self, state: TrainerState) -> None:
+        now = time.monotonic()
+        if self._handle is not None and now >= self._next_redraw:
+            self._next_redraw = now + 1 / REDRAWS_A_SECOND
+            self._read(state)
+            self._handle.update(self)
+
+    def _read(self, state: TrainerState) -> None:
+        self._done, self._total = state.num_timesteps, state.config.total_timesteps
+        self._line = f"step {self._done:,} of {self._total:,}" + (f": {self._note}" if self._note else "")
+
+    def __repr__(self) -> str:
+        return "\n".join(filter(None, [self._line, self._evaluation]))
+
+    def _repr_html_(self) -> str:
+        bar = f'<progress max="{self._total}" value="{self._done}"></progress>'
+        return "<br>".join(filter(None, [f"{bar} {escape(self._line)}", escape(self._evaluation)]))
 
 
 def _format_progress(state: TrainerState) -> str:

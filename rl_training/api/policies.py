@@ -1,0 +1,98 @@
+"""Loads, evaluates and promotes the policy of any source: a directory, an MLflow run or a registered model."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rl_training.api.promotion import PromotionResult, promote_candidate
+from rl_training.runtime import workflows
+from rl_training.runtime.checkpoint import Checkpoint
+from rl_training.runtime.evaluation import EvaluationResult
+from rl_training.runtime.policy import LoadedPolicy
+from rl_training.system.download_directories import discard_downloads
+from rl_training.tracking.checkpoint_sources import download_checkpoint
+
+
+@discard_downloads()
+def load_policy(source: str | Path | Checkpoint) -> LoadedPolicy:
+    """Returns the policy of a source, to act with. Modules that its settings name are not imported.
+
+    Args:
+        source: A checkpoint, the directory of a checkpoint or a run, an MLflow run id, `runs:/ID`, or
+            `models:/NAME@ALIAS`. Of a run, the newest good checkpoint is taken.
+
+    Raises:
+        CheckpointError: There is no good checkpoint, or its policy does not belong to its algorithm.
+        TrackingError: MLflow can't be reached.
+        UserError: The source does not exist, the algorithm is not registered here, or it lacks a part of a policy.
+    """
+    checkpoint = _find_checkpoint(source)
+    return LoadedPolicy(workflows.load_policy(checkpoint), checkpoint.algorithm)
+
+
+@discard_downloads()
+def evaluate(
+    source: str | Path | Checkpoint,
+    *,
+    episodes: int | None = None,
+    seed: int | None = None,
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+    allow_modules: Collection[str] = (),
+) -> EvaluationResult:
+    """Plays held-out episodes with the greedy policy of a source, as `rl-training evaluate` does.
+
+    Args:
+        source: See `load_policy`.
+        episodes: The number of episodes; by default `evaluation.final_episodes` of the settings.
+        seed: The seed from which the episode seeds are drawn; by default `evaluation.seed`. No periodic evaluation uses
+            these episode seeds.
+        overrides: Settings that differ from the run's, for example `{"evaluation.num_envs": 1}`.
+        allow_modules: Modules of environments and wrappers that a received checkpoint may name.
+
+    Raises:
+        CheckpointError: There is no good checkpoint.
+        ConfigError: An override is not a valid setting.
+        EnvironmentFault: An environment broke its contract.
+        ModuleRefused: A received checkpoint names a module that is not allowed.
+        TrackingError: MLflow can't be reached.
+        UserError: The source does not exist.
+    """
+    return workflows.evaluate_checkpoint(
+        _find_checkpoint(source), episodes=episodes, seed=seed, config_overrides=overrides, allow_modules=allow_modules
+    )
+
+
+def promote(
+    source: str | Path,
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+    *,
+    force: str | None = None,
+    allow_modules: Collection[str] = (),
+) -> PromotionResult:
+    """Compares a candidate with the champion, and promotes it if the gate decides so, as `rl-training promote` does.
+
+    Args:
+        source: A run, of which the best checkpoint is taken, or a checkpoint: a directory, an MLflow run id,
+            `runs:/ID`, or `models:/NAME/VERSION`. The run must be in MLflow.
+        overrides: Changes to the run's settings `promotion.*` and `evaluation.*`.
+        force: A reason to promote the candidate whatever the gate decides. The episodes are played and recorded anyway.
+        allow_modules: Modules of environments and wrappers that a received candidate may name.
+
+    Returns:
+        The decision: the verdict, its reasons, and the registered version. A call with the same arguments returns the
+        recorded decision and plays no episodes.
+
+    Raises:
+        CheckpointError: The candidate or the registered champion is damaged.
+        ConfigError: An override is not valid.
+        ModuleRefused: A received candidate names a module that is not allowed.
+        TrackingError: MLflow can't be reached, or another promotion did not finish in time.
+        UserError: The source does not exist, or the reason is empty.
+    """
+    return promote_candidate(source, overrides, force=force, allow_modules=allow_modules)
+
+
+def _find_checkpoint(source: str | Path | Checkpoint) -> Checkpoint:
+    return source if isinstance(source, Checkpoint) else download_checkpoint(source, wanted="policy")
