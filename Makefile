@@ -59,7 +59,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 2; }; }
 	@echo "installing into $(VENV) (minutes the first time)"
 	@$(PIP) install --quiet --quiet --constraint constraints.txt torch
-	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[dev,box2d,mujoco,server]'
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[dev,box2d,mujoco,server,tensorboard]'
 	@touch $@
 
 train: $(READY)

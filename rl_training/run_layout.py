@@ -56,8 +56,14 @@ MODEL_QUEUE = ".models"
 """The folder of uploaded checkpoints whose logged models have yet to be made."""
 UPLOADS = ".shipping"
 """The folder that keeps the files of a checkpoint while they are uploaded."""
+SINKS = "sinks"
+"""The folder of the processes that pass metrics on to other sinks: their progress, locks and logs."""
+SINKS_RUN = "run.json"
+"""In `SINKS`: the run as sinks are told about it, and their names."""
+TENSORBOARD = "tensorboard"
+"""The folder of TensorBoard's event files."""
 
-FOLDERS = (CHECKPOINTS, REPLAY, ARTIFACTS, MODEL_QUEUE, UPLOADS)
+FOLDERS = (CHECKPOINTS, REPLAY, ARTIFACTS, MODEL_QUEUE, UPLOADS, SINKS, TENSORBOARD)
 """Every folder of a run directory."""
 FILES = (
     CONFIG, METADATA, METRICS, SYSTEM_METRICS, TRACKING, MLFLOW, SHIPPED, STATUS, RUN_LOCK, "training.holder",

@@ -33,18 +33,21 @@ from rl_training.system.paths import home
 from rl_training.tracking import json_files
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.session import TrackingSession, start_tracking
+from rl_training.tracking.sinks.following import follow_metrics
+from rl_training.tracking.sinks.lookup import require_usable_sinks
 
 logger = logging.getLogger(__name__)
 
 
 def check_environment(config: TrainConfig) -> ValidationReport:
-    """Checks that the device exists, the environment satisfies its contract, and the algorithm can train on it.
+    """Checks that device and sinks exist, the environment satisfies its contract, and the algorithm can train on it.
 
     Raises:
-        ConfigError: The settings name a GPU that does not exist.
+        ConfigError: The settings name a GPU or a sink that does not exist.
         EnvironmentRefused: The environment can't be trained on; the message has one line for each reason.
     """
     resolve_device(config.device)
+    require_usable_sinks(config.tracking.sinks)
     report = validate_env(config, get_algorithm(config.algo).check_spaces)
     require_valid(report)
     for line in report.lines():
@@ -63,6 +66,7 @@ def train_and_evaluate(trainer: Trainer, *, track: bool, offline: bool, progress
         if session is not None:
             stack.enter_context(session)
         log_start(trainer, session)
+        stack.enter_context(follow_metrics(trainer.run.run_dir, trainer.config, trainer.stop))
         log = session.callback if session is not None else MetricLog(trainer.run.run_dir)
         if progress or (progress is None and can_draw()):
             trainer.callbacks.append(make_progress())

@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -195,15 +194,14 @@ def validate_env(
 
 
 @app.command
-def sync(run_dir: RunDir, *, new_run: NewRun = False, json: Json = False) -> int:
-    """Send the data of a run that is not in MLflow yet."""
+def sync(run_dir: RunDir, *, new_run: NewRun = False, allow_module: AllowModule = (), json: Json = False) -> int:
+    """Send the data of a run that is not in MLflow, or in its other sinks, yet."""
     with result_stream() as out:
-        from rl_training.tracking.shipping.sync import sync as send
+        from rl_training.tracking.sinks.completion import sync_everything
 
-        report = send(run_dir, new_run=new_run)
-        lines = [f"MLflow run {report.run_id} has {report.sent} metric values of {run_dir}"]
-        write_result(out, asdict(report), [*lines, *([report.message] if report.message else [])], as_json=json)
-        return EXIT_FAILED if report.unsent or report.message else 0
+        report = sync_everything(run_dir, new_run=new_run, allow_modules=allow_module)
+        write_result(out, report.to_dict(), report.lines(), as_json=json)
+        return 0 if report.complete else EXIT_FAILED
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -151,6 +151,7 @@ def open_run(config: TrainConfig, make_trainer: MakeTrainer, tags: Mapping[str, 
     """
     from rl_training.api.training import begin_tracking, log_start
     from rl_training.runs.single_training import reserve_training
+    from rl_training.tracking.sinks.following import follow_metrics
 
     context = _caller_context.get(CallerContext())
     progress, stop = FlowProgress(), StopFlag()
@@ -168,6 +169,7 @@ def open_run(config: TrainConfig, make_trainer: MakeTrainer, tags: Mapping[str, 
             if sessions:
                 run = TrackedRun(trainer, sessions[0], progress, callbacks, stop)
                 stack.callback(run.release)
+                stack.enter_context(follow_metrics(run.run_dir, run.config, stop))
                 stack.enter_context(run.session)
                 trainer.callbacks.append(run.session.callback)
                 callbacks.append(run.session.callback)

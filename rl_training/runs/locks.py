@@ -22,7 +22,7 @@ from typing import Self
 from filelock import FileLock, Timeout
 
 from rl_training.errors import AlreadyTraining, RunTakenOver, UserError
-from rl_training.run_layout import CHECKPOINTS, RUN_LOCK, SHIPPER_LOCK, STAGING
+from rl_training.run_layout import CHECKPOINTS, RUN_LOCK, SHIPPER_LOCK, SINKS, STAGING
 from rl_training.security.planted_links import refuse_links
 from rl_training.system.durable_files import replace_file
 from rl_training.system.paths import locks_root
@@ -132,8 +132,8 @@ def take_over(run_dir: Path) -> None:
     path = run_dir.absolute() / RUN_LOCK
     _write_holder(path)
     _ours[path] = _read(_locate_holder(path))
-    for name in (RUN_LOCK, SHIPPER_LOCK):
-        (run_dir / name).unlink(missing_ok=True)
+    for lock in (path, run_dir / SHIPPER_LOCK, *run_dir.glob(f"{SINKS}/*.lock")):
+        lock.unlink(missing_ok=True)
     for staged in run_dir.glob(f"{CHECKPOINTS}/{STAGING}*"):
         shutil.rmtree(staged, ignore_errors=True)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,8 +76,42 @@ class Downsampler:
         return kept
 
 
-class MetricsReader:
+class LineReader:
     """Reads complete lines of a metrics file as they are appended.
+
+    Args:
+        path: The file, which need not exist yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.offset = 0
+        """Bytes read so far, always up to the end of a line."""
+        self.mark = ""
+        """Hash of the last line read, from `hash_line`."""
+        self.count = 0
+        """Number of lines read so far, damaged ones included."""
+
+    def read_lines(self) -> Iterator[dict[str, Any]]:
+        """Yields the content of each complete line from `offset` on; a damaged line is logged and skipped."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            while (raw := file.readline(MAX_BYTES)).endswith(b"\n"):
+                self.offset += len(raw)
+                self.mark = hash_line(raw)
+                self.count += 1
+                try:
+                    content = parse_json(raw, MetricLine)
+                except NotReadable as error:
+                    logger.warning("%s: a line is skipped because it is no line of metrics: %s", self.path, error)
+                    continue
+                yield content
+
+
+class MetricsReader(LineReader):
+    """Reads a metrics file for MLflow.
 
     Args:
         path: The file, which need not exist yet.
@@ -85,32 +119,19 @@ class MetricsReader:
     """
 
     def __init__(self, path: Path, total_timesteps: int) -> None:
-        self.path = path
-        self.offset = 0
-        """Bytes read so far, always up to the end of a line."""
-        self.mark = ""
-        """Hash of the last line read, from `hash_line`."""
+        super().__init__(path)
         self._downsampler = Downsampler(total_timesteps)
 
     def read(self, most: int) -> list[Line]:
         """Returns the next lines, up to the line with which `most` points are reached."""
-        if not self.path.exists():
-            return []
         lines: list[Line] = []
         count = 0
-        with self.path.open("rb") as file:
-            file.seek(self.offset)
-            while count < most and (raw := file.readline(MAX_BYTES)).endswith(b"\n"):
-                self.offset += len(raw)
-                self.mark = hash_line(raw)
-                try:
-                    content = parse_json(raw, MetricLine)
-                except NotReadable as error:
-                    logger.warning("%s: a line is skipped because it is no line of metrics: %s", self.path, error)
-                    continue
-                points = self._make_points(content)
-                count += len(points)
-                lines.append(Line(self.offset, content, points))
+        for content in self.read_lines():
+            points = self._make_points(content)
+            count += len(points)
+            lines.append(Line(self.offset, content, points))
+            if count >= most:
+                break
         return lines
 
     def _make_points(self, content: dict[str, Any]) -> list[Point]:
@@ -122,6 +143,12 @@ class MetricsReader:
 def hash_line(line: bytes) -> str:
     """Returns a hash that tells a line of a metrics file from a different line at the same place."""
     return hashlib.sha256(line).hexdigest()[:16]
+
+
+def is_line_before(path: Path, offset: int, mark: str | None) -> bool:
+    """Returns whether a line of a metrics file ends at `offset`, and has this hash unless it is None."""
+    line = read_line_before(path, offset)
+    return line is not None and mark in (None, hash_line(line))
 
 
 def read_line_before(path: Path, offset: int) -> bytes | None:

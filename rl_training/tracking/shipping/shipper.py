@@ -8,23 +8,22 @@ the end. It outlives training by at most `DRAIN_SECONDS`, whatever it is doing.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import select
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NoReturn, TextIO
+from typing import Any, TextIO
 
 from filelock import FileLock, Timeout
 
 from rl_training import run_layout
 from rl_training.errors import TrackingError
 from rl_training.runs.locks import record_takeover
+from rl_training.system.process_beside import Lifetime, exit_now, reply
 from rl_training.tracking.attempts import AttemptSuperseded
 from rl_training.tracking.mlflow_store import connect, explain, is_server, load_mlflow, resolve_tracking_uri
 from rl_training.tracking.orphaned_runs import end_orphaned_runs, resolve_end_status
@@ -48,35 +47,6 @@ FIRST_BACKOFF, LAST_BACKOFF = 0.5, 10.0
 LOCK_SECONDS = 15.0
 """How long to wait until the shipper of an earlier training process of this run has ended: a little longer than its
 `DRAIN_SECONDS`, and less than training waits for this shipper."""
-
-
-class Lifetime:
-    """Watches the training process, and ends the shipper `DRAIN_SECONDS` after training has ended.
-
-    Create it before the priority of this process is lowered, so that its thread keeps the normal priority.
-
-    Args:
-        on_timeout: Called right before the shipper is ended.
-    """
-
-    def __init__(self, on_timeout: Callable[[], object]) -> None:
-        self.over = threading.Event()
-        """Set when training has ended or its process has died."""
-        self.parent = os.getppid()
-        self.on_timeout: Callable[[], object] = on_timeout
-        threading.Thread(target=self._watch, daemon=True).start()
-
-    def _watch(self) -> None:
-        while os.getppid() == self.parent:
-            readable, _, _ = select.select([sys.stdin], [], [], POLL_SECONDS)
-            if readable and not os.read(sys.stdin.fileno(), 1):
-                break
-        self.over.set()
-        time.sleep(DRAIN_SECONDS)
-        try:
-            self.on_timeout()
-        finally:
-            exit_now(1)  # the main thread may hang in a request; `sync` can send the piece again
 
 
 class Shipper:
@@ -168,21 +138,6 @@ class Shipper:
         return resolve_end_status(self.shipment.run_dir)
 
 
-def reply(replies: TextIO, message: Mapping[str, Any]) -> bool:
-    """Writes a line of JSON for the training process; returns False if that process is gone."""
-    try:
-        print(json.dumps(message), file=replies, flush=True)
-    except OSError:
-        return False
-    return True
-
-
-def exit_now(code: int) -> NoReturn:
-    """Ends this process at once; a regular exit takes long on a busy machine, and everything is written already."""
-    logging.shutdown()
-    os._exit(code)
-
-
 def main(run_dir: Path, replies: TextIO) -> int:
     """Runs the shipper.
 
@@ -194,7 +149,7 @@ def main(run_dir: Path, replies: TextIO) -> int:
         The exit code.
     """
     late = f"no answer within {DRAIN_SECONDS:.0f} s of the end of training"
-    lifetime = Lifetime(lambda: refuse(replies, late, server=True))
+    lifetime = Lifetime(lambda: refuse(replies, late, server=True), DRAIN_SECONDS)
     lock = FileLock(run_dir / run_layout.SHIPPER_LOCK)
     try:
         lock.acquire(timeout=LOCK_SECONDS)

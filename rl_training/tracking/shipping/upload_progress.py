@@ -9,7 +9,7 @@ from pathlib import Path
 from rl_training import run_layout
 from rl_training.tracking import json_files
 from rl_training.tracking.record_schemas import Shipped
-from rl_training.tracking.shipping.metrics_reader import MetricsReader, hash_line, read_line_before
+from rl_training.tracking.shipping.metrics_reader import MetricsReader, is_line_before
 
 logger = logging.getLogger(__name__)
 
@@ -54,16 +54,11 @@ def load_progress(run_dir: Path, tracking_uri: str, run_id: str) -> UploadProgre
         return UploadProgress(tracking_uri, run_id)
     progress = UploadProgress(**saved)
     if not all(
-        _line_matches(run_dir / name, offset, progress.marks.get(name)) for name, offset in progress.offsets.items()
+        is_line_before(run_dir / name, offset, progress.marks.get(name)) for name, offset in progress.offsets.items()
     ):
         logger.warning("%s: the metrics file lost lines that were sent; MLflow is asked which points it has", run_dir)
         progress.offsets, progress.marks, progress.points = {}, {}, 0
     return progress
-
-
-def _line_matches(path: Path, offset: int, mark: str | None) -> bool:
-    line = read_line_before(path, offset)
-    return line is not None and mark in (None, hash_line(line))
 
 
 def count_unsent(run_dir: Path, total_timesteps: int, offset: int) -> int:
