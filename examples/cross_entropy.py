@@ -87,11 +87,10 @@ class CrossEntropyTrainer(Trainer):
             while np.isnan(self.scores).any() and self.num_timesteps < self.config.total_timesteps:
                 self.between_steps()
                 step = self.envs.step(_act(self.envs.normalized(), self.candidates))
-                self.progress.num_timesteps += self.config.num_envs
-                self.progress.count(step.episodes)
                 for episode in step.episodes:
                     if np.isnan(self.scores[episode.env_index]):
                         self.scores[episode.env_index] = episode.return_
+                self.count_step(step)
             self._emit("on_collect_end", {})
             self._fit()
 

@@ -95,7 +95,7 @@ def test_a_weight_that_is_spoilt_is_never_saved_nor_the_best(algo: str, monkeypa
     """Between an update and the checkpoint that is due after it: nothing computes with the weight on the way there."""
     env = "AsymAct" if algo == "sac" else "Plain"
     trainer = DefaultExperimentManager().setup(settings(algo, env, {}))
-    evaluate = trainer._evaluator.run
+    evaluate = trainer._evaluation.run
     monkeypatch.setattr(flat, "require_finite_values", lambda name, tensor: tensor)  # loading would refuse it
 
     def spoil(*arguments: Any) -> Any:
@@ -106,7 +106,7 @@ def test_a_weight_that_is_spoilt_is_never_saved_nor_the_best(algo: str, monkeypa
             trainer.algorithm.load_policy_state(weights)
         return result
 
-    trainer._evaluator.run = spoil
+    trainer._evaluation.run = spoil
     with pytest.raises(NumericError, match=r"policy tensor weights/\S+\[0.*\] is NaN or infinite at step 150"):
         trainer.train()
     good_afterwards(trainer.run.run_dir, before=150)

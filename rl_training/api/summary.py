@@ -15,6 +15,9 @@ from rl_training.system.programs import program
 if TYPE_CHECKING:
     from rl_training.runtime.evaluation import EvaluationResult
 
+ENDINGS = {"completed": "done", "return_reached": "ended early because evaluation.stop_at_return was reached"}
+"""How a run ended, in words; after other reasons it was stopped."""
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunSummary(TrainResult):
@@ -35,6 +38,8 @@ class RunSummary(TrainResult):
     """The address of the run's page in MLflow, or the command that opens it."""
     inexact: Sequence[Mapping[str, Any]] = ()
     """The resumes that may not have been exact; see `rl_training.runtime.inexact_resumes`."""
+    lost_best: Mapping[str, Any] | None = None
+    """What is known of the best checkpoint if it is missing; see `TrainResult`."""
     unsent: str = ""
     """A message about data that is not in MLflow yet, with what to do; empty if there is none."""
     resume_command: str = "resume"
@@ -58,6 +63,7 @@ class RunSummary(TrainResult):
             "evaluation": self.evaluation
             and {"checkpoint": str(self.checkpoint), **select_evaluation_numbers(self.evaluation.to_dict())},
             "inexact": list(self.inexact),
+            "lost_best": self.lost_best,
             "ui_command": self.ui,
             "unsent": self.unsent,
         }
@@ -90,9 +96,19 @@ def format_summary(summary: Mapping[str, Any], *, resume: str = "resume") -> lis
     lines += [f"run directory: {summary['run_dir']}", f"checkpoint: {summary['checkpoint']}"]
     if summary.get("best_checkpoint") not in (None, summary["checkpoint"]):
         lines.append(f"best checkpoint: {summary['best_checkpoint']}")
+    if (lost := summary.get("lost_best")) is not None:
+        lines.append(explain_lost_best(lost))
     if summary["run_id"] is not None:
         lines.append(f"MLflow run {summary['run_id']}: {summary['ui_command']}")
     return [*lines, *filter(None, [summary["unsent"]])]
+
+
+def explain_lost_best(lost: Mapping[str, Any]) -> str:
+    """Returns in words that the best checkpoint of a run is missing; see `TrainResult.lost_best`."""
+    return (
+        f"the best checkpoint, with a mean return of {lost['return_mean']:,.2f}, was missing when the run was resumed "
+        f"at step {lost['num_timesteps']:,} ({lost['reason']}), and no later evaluation has reached that return"
+    )
 
 
 def format_evaluation(evaluation: Mapping[str, Any]) -> str:
@@ -121,6 +137,6 @@ def format_monitoring(result: Mapping[str, Any]) -> list[str]:
 
 
 def _format_end(summary: Mapping[str, Any]) -> str:
-    how = "done" if summary["stop_reason"] == "completed" else f"stopped by a {summary['stop_reason']}"
+    how = ENDINGS.get(summary["stop_reason"], f"stopped by a {summary['stop_reason']}")
     speed = f", {summary['steps_per_second']:,.0f} steps/s" if summary["steps_per_second"] else ""
     return f"{how} at {summary['num_timesteps']:,} steps{speed}"

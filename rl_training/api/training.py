@@ -73,8 +73,7 @@ def train_and_evaluate(trainer: Trainer, *, track: bool, offline: bool, progress
         trainer.callbacks.append(log)
         trainer.is_recorded = True
         result = _train(trainer)
-        if result.stop_reason == "callback":
-            trainer.stop.cause = None  # the callback's request is fulfilled; a later one is a signal's
+        trainer.stop.fulfill()  # a later request is a signal's
         evaluation = evaluate_final_policy(trainer, result, log)
         log.close()
         summary = summarize(trainer, result, evaluation, session)
@@ -176,5 +175,6 @@ def summarize(
         run_id=run_id,
         ui=ui,
         inexact=trainer.inexact,
+        lost_best=result.lost_best,
         unsent=unsent,
     )

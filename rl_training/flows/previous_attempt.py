@@ -70,6 +70,7 @@ def take_over_checkpoint(config: TrainConfig) -> Checkpoint | None:
     """
     from rl_training.runs.locks import take_over
     from rl_training.runtime.checkpoint import newest_good
+    from rl_training.runtime.loop_parts.periodic_evaluation import has_reached_return
     from rl_training.tracking.attempts import find_run_by_tag, get_attempts, require_progress
     from rl_training.tracking.checkpoint_sources import download_checkpoint
 
@@ -89,7 +90,9 @@ def take_over_checkpoint(config: TrainConfig) -> Checkpoint | None:
             checkpoint = download_checkpoint(run.info.run_id)
         except CheckpointError as error:
             logger.warning("%s; this flow run starts from scratch", error)
-    if checkpoint is not None and checkpoint.num_timesteps < config.total_timesteps:
+    if checkpoint is None or has_reached_return(checkpoint):
+        return checkpoint
+    if checkpoint.num_timesteps < config.total_timesteps:
         require_progress(get_attempts(run) if run is not None else [], checkpoint.num_timesteps)
     return checkpoint
 

@@ -148,6 +148,7 @@ def train(run: TrackedRun) -> dict[str, Any]:
         "checkpoint": str(result.checkpoint),
         "best_checkpoint": str(result.best_checkpoint or result.checkpoint),
         "stop_reason": result.stop_reason,
+        "lost_best": result.lost_best,
         "steps_per_second": result.steps_per_second,
         "cpu_seconds": result.cpu_seconds,
     }

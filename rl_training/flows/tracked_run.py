@@ -44,6 +44,8 @@ class TrackedRun:
         progress: FlowProgress,
         callbacks: Sequence[Callback],
         stop: StopFlag,
+        *,
+        has_ended: bool = False,
     ) -> None:
         self.trainer = trainer
         """The trainer of the current attempt."""
@@ -51,7 +53,7 @@ class TrackedRun:
         self.progress = progress
         self.stop = stop
         self._callbacks = callbacks
-        self._attempts = 0
+        self._attempts, self._has_ended = 0, has_ended
 
     @property
     def config(self) -> TrainConfig:
@@ -76,6 +78,8 @@ class TrackedRun:
         from rl_training.runtime.checkpoint import find_checkpoint
 
         self._attempts += 1
+        if self._has_ended:  # an earlier attempt of the flow run has reached `evaluation.stop_at_return`
+            self.stop.request("return_reached")
         if self._attempts > 1:  # with `self.config`, because the settings in a checkpoint hide plain secrets
             self.trainer.lock.release()
             checkpoint = find_checkpoint(self.run_dir)
@@ -151,6 +155,7 @@ def open_run(config: TrainConfig, make_trainer: MakeTrainer, tags: Mapping[str, 
     """
     from rl_training.api.training import begin_tracking, log_start
     from rl_training.runs.single_training import reserve_training
+    from rl_training.runtime.loop_parts.periodic_evaluation import has_reached_return
     from rl_training.tracking.sinks.following import follow_metrics
 
     context = _caller_context.get(CallerContext())
@@ -167,7 +172,8 @@ def open_run(config: TrainConfig, make_trainer: MakeTrainer, tags: Mapping[str, 
             supervise(lambda: sessions.append(begin_tracking(trainer, tags={**_build_tags(), **tags})), stop=stop)
         finally:
             if sessions:
-                run = TrackedRun(trainer, sessions[0], progress, callbacks, stop)
+                has_ended = checkpoint is not None and has_reached_return(checkpoint)
+                run = TrackedRun(trainer, sessions[0], progress, callbacks, stop, has_ended=has_ended)
                 stack.callback(run.release)
                 stack.enter_context(follow_metrics(run.run_dir, run.config, stop))
                 stack.enter_context(run.session)

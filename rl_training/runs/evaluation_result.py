@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from rl_training.envs.episodes.episode_numbers import IS_SUCCESS, RAW_RETURN
+
 CONFIDENCE = 0.95
 """The confidence level of the interval of the mean."""
 
-MEANS = {"is_success": "success_rate", "raw_return": "raw_return_mean"}
+MEANS = {IS_SUCCESS: "success_rate", RAW_RETURN: "raw_return_mean"}
 """The tracked names of the means of an episode's numbers; others, such as `info/KEY`, keep their own."""
 
 
@@ -64,12 +66,12 @@ class EvaluationResult:
     @property
     def success_rate(self) -> float | None:
         """The share of successful episodes among those that say whether they were; None if none does."""
-        return self._mean("is_success")
+        return self._mean(IS_SUCCESS)
 
     @property
     def raw_return_mean(self) -> float | None:
         """The mean return beneath all wrappers; None for an environment without wrappers."""
-        return self._mean("raw_return")
+        return self._mean(RAW_RETURN)
 
     def summary(self) -> dict[str, float]:
         """Returns the summary statistics; undefined ones are left out."""

@@ -62,6 +62,10 @@ class StopFlag:
         if cause == "signal":
             self._signalled = min(self._signalled, time.monotonic())
 
+    def fulfill(self) -> None:
+        """Clears a request that is fulfilled once training has ended; one by a signal stays."""
+        self.cause = None if math.isinf(self._signalled) else "signal"
+
     def seconds_left(self) -> float:
         """Returns how long the end of the run may still wait for MLflow: infinitely if no signal has come."""
         return max(0.0, self._signalled + MLFLOW_SECONDS - time.monotonic())

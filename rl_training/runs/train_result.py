@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 StopReason = Literal["completed", "callback", "signal", "return_reached", "failed"]
 """Why training ended: its steps were done; a callback, a signal or `evaluation.stop_at_return` ended it (the run can be
@@ -29,3 +30,6 @@ class TrainResult:
     """Environment steps per second of `train()` in this process, including evaluations and checkpoints."""
     cpu_seconds: float
     """CPU time of the training thread in `train()`."""
+    lost_best: Mapping[str, Any] | None = None
+    """If the checkpoint with the best evaluation is missing: its `return_mean`, the `reason`, and `num_timesteps`, the
+    step of the resume that found it missing."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import RunFailed, error_line
 from rl_training.runs.stopping import StopFlag
 from rl_training.runs.train_result import StopReason as StopReason
+from rl_training.security.secrets import hide
 
 if TYPE_CHECKING:
     from rl_training.runtime.checkpoint import Checkpoint
@@ -140,10 +142,22 @@ class Callback:
 
 
 class CallbackList:
-    """Calls several callbacks in order, and combines their states for the checkpoint."""
+    """Calls several callbacks in order, and combines their states for the checkpoint.
 
-    def __init__(self, callbacks: Iterable[Callback]) -> None:
-        self.callbacks: list[Callback] = list(callbacks)
+    Args:
+        callbacks: The callbacks.
+        named: The callbacks of the settings by the keys of their states; they see each event first.
+        secrets: Values that the named callbacks were given and that no message may show.
+    """
+
+    def __init__(
+        self,
+        callbacks: Iterable[Callback],
+        named: Mapping[str, Callback] = MappingProxyType({}),
+        secrets: Collection[str] = (),
+    ) -> None:
+        self._named, self._secrets = list(named), secrets
+        self.callbacks: list[Callback] = [*named.values(), *callbacks]
 
     def append(self, callback: Callback) -> None:
         """Adds a callback at the end before training begins, for example one that needs the run's directory."""
@@ -166,9 +180,12 @@ class CallbackList:
                 getattr(callback, event)(state)
             except Exception as error:
                 if first_error is None:
+                    from rl_training.envs.contract.contract_guard import redact_cause  # imports Gymnasium
+
                     where = f"{type(callback).__qualname__}.{event}"
-                    first_error = CallbackError(f"callback {where} raised {error_line(error)}")
-                    first_error.__cause__ = error
+                    text = hide(error_line(error), self._secrets)
+                    first_error = CallbackError(f"callback {where} raised {text}")
+                    first_error.__cause__ = redact_cause(error, self._secrets)
         if first_error is not None:
             raise first_error
 
@@ -177,7 +194,7 @@ class CallbackList:
         return {path for callback in self.callbacks for path in callback.files_to_sync()}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the callbacks' states by position and class name."""
+        """Returns the callbacks' states; those that are not of the settings by position and class name."""
         return {self._key(i): callback.state_dict() for i, callback in enumerate(self.callbacks)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -187,4 +204,5 @@ class CallbackList:
                 callback.load_state_dict(state[self._key(i)])
 
     def _key(self, index: int) -> str:
-        return f"{index}:{type(self.callbacks[index]).__qualname__}"
+        position = index - len(self._named)
+        return self._named[index] if position < 0 else f"{position}:{type(self.callbacks[index]).__qualname__}"

@@ -9,7 +9,6 @@ the speed of the disk.
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -24,10 +23,11 @@ from rl_training.errors import CheckpointError, CheckpointNotWritten
 from rl_training.runs.locks import require_not_taken_over
 from rl_training.runs.progress import Progress
 from rl_training.runtime.checkpoint import (
+    BEST_RETURN,
     Checkpoint,
     WriteShards,
+    find_best,
     has_later,
-    read_best,
     require_finite,
     to_plain,
     write_best,
@@ -92,6 +92,10 @@ class Saver:
         """Files that callbacks have written since the last complete checkpoint."""
         self._best_being_written: float | None = None
         self._best_on_disk: float | None = None
+        self._best_step: int | None = None
+        """The step of the best complete checkpoint."""
+        self.lost_best: dict[str, Any] | None = None
+        """The step of the resume that found the best checkpoint missing, its mean return, and the reason."""
 
     def resume(self, progress: Progress, opened: Checkpoint) -> Checkpoint | None:
         """Resumes a run: returns its best checkpoint and sets `progress.best_return` accordingly.
@@ -100,9 +104,23 @@ class Saver:
             progress: The progress in `opened`.
             opened: The checkpoint. It may be the best itself if the run ended before that was recorded.
         """
-        best = _find_best(self._run, progress, opened)
-        self._last_step, self._best_on_disk = opened.num_timesteps, progress.best_return
-        return best
+        evaluated_here = progress.last_evaluation == opened.num_timesteps
+        best = find_best(self._run.checkpoints, opened, progress.best_return, evaluated_here=evaluated_here)
+        if best.lost and best.return_mean is not None:
+            self.lost_best = {
+                "num_timesteps": opened.num_timesteps,
+                "return_mean": best.return_mean,
+                "reason": best.lost,
+            }
+            logger.warning(
+                "the best checkpoint is lost: %s; a later one is the best once its mean return is at least %g",
+                best.lost,
+                best.return_mean,
+            )
+        self._last_step, progress.best_return = opened.num_timesteps, best.return_mean
+        self._best_on_disk = best.return_mean
+        self._best_step = None if best.checkpoint is None else best.checkpoint.num_timesteps
+        return best.checkpoint
 
     def is_due(self, num_timesteps: int) -> bool:
         """Returns whether `checkpoint.every` asks for a checkpoint at this step."""
@@ -128,6 +146,7 @@ class Saver:
         self._to_sync.update(taken.files)
         contents = replace(
             taken,
+            extra={**taken.extra, BEST_RETURN: progress.best_return if is_best or step == self._best_step else None},
             files=tuple(self._to_sync),
             policy=to_plain(taken.policy, "policy", copy=True),
             trainer=to_plain({**taken.trainer, "progress": progress.to_dict()}, "trainer", copy=True),
@@ -188,7 +207,8 @@ class Saver:
             raise
         self._to_sync.clear()
         if is_best:
-            self._best_on_disk = self._best_being_written
+            self._best_on_disk, self._best_step = self._best_being_written, checkpoint.num_timesteps
+            self.lost_best = None
         self._on_complete(checkpoint, is_best)
 
     def _note(self, saving: Future[Checkpoint]) -> None:
@@ -224,18 +244,3 @@ class Saver:
             shards()
         except Exception as error:
             logger.warning("%s; the next checkpoint tries again", error)
-
-
-def _find_best(run: TrainingRun, progress: Progress, opened: Checkpoint) -> Checkpoint | None:
-    try:
-        best = read_best(run.checkpoints, opened)
-    except CheckpointError as error:
-        logger.warning("%s; the best checkpoint is chosen among later evaluations", error)
-        best = None
-    recorded = -math.inf if best is None else best[1]
-    evaluated_here = progress.last_evaluation == opened.num_timesteps
-    if progress.best_return is not None and progress.best_return > recorded and evaluated_here:
-        write_best(run.checkpoints, opened, progress.best_return)
-        return opened
-    progress.best_return = None if best is None else recorded
-    return None if best is None else best[0]

@@ -7,8 +7,9 @@ that end first would give short episodes more weight.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
@@ -18,6 +19,8 @@ from rl_training.config.settings import TrainConfig
 from rl_training.envs.closing import close_quietly
 from rl_training.envs.contract.contract_guard import find_secrets, format_fault
 from rl_training.envs.contract.step_contract import not_finite
+from rl_training.envs.episode_replay import EpisodeReplay
+from rl_training.envs.episodes.episode_numbers import EpisodeNumbers
 from rl_training.envs.factory import make_env
 from rl_training.envs.space_leaves import list_leaves
 from rl_training.errors import EnvironmentFault, EnvironmentRefused
@@ -38,14 +41,14 @@ class Evaluator:
         """Stores the task.
 
         Args:
-            config: The settings, which name the environment.
+            config: The settings; the environment is that of `config.for_evaluation()`.
             num_envs: The number of environments, instead of `evaluation.num_envs`; results do not depend on it.
             max_episode_steps: The limit on an episode's length, instead of `evaluation.max_episode_steps`.
         """
-        self.config = config
+        self.config = config.for_evaluation()
         self.num_envs = num_envs or config.evaluation.num_envs
         self.max_episode_steps = max_episode_steps or config.evaluation.max_episode_steps
-        self._envs: list[gym.Env[Any, Any]] = []
+        self._envs: list[EpisodeReplay] = []
 
     def run(self, policy: Policy, seeds: Sequence[int], stop: StopFlag | None = None) -> EvaluationResult:
         """Plays one episode from each seed.
@@ -69,8 +72,7 @@ class Evaluator:
             self._envs.append(make_env(self.config, len(self._envs)))
         self._require_same_spaces(policy)
         players = [
-            _Player(self.config.env_id, i, self._envs[i], list(seeds[i::count]), self.max_episode_steps)
-            for i in range(count)
+            _Player(self.config, i, self._envs[i], list(seeds[i::count]), self.max_episode_steps) for i in range(count)
         ]
         while active := [player for player in players if player.playing]:
             check_handlers()
@@ -80,10 +82,15 @@ class Evaluator:
             for player, action in zip(active, actions, strict=True):
                 player.step(action)
         returns, lengths = [0.0] * len(seeds), [0] * len(seeds)
+        numbers: list[Mapping[str, float]] = [{}] * len(seeds)
         for i, player in enumerate(players):
-            returns[i::count], lengths[i::count] = player.returns, player.lengths
+            returns[i::count], lengths[i::count], numbers[i::count] = player.returns, player.lengths, player.numbers
         return EvaluationResult(
-            tuple(int(seed) for seed in seeds), tuple(returns), tuple(lengths), sum(player.cut for player in players)
+            tuple(int(seed) for seed in seeds),
+            tuple(returns),
+            tuple(lengths),
+            sum(player.cut for player in players),
+            {name: tuple(each.get(name) for each in numbers) for name in sorted({n for each in numbers for n in each})},
         )
 
     def _require_same_spaces(self, policy: Policy) -> None:
@@ -120,15 +127,17 @@ class _Player:
     """One environment and the seeds of the episodes that it plays."""
 
     def __init__(
-        self, env_id: str, index: int, env: gym.Env[Any, Any], seeds: list[int], max_episode_steps: int
+        self, config: TrainConfig, index: int, env: EpisodeReplay, seeds: list[int], max_episode_steps: int
     ) -> None:
-        self.env_id = env_id
+        self.env_id, self.options = config.env_id, config.reset_options
         self.index = index
         self.env = env
         self.seeds = seeds
         self.max_episode_steps = max_episode_steps
         self.returns: list[float] = []
         self.lengths: list[int] = []
+        self.numbers: list[Mapping[str, float]] = []
+        self._reader = EpisodeNumbers(config)
         self.cut = 0
         self._boxes = [leaf for leaf in list_leaves(env.observation_space) if isinstance(leaf.space, gym.spaces.Box)]
         self._reset()
@@ -140,7 +149,7 @@ class _Player:
     def step(self, action: Any) -> None:
         self.length += 1
         try:
-            self.observation, reward, terminated, truncated, _ = self.env.step(action)
+            self.observation, reward, terminated, truncated, info = self.env.step(action)
         except EnvironmentFault as error:
             raise self._fault(str(error)) from error
         self._check_observation()
@@ -149,15 +158,17 @@ class _Player:
         over = terminated or truncated
         if over or self.length == self.max_episode_steps:
             self.cut += not over
-            self.returns.append(float(self.env.get_wrapper_attr("episode_return")))
+            self.returns.append(float(self.env.episode_return))
             self.lengths.append(self.length)
+            self.numbers.append(self._reader.collect(info, self.env.raw_return))
             if self.playing:
                 self._reset()
 
     def _reset(self) -> None:
         self.length = 0
         try:
-            self.observation, _ = self.env.reset(seed=self.seeds[len(self.returns)])
+            options = deepcopy(self.options) if self.options else None
+            self.observation, _ = self.env.reset(seed=self.seeds[len(self.returns)], options=options)
         except EnvironmentFault as error:
             raise self._fault(str(error)) from error
         self._check_observation()

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 INEXACT = "inexact"
 """The key of the list in a manifest's `extra`, in `metadata.json` and in a summary."""
+LOST_BEST = "lost_best"
+"""The key of the list of lost best checkpoints in `metadata.json`, and of the newest one in a summary."""
 MAX_INDICES = 8
 """The largest number of environments that a message lists; native environments are many."""
 
@@ -44,7 +46,10 @@ def describe_matrix_library() -> str:
 
 
 def list_inexact_resumes(
-    checkpoint: Checkpoint, fresh: Sequence[int] = (), now: Mapping[str, Any] | None = None
+    checkpoint: Checkpoint,
+    fresh: Sequence[int] = (),
+    now: Mapping[str, Any] | None = None,
+    settings: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Lists the inexact resumes in the history of a run that continues from a checkpoint; logs this one if inexact.
 
@@ -52,13 +57,14 @@ def list_inexact_resumes(
         checkpoint: The checkpoint.
         fresh: The indices of environments that could not be restored and began a new episode.
         now: The result of `describe_computer` on this machine; None if nothing more is computed.
+        settings: Settings that differ and make the run inexact, in words.
 
     Returns:
-        For each inexact resume its `num_timesteps`, the indices of `fresh_episodes`, and what `changed` in device,
-        threads, CPU and versions.
+        For each inexact resume its `num_timesteps`, the indices of `fresh_episodes`, and what `changed` in callbacks,
+        device, threads, CPU and versions.
     """
     found = list(checkpoint.manifest.extra.get(INEXACT, []))
-    changed = [] if now is None else list(_list_changes(checkpoint, now))
+    changed = [] if now is None else [*_list_changes(checkpoint, now), *settings]
     if fresh or changed:
         found.append({"num_timesteps": checkpoint.num_timesteps, "fresh_episodes": list(fresh), "changed": changed})
         logger.warning("this resume is not exact, %s", explain_resume(found[-1]))
@@ -70,6 +76,13 @@ def record_inexact_resumes(run: TrainingRun, resumes: Sequence[Mapping[str, Any]
     known = read_metadata(run.run_dir).get(INEXACT, [])
     if new := [resume for resume in resumes if resume not in known]:
         update_metadata(run, {INEXACT: [*known, *new]})
+
+
+def record_lost_best(run: TrainingRun, lost: Mapping[str, Any] | None) -> None:
+    """Adds to a run's `metadata.json` that its best checkpoint is missing; see `TrainResult.lost_best`."""
+    known = read_metadata(run.run_dir).get(LOST_BEST, [])
+    if lost is not None and all(entry["return_mean"] != lost["return_mean"] for entry in known):
+        update_metadata(run, {LOST_BEST: [*known, lost]})
 
 
 def explain_resume(entry: Mapping[str, Any]) -> str:

@@ -200,3 +200,28 @@ class LoadedPolicy:
                 f"observations in each part of {self.observation_space}"
             )
         return sizes.pop()
+
+
+class CurrentPolicy:
+    """The policy of a trainer as it is at each call.
+
+    Args:
+        get: Returns the current greedy policy.
+    """
+
+    def __init__(self, get: Callable[[], Policy]) -> None:
+        self._get = get
+
+    @property
+    def observation_space(self) -> gym.Space[Any]:
+        """The space of observations."""
+        return self._get().observation_space
+
+    @property
+    def action_space(self) -> gym.Space[Any]:
+        """The space of actions."""
+        return self._get().action_space
+
+    def act(self, observations: Sequence[Any]) -> list[Any]:
+        """Returns the greedy action of each observation; see `Policy.act`."""
+        return self._get().act(observations)

@@ -77,8 +77,7 @@ class PPOTrainer(Trainer):
                 log_prob,
                 self._final_value(step),
             )
-            self.progress.num_timesteps += self.config.num_envs
-            self.progress.count(step.episodes)
+            self.count_step(step)
 
         last_value = self.algorithm.value(self.envs.normalized())  # [N]
         self.buffer.compute_returns_and_advantages(last_value, self.config.gamma, self.config.gae_lambda)

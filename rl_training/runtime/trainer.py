@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -25,15 +24,23 @@ from rl_training.runs.single_training import train_alone
 from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runs.train_result import TrainResult as TrainResult
 from rl_training.runs.unused_settings import warn_of_unused_settings
-from rl_training.runtime.callbacks import Callback, CallbackError, CallbackList, Event, TrainerState
-from rl_training.runtime.checkpoint import Checkpoint, WriteShards, load_policy_state, load_trainer_state
+from rl_training.runtime.callbacks import Callback, CallbackError, CallbackList, TrainerState
+from rl_training.runtime.checkpoint import Checkpoint, load_policy_state, load_trainer_state
 from rl_training.runtime.checkpoint.manifest import TRAINER
 from rl_training.runtime.checkpoint_saver import LAST_PAUSES, Contents, Saver, require_no_later_checkpoint
-from rl_training.runtime.evaluation import Evaluator
-from rl_training.runtime.inexact_resumes import INEXACT, describe_computer, list_inexact_resumes, record_inexact_resumes
-from rl_training.runtime.policy import Policy
+from rl_training.runtime.inexact_resumes import (
+    INEXACT,
+    describe_computer,
+    list_inexact_resumes,
+    record_inexact_resumes,
+    record_lost_best,
+)
+from rl_training.runtime.loop_parts.curriculum import Curriculum
+from rl_training.runtime.loop_parts.named_callbacks import find_callback_secrets, make_callbacks
+from rl_training.runtime.loop_parts.periodic_evaluation import STOPPED_AT_RETURN, PeriodicEvaluation
+from rl_training.runtime.loop_parts.training_loop import TrainingLoop
+from rl_training.runtime.policy import CurrentPolicy
 from rl_training.runtime.run_utils import TrainingRun, discard_training_run
-from rl_training.seeding import episode_seeds
 from rl_training.state_checks import restoring, validate
 from rl_training.system.constructor_cleanup import close_on_error
 from rl_training.system.paths import remember_working_folder
@@ -41,7 +48,7 @@ from rl_training.system.paths import remember_working_folder
 logger = logging.getLogger(__name__)
 
 
-class Trainer(ABC):
+class Trainer(TrainingLoop):
     """One training run; `train()` runs it to its end and may be called once."""
 
     device = torch.device("cpu")
@@ -63,7 +70,7 @@ class Trainer(ABC):
         self._opened = ExitStack()  # everything that a constructor opens; closed when training ends
         self._opened.callback(remember_working_folder())
         self.config, self.run = config, run
-        self.callbacks = CallbackList(callbacks)
+        self.callbacks = CallbackList(callbacks, make_callbacks(config), find_callback_secrets(config))
         self.stop = stop if stop is not None else StopFlag()
         self.progress = Progress()
         self.state = TrainerState(config=config, run_dir=run.run_dir, run_uid=run.run_uid, stop=self.stop)
@@ -74,54 +81,8 @@ class Trainer(ABC):
         """Held while the run changes; a caller that writes to the run before or after `train` holds it too."""
         self._restored = False
         self._saver = Saver(run, config, self._note_saved)
-        self._evaluator = self._opened.enter_context(closing(Evaluator(config)))
-        self._evaluation_seeds = episode_seeds(config.evaluation.seed, "evaluation", config.evaluation.episodes)
-
-    @staticmethod
-    def require_size(config: TrainConfig, checkpoint: Checkpoint) -> None:
-        """Checks that a checkpoint has the size that its settings imply, before they are used to allocate anything."""
-        return
-
-    @abstractmethod
-    def _start(self) -> None:
-        """Begins the first episodes of a new run."""
-
-    @abstractmethod
-    def _learn(self) -> None:
-        """Runs the training loop from the current state until `total_timesteps`."""
-
-    @abstractmethod
-    def policy(self) -> Policy:
-        """Returns the current greedy policy, which evaluations play."""
-
-    @abstractmethod
-    def _policy_state(self) -> dict[str, Any]:
-        """Returns the state that evaluation and serving need: weights, normaliser, spaces."""
-
-    @abstractmethod
-    def _trainer_state(self) -> dict[str, Any]:
-        """Returns the rest of the state that training needs to continue."""
-
-    @abstractmethod
-    def _load_states(self, policy: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[int]:
-        """Restores both states; returns the environments whose episode could not be replayed."""
-
-    def _replay_shards(self) -> WriteShards | None:
-        """Returns the function that writes the current replay buffer; None for an algorithm without one."""
-        return None
-
-    def _load_replay(self, checkpoint: Checkpoint) -> None:
-        """Restores the replay buffer of an algorithm that has one."""
-        return
-
-    def _close(self) -> None:
-        """Closes what a trainer holds outside of `_opened`."""
-        return
-
-    @property
-    def num_timesteps(self) -> int:
-        """Environment steps so far, summed over all environments."""
-        return self.progress.num_timesteps
+        self._evaluation = self._opened.enter_context(closing(PeriodicEvaluation(config)))
+        self._curriculum: Curriculum | None = None
 
     @train_alone()
     def train(self) -> TrainResult:
@@ -166,6 +127,7 @@ class Trainer(ABC):
             run_uid=self.run.run_uid,
             num_timesteps=self.num_timesteps,
             stop_reason=self.state.stop_reason,
+            lost_best=self._saver.lost_best,
             steps_per_second=self._time_metrics()["time/steps_per_second"],
             cpu_seconds=time.thread_time() - cpu_start,
         )
@@ -175,8 +137,12 @@ class Trainer(ABC):
             if self.state.checkpoint is not None:
                 require_no_later_checkpoint(self.run, self.state.checkpoint)
             if not self._restored:
-                self._start()
+                self._begin()
             record_inexact_resumes(self.run, self.inexact)
+            record_lost_best(self.run, self._saver.lost_best)
+            self.state.envs, self.state.policy = self._find_envs(), CurrentPolicy(self.policy)
+            self._hears_steps = self.callbacks.listens("on_step")
+            self._needs_steps = self._hears_steps or self._curriculum is not None
             self._emit("on_train_start", {})
             if self.state.checkpoint is None:  # a run can be resumed whatever happens next
                 self._saver.save(self.progress, self._collect_contents)
@@ -191,6 +157,16 @@ class Trainer(ABC):
             raise
         self._saver.save(self.progress, self._collect_contents, LAST_PAUSES)
 
+    def _begin(self) -> None:
+        """Begins a new run, with the first stage of its curriculum if that has no condition."""
+        if not self.config.curriculum:
+            self._start()
+            return
+        self._curriculum = Curriculum(self.config, self._find_envs())
+        self._curriculum.advance(0)
+        self._start()
+        self._curriculum.require_attributes()
+
     def between_steps(self) -> None:
         """Evaluates and saves if that is due; called wherever the complete state is consistent.
 
@@ -200,36 +176,19 @@ class Trainer(ABC):
         self.check_stop()
         if self._saver.failed:
             self._saver.end()
-        steps, every = self.num_timesteps, self.config.evaluation.every
-        if steps // every > self.progress.last_evaluation // every:
+        if self._needs_steps:
+            self._require_reports()
+        if self._curriculum is not None:
+            self._curriculum.advance(self.num_timesteps)
+        if self._evaluation.is_due(self.progress):
             self._evaluate()
-        if self._saver.is_due(steps):
+        if self._saver.is_due(self.num_timesteps):
             self._save()
         self.check_stop()
 
-    def check_stop(self) -> None:
-        """Raises `StopTraining` if a stop was requested."""
-        if self.stop.requested:
-            raise StopTraining
-
-    def _emit(self, event: Event, metrics: Mapping[str, float]) -> None:
-        self.metrics.update(metrics)
-        self.state.num_timesteps, self.state.iteration = self.num_timesteps, self.progress.iteration
-        self.state.metrics = metrics
-        self.callbacks.call(event, self.state)
-
-    def _log_due(self) -> bool:
-        every = self.config.logging.every
-        return self.num_timesteps // every > self.progress.last_log // every
-
-    def _time_metrics(self) -> dict[str, float]:
-        seconds = time.perf_counter() - self._wall_start
-        speed = (self.num_timesteps - self._first_step) / max(seconds, 1e-9)
-        return {"time/steps_per_second": speed, "time/wall_seconds": seconds}
-
     def _evaluate(self) -> None:
         try:
-            result = self._evaluator.run(self.policy(), self._evaluation_seeds, self.stop)
+            result = self._evaluation.run(self.policy(), self.stop)
         except (EnvironmentFault, EnvironmentRefused) as error:
             self._save()  # the evaluation's environment failed; the state of training is consistent
             raise EnvironmentFault(f"in evaluation: {error}") from error
@@ -239,6 +198,8 @@ class Trainer(ABC):
         is_best = self.progress.best_return is None or result.return_mean >= self.progress.best_return
         if is_best:  # of equal ones the later policy, which has learned from more steps
             self.progress.best_return = result.return_mean
+        if self._evaluation.ends_training(result, self.num_timesteps):
+            self.stop.request("return_reached")
         try:
             self._emit("on_eval_end", result.metrics("eval"))
         finally:
@@ -252,10 +213,16 @@ class Trainer(ABC):
             self._saver.end()
 
     def _collect_contents(self) -> Contents:
+        extra = {**describe_computer(self.device, self.config.threads), INEXACT: self.inexact}
+        if self.stop.cause == "return_reached":
+            extra[STOPPED_AT_RETURN] = True
+        trainer = {**self._trainer_state(), "callbacks": self.callbacks.state_dict()}
+        if self._curriculum is not None:
+            trainer["curriculum"] = self._curriculum.state_dict()
         return Contents(
             policy=self._policy_state(),
-            trainer={**self._trainer_state(), "callbacks": self.callbacks.state_dict()},
-            extra={**describe_computer(self.device, self.config.threads), INEXACT: self.inexact},
+            trainer=trainer,
+            extra=extra,
             shards=self._replay_shards(),
             files=self.callbacks.files_to_sync(),
         )
@@ -266,16 +233,20 @@ class Trainer(ABC):
             self.state.best_checkpoint = checkpoint
         self._emit("on_checkpoint_end", {})
 
-    def restore(self, checkpoint: Checkpoint) -> None:
+    def restore(self, checkpoint: Checkpoint, changed: Sequence[str] = ()) -> None:
         """Restores a checkpoint's state, before `train()`.
 
         Args:
             checkpoint: A verified checkpoint of this run, or of the run that this one is forked from.
+            changed: Settings that differ and make the run inexact, in words.
         """
         self._load_replay(checkpoint)
         trainer, policy = load_trainer_state(checkpoint), load_policy_state(checkpoint)
         with restoring(f"{checkpoint.path / TRAINER} is refused: it does not hold the state of {self.config.algo}"):
             self.progress = validate("progress", trainer["progress"], Progress)
+            if self.config.curriculum:
+                self._curriculum = Curriculum(self.config, self._find_envs())
+                self._curriculum.load_state_dict(trainer["curriculum"])
             fresh = self._load_states(policy, trainer)
             self.callbacks.load_state_dict(trainer["callbacks"])
         self.state.num_timesteps, self.state.iteration = self.num_timesteps, self.progress.iteration
@@ -286,7 +257,8 @@ class Trainer(ABC):
         else:
             self.progress.best_return = None  # a fork has its own best policy
         if self.num_timesteps < self.config.total_timesteps or self.progress.phase == "update":
-            self.inexact = list_inexact_resumes(checkpoint, fresh, describe_computer(self.device, self.config.threads))
+            now = describe_computer(self.device, self.config.threads)
+            self.inexact = list_inexact_resumes(checkpoint, fresh, now, changed)
         else:
             self.inexact = list_inexact_resumes(checkpoint)
             done = f"{self.num_timesteps:,} of {self.config.total_timesteps:,} steps"

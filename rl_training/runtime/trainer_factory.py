@@ -26,6 +26,7 @@ from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint, has_late
 from rl_training.runtime.checkpoint.downloads import import_checkpoint, read_download
 from rl_training.runtime.checkpoint_saver import require_no_later_checkpoint
 from rl_training.runtime.fine_tuning import WeightsOf, carry_over, has_training_state
+from rl_training.runtime.loop_parts.named_callbacks import describe_change, require_callbacks
 from rl_training.runtime.run_utils import (
     TrainingRun,
     create_training_run,
@@ -109,18 +110,19 @@ def make_trainer(
     """Returns a trainer whose `train()` starts a new run or continues from a checkpoint.
 
     Args:
-        trainer_type: The algorithm's trainer; it is called with the settings, the run, the callbacks and the stop flag.
+        trainer_type: The algorithm's trainer; its arguments are the settings, the run, the callbacks and the flag.
         config: The settings; on resume they are compared with the checkpoint's by `config.resume_rules`.
         callbacks: The callbacks, in the order in which they see each event.
-        resume_from: A checkpoint, its directory, or a run's directory, of which the newest good checkpoint is taken; or
-            `WeightsOf` a checkpoint, for a new run that is fine-tuned from it.
+        resume_from: A checkpoint, its directory, or a run's directory for its newest good checkpoint; or `WeightsOf` a
+            checkpoint, for a new run that is fine-tuned from it.
         stop: The flag that asks the run to end.
 
     Raises:
-        CheckpointError: There is no good checkpoint, its size is not what its settings say, or a setting or space
-            differs that must be equal.
+        CheckpointError: There is no good checkpoint of the right size, or a setting or space differs that must not.
+        ConfigError: A callback of the settings can't be made.
         AlreadyTraining: Another process is training the run; nothing in it was changed.
     """
+    require_callbacks(config)
     if resume_from is None:
         run = create_training_run(config)
         record_modules(config)
@@ -151,7 +153,7 @@ def make_trainer(
                 repair_training_run(own_run, config, checkpoint)
                 checkpoint = import_checkpoint(checkpoint, own_run.checkpoints)
                 logger.info("resuming the run at step %s from %s", f"{checkpoint.num_timesteps:,}", checkpoint.path)
-            trainer.restore(checkpoint)
+            trainer.restore(checkpoint, describe_change(before, config))
     return trainer
 
 
@@ -186,7 +188,6 @@ def _fine_tune(
 
 
 def _read_settings(checkpoint: Checkpoint, config: ConfigT) -> ConfigT:
-    """Returns the settings that a checkpoint was written with."""
     return build_settings(read_yaml(checkpoint.config_text(), str(checkpoint.path)), type(config))
 
 

@@ -6,7 +6,7 @@ describes the format.
 """
 
 from rl_training.run_layout import CHECKPOINTS, CONFIG, checkpoint_name
-from rl_training.runtime.checkpoint.best_checkpoint import best_path, read_best, write_best
+from rl_training.runtime.checkpoint.best_checkpoint import BEST_RETURN, best_path, find_best, read_best, write_best
 from rl_training.runtime.checkpoint.manifest import FORMAT_VERSION, Manifest
 from rl_training.runtime.checkpoint.plain_state import from_plain, policy_sha256, to_plain
 from rl_training.runtime.checkpoint.reading import (
@@ -23,6 +23,7 @@ from rl_training.runtime.checkpoint.replay_shards import ReplayStore, ShardEntry
 from rl_training.runtime.checkpoint.writing import prune, require_finite, write_checkpoint
 
 __all__ = [
+    "BEST_RETURN",
     "CHECKPOINTS",
     "CONFIG",
     "FORMAT_VERSION",
@@ -33,6 +34,7 @@ __all__ = [
     "WriteShards",
     "best_path",
     "checkpoint_name",
+    "find_best",
     "find_checkpoint",
     "from_plain",
     "has_later",

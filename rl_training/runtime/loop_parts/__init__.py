@@ -1,0 +1,1 @@
+"""The parts of the frame around a training loop, which `rl_training.runtime.trainer` puts together."""

@@ -1,0 +1,84 @@
+"""Makes the callbacks that the settings name (`callbacks`)."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from rl_training.config.sections import CallbackConfig
+from rl_training.config.settings import TrainConfig
+from rl_training.errors import USER_CODE_ERRORS, ConfigError, error_line
+from rl_training.runtime.callbacks import Callback
+from rl_training.security.secrets import collect_secret_values, hide, resolve_secrets
+
+
+def require_callbacks(config: TrainConfig) -> None:
+    """Imports the callbacks of the settings, before anything is created.
+
+    Raises:
+        ConfigError: A module can't be imported, or does not have a class of callbacks of that name.
+    """
+    for _ in _find_classes(config):
+        pass
+
+
+def make_callbacks(config: TrainConfig) -> dict[str, Callback]:
+    """Returns the callbacks of the settings, in order, by the keys of their states in a checkpoint.
+
+    A key has the name of the class and the number of earlier callbacks of that class, so that a callback that is added
+    does not shift the states of others.
+
+    Raises:
+        ConfigError: As `require_callbacks`; or the arguments do not fit a class, or refer to a secret that is missing.
+    """
+    made: dict[str, Callback] = {}
+    counts: Counter[str] = Counter()
+    for i, (settings, kind) in enumerate(_find_classes(config)):
+        kwargs = resolve_secrets(settings.kwargs, path=f"callbacks.{i}.kwargs")
+        try:
+            made[f"{settings.name}:{counts[settings.name]}"] = kind(**kwargs)
+        except USER_CODE_ERRORS as error:
+            reason = hide(error_line(error), find_callback_secrets(config))
+            raise ConfigError(f"callbacks.{i}: {settings.name} could not be made: {reason}") from None
+        counts[settings.name] += 1
+    return made
+
+
+def find_callback_secrets(config: TrainConfig) -> frozenset[str]:
+    """Returns the secrets that the callbacks are given, and which their errors may repeat."""
+    return collect_secret_values({"callbacks": [callback.kwargs for callback in config.callbacks]})
+
+
+def describe_change(before: TrainConfig, after: TrainConfig) -> list[str]:
+    """Returns how the callbacks of a resumed run differ from those of its checkpoint, in words; empty if they do not.
+
+    The arguments are left out, because they may be long.
+    """
+    if before.callbacks == after.callbacks:
+        return []
+    names = [", ".join(callback.name for callback in config.callbacks) or "none" for config in (before, after)]
+    return [f"callbacks: {names[0]} -> {names[1]}" if names[0] != names[1] else f"arguments of callbacks: {names[0]}"]
+
+
+def _find_classes(config: TrainConfig) -> Iterator[tuple[CallbackConfig, type[Callback]]]:
+    for i, settings in enumerate(config.callbacks):
+        yield settings, _find_class(f"callbacks.{i}: {settings.name}", settings.name)
+
+
+def _find_class(where: str, name: str) -> type[Callback]:
+    """Returns a class of callbacks; nothing else that a name leads to is ever called."""
+    module_name, _, class_name = name.rpartition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except USER_CODE_ERRORS as error:
+        raise ConfigError(f"{where}: the module can't be imported: {error_line(error)}") from None
+    found = getattr(module, class_name, None)
+    if found is None:
+        nearest = get_close_matches(class_name, dir(module), n=1)
+        suggestion = f"; did you mean {nearest[0]}?" if nearest else ""
+        raise ConfigError(f"{where}: {module_name} has no {class_name!r}{suggestion}")
+    if not (isinstance(found, type) and issubclass(found, Callback)):
+        raise ConfigError(f"{where} is not a class of callbacks; expected a subclass of rl_training.Callback")
+    return found

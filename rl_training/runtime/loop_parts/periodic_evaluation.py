@@ -1,0 +1,67 @@
+"""The evaluations during training: when one is due, its episodes, and whether training has reached its return."""
+
+from __future__ import annotations
+
+import logging
+
+from rl_training.config.settings import TrainConfig
+from rl_training.runs.progress import Progress
+from rl_training.runs.stopping import StopFlag
+from rl_training.runtime.checkpoint import Checkpoint
+from rl_training.runtime.evaluation import EvaluationResult, Evaluator
+from rl_training.runtime.policy import Policy
+from rl_training.seeding import episode_seeds
+
+logger = logging.getLogger(__name__)
+
+STOPPED_AT_RETURN = "stopped_at_return"
+"""The key in a manifest's `extra` that marks the checkpoint at which `evaluation.stop_at_return` ended training."""
+
+
+def has_reached_return(checkpoint: Checkpoint) -> bool:
+    """Returns whether `evaluation.stop_at_return` ended training at a checkpoint."""
+    return bool(checkpoint.manifest.extra.get(STOPPED_AT_RETURN))
+
+
+class PeriodicEvaluation:
+    """Plays the same episodes at each evaluation, and counts the evaluations in a row that reach `stop_at_return`.
+
+    The count begins at 0 in each process, so a resumed run needs `stop_after` further evaluations.
+    """
+
+    def __init__(self, config: TrainConfig) -> None:
+        self._settings, self._total = config.evaluation, config.total_timesteps
+        self._evaluator = Evaluator(config)
+        self._seeds = episode_seeds(self._settings.seed, "evaluation", self._settings.episodes)
+        self._in_a_row = 0
+
+    def is_due(self, progress: Progress) -> bool:
+        """Returns whether a multiple of `evaluation.every` was passed since the newest evaluation."""
+        every = self._settings.every
+        return progress.num_timesteps // every > progress.last_evaluation // every
+
+    def run(self, policy: Policy, stop: StopFlag) -> EvaluationResult:
+        """Plays the episodes; see `Evaluator.run` for the errors."""
+        return self._evaluator.run(policy, self._seeds, stop)
+
+    def ends_training(self, result: EvaluationResult, num_timesteps: int) -> bool:
+        """Counts an evaluation; returns whether training ends early because its return was reached often enough."""
+        goal = self._settings.stop_at_return
+        if goal is None:
+            return False
+        self._in_a_row = self._in_a_row + 1 if result.return_mean >= goal else 0
+        if self._in_a_row < self._settings.stop_after or num_timesteps >= self._total:
+            return False
+        logger.info(
+            "training ends at step %s of %s: the mean return of %d evaluations in a row has reached "
+            "evaluation.stop_at_return = %g",
+            f"{num_timesteps:,}",
+            f"{self._total:,}",
+            self._in_a_row,
+            goal,
+        )
+        return True
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._evaluator.close()
