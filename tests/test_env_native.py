@@ -13,7 +13,8 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.envs.validation.validate import validate_env
-from rl_training.envs.vector.native_vector_env import MaskedCartPole, NativeVectorEnv
+from rl_training.envs.vector.native_entry_point import MaskedCartPole
+from rl_training.envs.vector.native_vector_env import NativeVectorEnv
 from rl_training.errors import CheckpointError, ConfigError, EnvironmentFault, EnvironmentRefused
 from rl_training.experiment.loading import config_from_mapping
 

@@ -1,6 +1,7 @@
 """Restores an environment to the middle of an episode by playing the episode again.
 
-A snapshot holds the seed or random state before the episode's reset, the options of the reset, and the actions since.
+A snapshot holds the seed or random state before the episode's reset, the options of the reset, and the actions since,
+with the attributes that were set on the environment between them.
 An episode that continues the game of the one before (`EpisodicLife`) is replayed from the start of the game.
 Pickling the environment instead is silently wrong for MuJoCo and fails for Box2D; replay is exact for both. Comparing
 the end of the replay with the snapshot reveals environments that are not deterministic.
@@ -9,7 +10,8 @@ the end of the replay with the snapshot reveals environments that are not determ
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
@@ -17,11 +19,12 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from rl_training.envs.episodes.attribute_changes import AttributeChanges
 from rl_training.envs.episodes.raw_return import find_raw_return
 from rl_training.envs.random_state import random_state, random_state_to_json, write_random_state
 from rl_training.envs.space_leaves import list_leaves
 from rl_training.envs.wrappers.atari_lives import find_episodic_life
-from rl_training.errors import EnvironmentFault
+from rl_training.errors import EnvironmentFault, EnvironmentRefused
 
 
 class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
@@ -31,11 +34,18 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
     Wrappers whose state outlives an episode belong outside this one, because a replay would feed them twice.
 
     Args:
-        env: An environment whose rewards are floats, which `ContractGuard` ensures.
+        env: An environment in `ContractGuard`, which ensures that rewards are floats.
+        env_id: The id in the settings, for messages.
+        reset_options: Options of each `reset`, beneath those that it is given.
     """
 
-    def __init__(self, env: gym.Env[Any, Any]) -> None:
+    def __init__(
+        self, env: gym.Wrapper[Any, Any, Any, Any], env_id: str = "", reset_options: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(env)
+        self._reset_options, self._options_changed = dict(reset_options or {}), False
+        self.attributes = AttributeChanges(env.env, env_id)
+        """The attributes of the environment beneath `ContractGuard`."""
         self.last_observation: Any = None
         """The observation that the latest `reset` or `step` returned."""
         self.episode_return = 0.0
@@ -52,7 +62,7 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
         """Raw return of the game before the running episode."""
         self._seed: int | None = None
         self._random_state: dict[str, Any] | None = None
-        self._options = "null"
+        self._options = self._seeded_options = "null"
         self._actions = _make_action_array(env.action_space, 64)
 
     @property
@@ -61,7 +71,25 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
         return None if self._raw is None else self._raw.raw_return - self._raw_before
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Resets the environment and begins to record a new episode."""
+        """Resets the environment, with the reset options, and begins to record a new episode."""
+        if self._reset_options:
+            options = {**deepcopy(self._reset_options), **(options or {})}
+        return self._reset(seed, options)
+
+    def set_reset_options(self, options: Mapping[str, Any]) -> None:
+        """Sets the options of every later `reset`, in place of those in use.
+
+        Args:
+            options: Data that JSON can hold.
+        """
+        self._reset_options, self._options_changed = json.loads(json.dumps(options)), True
+
+    def set_attribute(self, name: str, value: Any) -> bool:
+        """Sets an attribute of the environment; see `AttributeChanges.set`."""
+        return self.attributes.set(name, value, self._earlier + self.episode_length)
+
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        text = json.dumps(options)
         before = None if seed is not None else random_state(self.env)
         self.last_observation, info = self.env.reset(seed=seed, options=options)
         if self._lives is not None and self._lives.continued:
@@ -70,7 +98,9 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
             self._raw_before = self._raw.raw_return if self._raw is not None else 0.0
         else:
             self._seed = self._seed if seed is None else int(seed)
-            self._random_state, self._options = before, json.dumps(options)
+            self._seeded_options = self._seeded_options if seed is None else text
+            self._random_state, self._options = before, text
+            self.attributes.begin(seeded=seed is not None)
             self._earlier, self._continued, self._raw_before = 0, [], 0.0
         self.episode_return, self.episode_length = 0.0, 0
         return self.last_observation, info
@@ -96,9 +126,21 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
             "options": self._options,
             "actions": self._actions[: self._earlier + self.episode_length].copy(),
             **continued,
+            **self._changed_state(),
             "life_steps": self._life_steps,
             **self._end_state(),
         }
+
+    def _changed_state(self) -> dict[str, Any]:
+        """Returns the parts of a snapshot for options and attributes that were set; empty for most environments."""
+        state: dict[str, Any] = {}
+        if attributes := self.attributes.state_dict():
+            state["attributes"] = attributes
+        if self._seeded_options != "null":
+            state["seeded_options"] = self._seeded_options
+        if self._options_changed:
+            state["reset_options"] = json.dumps(self._reset_options)
+        return state
 
     def restore(self, snapshot: Mapping[str, Any]) -> bool:
         """Plays the episode of a snapshot again and compares its end with the saved one.
@@ -110,11 +152,14 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
         Raises:
             EnvironmentFault: The fresh episode failed as well.
         """
+        if "reset_options" in snapshot:
+            self.set_reset_options(json.loads(snapshot["reset_options"]))
         try:
             exact = self._play_again(snapshot)
-        except EnvironmentFault:
+        except (EnvironmentFault, EnvironmentRefused):
             exact = False
         if not exact:
+            self.attributes.apply(snapshot.get("attributes", {}).get("now", {}))
             if snapshot["random_state"] is not None:
                 write_random_state(self.env, snapshot["random_state"])
             if self._lives is not None:
@@ -126,26 +171,42 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
     def _play_again(self, snapshot: Mapping[str, Any]) -> bool:
         options = json.loads(snapshot["options"])
         before = snapshot["random_state_before_reset"]
+        attributes = snapshot.get("attributes", {"seeded": {}, "begun": {}, "during": []})
+        self.attributes.apply(attributes["seeded"])
         if before is None:
-            self.reset(seed=snapshot["seed"], options=options)
+            self._reset(snapshot["seed"], options)
         else:
             # The seed comes first, for state that an environment makes once, when it is first seeded, and keeps.
-            self.reset(seed=snapshot["seed"])
+            self._reset(snapshot["seed"], json.loads(snapshot.get("seeded_options", "null")))
+            self.attributes.apply(attributes["begun"])
             write_random_state(self.env, before)
-            self.reset(options=options)
+            self._reset(None, options)
         self._seed = snapshot["seed"]
+        return self._repeat(snapshot, attributes["during"])
+
+    def _repeat(self, snapshot: Mapping[str, Any], changes: Sequence[Any]) -> bool:
+        """Repeats the actions of a snapshot and the `changes` of attributes between them; see `restore`."""
         continued = [int(index) for index in snapshot.get("continued", ())]
+        due: dict[int, list[tuple[str, Any]]] = {}
+        for index, name, value in changes:
+            due.setdefault(index, []).append((name, value))
         over = False
         for index, action in enumerate(_cast_actions(self.action_space, np.asarray(snapshot["actions"]))):
             if over and index in continued:
-                self.reset(options={})
+                self._reset(None, {})
             elif over:
                 return False
+            self._set_again(due.get(index, ()), index)
             _, _, terminated, truncated, _ = self.step(action)
             over = terminated or truncated
         if over and len(snapshot["actions"]) in continued:
-            self.reset(options={})
+            self._reset(None, {})
+        self._set_again(due.get(len(snapshot["actions"]), ()), len(snapshot["actions"]))
         return self._continued == continued and _is_same_state(self._end_state(), snapshot)
+
+    def _set_again(self, changes: Iterable[tuple[str, Any]], index: int) -> None:
+        for name, value in changes:
+            self.attributes.apply({name: value}, index)
 
     def _end_state(self) -> dict[str, Any]:
         observation = [np.asarray(leaf.pick(self.last_observation)) for leaf in list_leaves(self.observation_space)]

@@ -17,7 +17,8 @@ from rl_training.envs.contract.contract_guard import find_secrets
 from rl_training.envs.single_env import construct, make_bare_env, make_env
 from rl_training.envs.vector.envpool_env import EnvPoolVectorEnv
 from rl_training.envs.vector.masked_vector_env import MaskedVectorEnv
-from rl_training.envs.vector.native_vector_env import NativeVectorEnv, make_native
+from rl_training.envs.vector.native_entry_point import make_native
+from rl_training.envs.vector.native_vector_env import NativeVectorEnv
 from rl_training.moved_names import find_old_names
 
 __all__ = ["make_bare_env", "make_env", "make_vector_env"]

@@ -55,7 +55,8 @@ def make_env(config: TrainConfig, env_index: int) -> EpisodeReplay:
     """
     env = make_bare_env(config)
     try:
-        return EpisodeReplay(ContractGuard(env, config.env_id, env_index, find_secrets(config)))
+        guarded = ContractGuard(env, config.env_id, env_index, find_secrets(config))
+        return EpisodeReplay(guarded, config.env_id, config.reset_options)
     except BaseException:
         close_quietly(config.env_id, [env], find_secrets(config))
         raise

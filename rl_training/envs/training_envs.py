@@ -21,8 +21,9 @@ from rl_training.envs.contract.step_contract import float32_is_finite, not_finit
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
-from rl_training.errors import CheckpointError, EnvironmentFault
+from rl_training.errors import CheckpointError, EnvironmentFault, UserError
 from rl_training.seeding import env_seeds
+from rl_training.state_checks import validate
 from rl_training.system.constructor_cleanup import close_on_error
 
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -98,6 +99,7 @@ class TrainingEnvs:
         # For each running episode [N]: the sum of its rewards, and the step of the run at which it began.
         self._returns = np.zeros(self.num_envs, np.float64)
         self._began = np.zeros(self.num_envs, np.int64)
+        self._touched: set[str] = set()
         self._watch = self._opened.enter_context(CallWatch(config.env_id, ends=False))
 
     def start(self) -> None:
@@ -156,6 +158,7 @@ class TrainingEnvs:
             "observation_normalizer": self.observation_normalizer.state_dict() if self.observation_normalizer else None,
             "reward_normalizer": self.reward_normalizer.state_dict() if self.reward_normalizer else None,
             "snapshots": self._envs.snapshots(),
+            **({"touched": sorted(self._touched)} if self._touched else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> list[int]:
@@ -169,6 +172,7 @@ class TrainingEnvs:
             EnvironmentFault: An environment failed in the fresh episode as well.
         """
         snapshots = state["snapshots"]
+        self._touched = set(validate("touched", list(state.get("touched", ())), list[str]))
         observation, fresh = self._envs.restore(snapshots)
         for name in ("observation_normalizer", "reward_normalizer"):
             normalizer = getattr(self, name)
@@ -185,6 +189,53 @@ class TrainingEnvs:
             self.reward_normalizer.forget(fresh)
         self._begin_from(self.encoder.encode(observation))
         return fresh
+
+    # What callbacks may do to the environments; see `runtime.callbacks.EnvAccess`.
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Returns an attribute of each environment.
+
+        Raises:
+            EnvironmentRefused: The environment has no such attribute.
+        """
+        return self._envs.get_attr(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Sets an attribute of each environment, from one value for all or a list or tuple with one value for each.
+
+        A resumed run sets public attributes of plain data (numbers, text, and lists and dicts of these) again, at the
+        same steps. After any other attribute was set, resumes are not exact.
+
+        Raises:
+            EnvironmentRefused: The environment has no such attribute.
+            UserError: A list has another length, or a value can't be sent to a worker process.
+        """
+        if not self._envs.set_attr(name, values):
+            self._touched.add(f"set_attr: {name}")
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Calls a method of each environment and returns the results; resumes are not exact after it.
+
+        Raises:
+            UserError: The method is `reset`, `step` or `close`, or an argument can't be sent to a worker process.
+        """
+        if name in ("reset", "step", "close"):
+            raise UserError(f"call: got {name!r}, which only the trainer may call; expected another method")
+        self._touched.add(f"call: {name}")
+        return self._envs.call(name, *args, **kwargs)
+
+    def set_reset_options(self, options: Mapping[str, Any]) -> None:
+        """Sets the options of every later `reset`, in place of those in use.
+
+        Raises:
+            EnvironmentRefused: The environments reset themselves without options.
+            UserError: The options are no mapping from text to plain data.
+        """
+        self._envs.set_reset_options(options)
+
+    def inexact_changes(self) -> list[str]:
+        """Returns what was done to the environments since the run began that a resume can't repeat, in words."""
+        return sorted(self._touched)
 
     def close(self) -> None:
         """Closes the environments and ends their worker processes."""

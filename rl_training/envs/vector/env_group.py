@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.closing import close_quietly
-from rl_training.envs.contract.contract_guard import find_secrets
+from rl_training.envs.contract.contract_guard import find_secrets, format_fault, redact_cause
+from rl_training.envs.contract.step_contract import describe_error
 from rl_training.envs.episode_replay import EpisodeReplay
 from rl_training.envs.episodes.episode_numbers import EpisodeNumbers
 from rl_training.envs.vector.step_rows import StepRows
+from rl_training.errors import USER_CODE_ERRORS, EnvironmentFault, EnvironmentRefused, RLTrainingError
+from rl_training.security.secrets import hide
+
+_CHECKED = ("reset", "step")
+"""Methods that `call` never calls past our own layers, which check and record them."""
 
 
 class EnvGroup:
@@ -70,15 +77,62 @@ class EnvGroup:
         self.rows.put(index, env.last_observation)
         return exact
 
+    def snapshot(self, index: int) -> dict[str, Any]:
+        """Returns the state that `restore` takes."""
+        return self._envs[index].snapshot()
+
+    def get_attr(self, index: int, name: str) -> Any:
+        """Returns an attribute of one environment; of our own layers only if the environment has none of that name."""
+        env = self._envs[index]
+        with self._naming(index, name):
+            own = name in _CHECKED or (hasattr(env, name) and not env.attributes.has(name))
+            return getattr(env, name) if own else env.attributes.find(name)
+
+    def set_attr(self, index: int, name: str, value: Any) -> bool:
+        """Sets an attribute of one environment; returns whether a replay can set it again."""
+        with self._naming(index, name):
+            return self._envs[index].set_attribute(name, value)
+
     def call(self, index: int, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Calls a method of one environment, or reads an attribute."""
-        found = self._envs[index].get_wrapper_attr(name)
-        return found(*args, **kwargs) if callable(found) else found
+        found = self.get_attr(index, name)
+        if not callable(found):
+            return found
+        with self._naming(index, name):
+            return found(*args, **kwargs)
 
-    def set_attr(self, index: int, name: str, value: Any) -> None:
-        """Sets an attribute of one environment."""
-        self._envs[index].set_wrapper_attr(name, value)
+    def set_reset_options(self, index: int, options: Mapping[str, Any]) -> None:
+        """Sets the options of every later reset of one environment."""
+        self._envs[index].set_reset_options(options)
+
+    @contextmanager
+    def _naming(self, index: int, name: str) -> Iterator[None]:
+        """Turns an error of the environment into an `EnvironmentFault` that names it and the attribute."""
+        try:
+            yield
+        except RLTrainingError:
+            raise
+        except USER_CODE_ERRORS as error:
+            what = hide(describe_error(name, error), self._secrets)
+            steps = int(self._envs[index].get_wrapper_attr("life_steps"))
+            fault = EnvironmentFault(format_fault(self._env_id, index, steps, what))
+            raise fault from redact_cause(error, self._secrets)
 
     def close(self) -> None:
         """Closes every environment, even if closing another one failed."""
         close_quietly(self._env_id, self._envs.values(), self._secrets)
+
+
+def require_same_spaces(env_id: str, pairs: Sequence[tuple[Any, Any]]) -> None:
+    """Checks that all environments have the same (observation space, action space).
+
+    Raises:
+        EnvironmentRefused: Two differ.
+    """
+    for index, pair in enumerate(pairs):
+        for name, first, other in zip(("observation_space", "action_space"), pairs[0], pair, strict=True):
+            if other != first:
+                raise EnvironmentRefused(
+                    f"environment {env_id!r}: {name} is {first} at index 0 and {other} at index {index}; "
+                    f"they must be equal"
+                )

@@ -23,7 +23,8 @@ from rl_training.envs.contract.contract_guard import RaisedByEnvironment, find_s
 from rl_training.envs.episode_replay import EpisodeReplay
 from rl_training.envs.episodes.episode_numbers import REFUSED, select_given
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
-from rl_training.envs.vector.env_group import EnvGroup
+from rl_training.envs.vector.env_access import require_sendable, spread, to_reset_options
+from rl_training.envs.vector.env_group import EnvGroup, require_same_spaces
 from rl_training.envs.vector.step_rows import StepRows, open_shared_file
 from rl_training.envs.vector.worker_channel import BEGIN, CLOSE_SECONDS, STEP, Reply
 from rl_training.envs.vector.worker_process import WorkerProcess
@@ -36,6 +37,7 @@ _FIELDS = (
     "env_kwargs",
     "max_episode_steps",
     "metrics",
+    "reset_options",
     "total_timesteps",
     "training_wrappers",
     "wrappers",
@@ -139,7 +141,7 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
 
     def snapshots(self) -> list[dict[str, Any]]:
         """Returns the state that `restore` takes, one snapshot for each environment; see `EpisodeReplay.snapshot`."""
-        return list(self.call("snapshot"))
+        return self._ask("snapshot", dict.fromkeys(range(self.num_envs), ()))
 
     def restore(self, snapshots: Sequence[Mapping[str, Any]]) -> tuple[Any, list[int]]:
         """Plays each running episode again; see `EpisodeReplay.restore`.
@@ -155,14 +157,31 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         self.life_steps = int(snapshots[0]["life_steps"])
         return self._rows.observations(), [i for i, same in enumerate(exact) if not same]
 
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Returns an attribute of each environment."""
+        return tuple(self._ask("get_attr", dict.fromkeys(range(self.num_envs), (name,))))
+
+    def set_attr(self, name: str, values: Any) -> bool:
+        """Sets an attribute of each environment, from one value for all or a list or tuple with one value for each.
+
+        Returns:
+            Whether a replay can set all of them again; see `AttributeChanges.set`.
+        """
+        calls = {i: (name, value) for i, value in enumerate(spread(values, self.num_envs))}
+        if self._workers:
+            require_sendable("set_attr", calls)
+        return all(self._ask("set_attr", calls))
+
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Calls a method of each environment, or reads an attribute."""
-        return tuple(self._ask("call", dict.fromkeys(range(self.num_envs), (name, args, kwargs))))
+        calls = dict.fromkeys(range(self.num_envs), (name, args, kwargs))
+        if self._workers:
+            require_sendable("call", calls)
+        return tuple(self._ask("call", calls))
 
-    def set_attr(self, name: str, values: Any) -> None:
-        """Sets an attribute of each environment, from one value for all or a list or tuple with one value for each."""
-        each = values if isinstance(values, list | tuple) else [values] * self.num_envs
-        self._ask("set_attr", {i: (name, value) for i, value in enumerate(each)})
+    def set_reset_options(self, options: Mapping[str, Any]) -> None:
+        """Sets the options of every later `reset`, in place of those in use."""
+        self._ask("set_reset_options", dict.fromkeys(range(self.num_envs), (to_reset_options(options),)))
 
     def close_extras(self, **kwargs: Any) -> None:
         """Closes the channels and the environments of this process, and kills the workers that take too long to end."""
@@ -185,7 +204,7 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         )
 
     def _take_spaces(self, pairs: Sequence[tuple[Any, Any]]) -> None:
-        _require_same_spaces(self._env_id, pairs)
+        require_same_spaces(self._env_id, pairs)
         self.single_observation_space, self.single_action_space = pairs[0]
         ObservationEncoder(self.single_observation_space)  # refuses a space without an array form
         ActionCodec(self.single_action_space)
@@ -260,13 +279,3 @@ def _pick_seed(index: int, seed: int | list[int | None] | None) -> int | None:
     if isinstance(seed, list):
         return seed[index]
     return None if seed is None else seed + index
-
-
-def _require_same_spaces(env_id: str, pairs: Sequence[tuple[Any, Any]]) -> None:
-    for index, pair in enumerate(pairs):
-        for name, first, other in zip(("observation_space", "action_space"), pairs[0], pair, strict=True):
-            if other != first:
-                raise EnvironmentRefused(
-                    f"environment {env_id!r}: {name} is {first} at index 0 and {other} at index {index}; "
-                    f"they must be equal"
-                )

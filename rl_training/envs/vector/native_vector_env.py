@@ -7,17 +7,15 @@ ignores its action, while it is a transition in the other rows.
 
 from __future__ import annotations
 
-import inspect
+import json
 import logging
-from collections.abc import Mapping, Sequence
-from copy import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
-from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
@@ -30,59 +28,20 @@ from rl_training.envs.contract.step_contract import (
     describe,
     describe_error,
 )
+from rl_training.envs.episodes.attribute_changes import AttributeChanges
 from rl_training.envs.episodes.episode_numbers import EpisodeNumbers
 from rl_training.envs.episodes.vector_infos import take_final_row, take_row
 from rl_training.envs.plain_spaces import make_plain_space
 from rl_training.envs.random_state import random_state, random_state_to_json, write_random_state
+from rl_training.envs.vector.env_access import spread, to_reset_options
+from rl_training.envs.vector.envpool_env import EnvPoolVectorEnv
 from rl_training.envs.vector.masked_vector_env import require_count
-from rl_training.errors import USER_CODE_ERRORS, EnvironmentFault, EnvironmentRefused
+from rl_training.errors import USER_CODE_ERRORS, EnvironmentFault, EnvironmentRefused, RLTrainingError
 from rl_training.security.secrets import hide
 
 logger = logging.getLogger(__name__)
 
 _KINDS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
-
-
-class MaskedCartPole(CartPoleVectorEnv):
-    """Gymnasium's native CartPole with resets by mask.
-
-    Gymnasium's mode is NEXT_STEP; rows that were reset by mask are no longer marked as done, so it resets none.
-    """
-
-    metadata = {**CartPoleVectorEnv.metadata, "autoreset_mode": AutoresetMode.DISABLED}  # noqa: RUF012
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Resets all rows, or those where `options["reset_mask"]` (bool [N]) is true."""
-        if options is None or "reset_mask" not in options:
-            return super().reset(seed=seed, options=options)
-        mask = options["reset_mask"]
-        assert self.state is not None
-        self.state[:, mask] = self.np_random.uniform(self.low, self.high, (4, np.count_nonzero(mask)))
-        self.steps[mask] = 0
-        self.prev_done[mask] = False
-        return self.state.T.astype(np.float32), {}
-
-
-def make_native(spec: EnvSpec, num_envs: int, **kwargs: Any) -> VectorEnv[Any, Any, Any]:
-    """Makes the native vector environment of an id, in a mode in which each step is N transitions if it offers one.
-
-    Raises:
-        EnvironmentRefused: No native vector environment is registered for the id.
-    """
-    if spec.vector_entry_point is None:
-        raise EnvironmentRefused(
-            f"environment {spec.id!r}: no native vector environment (vector_entry_point) is registered for it; set "
-            f"vectorization to sync, async or split"
-        )
-    entry_point = spec.vector_entry_point
-    creator: Any = load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-    if creator is CartPoleVectorEnv:
-        spec = copy(spec)
-        spec.vector_entry_point = MaskedCartPole  # type: ignore[assignment]
-    mode = {"autoreset_mode": AutoresetMode.SAME_STEP} if _has_parameter(creator, "autoreset_mode") else {}
-    return gym.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **{**mode, **kwargs})
 
 
 class NativeVectorEnv:
@@ -99,6 +58,8 @@ class NativeVectorEnv:
     def __init__(self, config: TrainConfig, envs: VectorEnv[Any, Any, Any]) -> None:
         self._env_id, self._envs, self._secrets = config.env_id, envs, find_secrets(config)
         self._numbers = EpisodeNumbers(config)
+        self._attributes = AttributeChanges(envs, config.env_id)
+        self._options_changed = False
         self._infos: Mapping[str, Any] = {}
         self.num_envs = envs.num_envs
         self.single_observation_space = make_plain_space(envs.single_observation_space)
@@ -121,6 +82,9 @@ class NativeVectorEnv:
         self._shape = (self.num_envs, *(self.single_observation_space.shape or ()))
         self._seed = 0
         self._same_step = mode is AutoresetMode.SAME_STEP
+        self._reset_options: dict[str, Any] = {}
+        if config.reset_options:
+            self._take_reset_options(config.reset_options)
         self._begun: NDArray[Any] = np.zeros(self._shape, self.single_observation_space.dtype)
 
     def reset(
@@ -137,6 +101,8 @@ class NativeVectorEnv:
         """
         if options is not None and self._same_step:
             return self._begun, {}
+        if self._reset_options:
+            options = {**deepcopy(self._reset_options), **(options or {})}
         first = seed[0] if seed else None
         self._seed = self._seed if first is None else first
         try:
@@ -191,6 +157,8 @@ class NativeVectorEnv:
                 "life_steps": self.life_steps,
                 "seed": self._seed,
                 "random_state": random_state_to_json(random_state(self._envs)),
+                **({"attributes": attributes} if (attributes := self._attributes.state_dict()) else {}),
+                **({"reset_options": json.dumps(self._reset_options)} if self._options_changed else {}),
             }
         ]
 
@@ -212,12 +180,77 @@ class NativeVectorEnv:
             self.num_envs,
         )
         self.life_steps = int(snapshot["life_steps"])
+        self._attributes.apply(snapshot.get("attributes", {}).get("now", {}))
+        if "reset_options" in snapshot:
+            self.set_reset_options(json.loads(snapshot["reset_options"]))
         if snapshot["random_state"] is not None:
             write_random_state(self._envs, snapshot["random_state"])
             observation, _ = self.reset()
         else:
             observation, _ = self.reset(seed=[(snapshot["seed"] + self.life_steps) % 2**31])
         return observation, list(range(self.num_envs))
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """Returns an attribute, which the environments share, once for each."""
+        return (self._attributes.find(name),) * self.num_envs
+
+    def set_attr(self, name: str, values: Any) -> bool:
+        """Sets an attribute, which the environments share.
+
+        Args:
+            name: Its name.
+            values: One value, or a list or tuple with an equal value for each environment.
+
+        Returns:
+            Whether a resumed run can set it again; see `AttributeChanges.set`.
+
+        Raises:
+            EnvironmentRefused: There is no such attribute, or the values differ.
+        """
+        first, *others = spread(values, self.num_envs)
+        if any(other is not first and other != first for other in others):
+            raise EnvironmentRefused(
+                f"environment {self._env_id!r}: got different values of {name!r}; native environments share their "
+                f"attributes, so pass one value, or set vectorization to sync, async or split"
+            )
+        with self._naming(name):
+            exact = self._attributes.set(name, first, 0)
+        self._attributes.begin(seeded=False)  # a resume sets the newest values, because it begins fresh episodes
+        return exact
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Calls a method once, or reads an attribute, and returns the result once for each environment."""
+        found = self._attributes.find(name)
+        with self._naming(name):
+            return (found(*args, **kwargs) if callable(found) else found,) * self.num_envs
+
+    def set_reset_options(self, options: Mapping[str, Any]) -> None:
+        """Sets the options of every later `reset`, in place of those in use.
+
+        Raises:
+            EnvironmentRefused: The environment resets itself without options.
+        """
+        self._take_reset_options(to_reset_options(options))
+        self._options_changed = True
+
+    def _take_reset_options(self, options: dict[str, Any]) -> None:
+        unable = "in the mode SAME_STEP" if self._same_step else "in EnvPool"
+        if self._same_step or isinstance(self._envs.unwrapped, EnvPoolVectorEnv):
+            raise EnvironmentRefused(
+                f"environment {self._env_id!r}: got reset options, which native environments {unable} do not take; "
+                f"set vectorization to sync, async or split"
+            )
+        self._reset_options = options
+
+    @contextmanager
+    def _naming(self, name: str) -> Iterator[None]:
+        """Turns an error of the environment into an `EnvironmentFault`."""
+        try:
+            yield
+        except RLTrainingError:
+            raise
+        except USER_CODE_ERRORS as error:
+            raise self._fault(describe_error(name, error)) from redact_cause(error, self._secrets)
 
     def close(self) -> None:
         """Closes the environment."""
@@ -244,7 +277,3 @@ class NativeVectorEnv:
     def _fault(self, what: str) -> EnvironmentFault:
         where = f"environment {self._env_id} ({self.num_envs} native ones) at its step {self.life_steps}"
         return EnvironmentFault(f"{where}: {hide(what, self._secrets)}")
-
-
-def _has_parameter(creator: Any, name: str) -> bool:
-    return name in inspect.signature(creator).parameters

@@ -22,6 +22,7 @@ from typing import Any
 
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.contract.contract_guard import RaisedByEnvironment
+from rl_training.envs.episodes.plain_values import copy_plain_info
 from rl_training.envs.single_env import make_env
 from rl_training.envs.vector.env_group import EnvGroup
 from rl_training.envs.vector.step_rows import StepRows
@@ -83,14 +84,16 @@ def _confirm(channel: Channel, reply: Reply) -> None:
 
 def _answer(group: EnvGroup, command: str, call: tuple[Any, ...]) -> Reply:
     kind, value = _attempt(getattr(group, command), *call)
-    if isinstance(value, tuple) and value and isinstance(value[-1], dict):
-        value = (*value[:-1], {})  # drops infos, which the parent doesn't read and which can't always be pickled
+    if kind == "ok" and command == "call" and call[1] in ("reset", "step"):
+        value = (*value[:-1], copy_plain_info(value[-1])[0])  # infos can't always be pickled
     return kind, value
 
 
 def _attempt(function: Any, *arguments: Any) -> Reply:
     try:
         return "ok", function(*arguments)
+    except UserError as error:
+        return "refused", str(error)
     except EnvironmentFault as error:
         return "fault", (str(error), _format_traceback(find_user_code_cause(error)))
     except USER_CODE_ERRORS as error:
