@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from scripted_envs import SCRIPTED, Scripted, StopsAt
 
-from rl_training.api.training import resume_training, run_training
+from rl_training.api.train_and_resume import resume, train
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint, open_checkpoint
@@ -136,10 +136,10 @@ def test_the_best_checkpoint_is_the_one_with_the_best_return_after_a_second_resu
 def test_the_summary_says_that_the_best_checkpoint_was_lost() -> None:
     config = config_from_mapping({**SCRIPTED, "rollout_steps": 8, "batch_size": 16})
     Scripted.returns = [10.0, 4.0]
-    stopped = run_training(config, [StopsAt(80)], track=False)
+    stopped = train(config, [StopsAt(80)], track=False)
     lose_both(stopped.run_dir)
     Scripted.returns = [5.0, 6.0]
-    summary = resume_training(stopped.run_dir, callbacks=[StopsAt(160)], track=False)
+    summary = resume(stopped.run_dir, callbacks=[StopsAt(160)], track=False)
     assert summary.to_dict()["lost_best"] == {
         "num_timesteps": 80,
         "return_mean": 10.0,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from scripted_envs import SCRIPTED, Scripted
 
-from rl_training.api.training import resume_training, run_training
+from rl_training.api.train_and_resume import resume, train
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.runtime.callbacks import Callback, TrainerState
@@ -30,7 +30,7 @@ def test_training_ends_at_the_second_evaluation_in_a_row_that_reaches_the_return
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
-    summary = run_training(settings([5.0, 4.0, 5.0, 6.0, 1.0], stop_at_return=5.0), track=False)
+    summary = train(settings([5.0, 4.0, 5.0, 6.0, 1.0], stop_at_return=5.0), track=False)
     assert (summary.stop_reason, summary.num_timesteps) == ("return_reached", 128)
     assert summary.evaluation is not None  # the held-out evaluation happens as at any other end
     assert summary.evaluation.episodes == 2
@@ -42,25 +42,25 @@ def test_training_ends_at_the_second_evaluation_in_a_row_that_reaches_the_return
 
 
 def test_stop_after_is_the_number_of_evaluations_that_must_reach_the_return() -> None:
-    summary = run_training(settings([4.0, 5.0], stop_at_return=5.0, stop_after=1), track=False)
+    summary = train(settings([4.0, 5.0], stop_at_return=5.0, stop_after=1), track=False)
     assert (summary.stop_reason, summary.num_timesteps) == ("return_reached", 64)
 
 
 def test_a_return_that_is_reached_by_the_last_evaluation_completes_the_run() -> None:
-    summary = run_training(settings([5.0], stop_at_return=5.0, stop_after=10), track=False)
+    summary = train(settings([5.0], stop_at_return=5.0, stop_after=10), track=False)
     assert (summary.stop_reason, summary.num_timesteps) == ("completed", 320)
     assert summary.evaluation is not None
 
 
 def test_a_resumed_run_needs_the_return_twice_again_and_continues_until_then() -> None:
-    summary = run_training(settings([5.0, 5.0], stop_at_return=5.0), track=False)
+    summary = train(settings([5.0, 5.0], stop_at_return=5.0), track=False)
     assert summary.num_timesteps == 64
     assert has_reached_return(find_checkpoint(summary.run_dir))
     Scripted.returns = [5.0, 4.0, 5.0, 5.0]
-    again = resume_training(summary.run_dir, track=False)
+    again = resume(summary.run_dir, track=False)
     assert (again.run_uid, again.stop_reason, again.num_timesteps) == (summary.run_uid, "return_reached", 192)
     Scripted.returns = [1.0]
-    done = resume_training(summary.run_dir, track=False)
+    done = resume(summary.run_dir, track=False)
     assert (done.stop_reason, done.num_timesteps) == ("completed", 320)
     assert not has_reached_return(find_checkpoint(summary.run_dir))
 
@@ -72,14 +72,14 @@ class StopsInTheLastEvaluation(Callback):
 
 
 def test_a_callback_that_stops_a_complete_run_does_not_prevent_the_held_out_evaluation() -> None:
-    summary = run_training(settings([1.0]), [StopsInTheLastEvaluation()], track=False)
+    summary = train(settings([1.0]), [StopsInTheLastEvaluation()], track=False)
     assert (summary.stop_reason, summary.num_timesteps) == ("completed", 320)
     assert summary.evaluation is not None
 
 
 def test_a_retry_ends_at_once_after_an_attempt_that_has_reached_the_return() -> None:
     """As a flow run's second process does, if the first one died after training."""
-    summary = run_training(settings([5.0, 5.0], stop_at_return=5.0), track=False)
+    summary = train(settings([5.0, 5.0], stop_at_return=5.0), track=False)
     trainer = DefaultExperimentManager().resume(summary.run_dir)
     trainer.stop.request("return_reached")
     result = trainer.train()
@@ -88,6 +88,6 @@ def test_a_retry_ends_at_once_after_an_attempt_that_has_reached_the_return() -> 
 
 
 def test_the_tracked_run_is_finished_and_says_why(tmp_path: Path) -> None:
-    summary = run_training(settings([5.0, 5.0], stop_at_return=5.0), offline=True)
+    summary = train(settings([5.0, 5.0], stop_at_return=5.0), offline=True)
     status = json.loads((summary.run_dir / "status.json").read_text())
     assert (status["status"], status["stop_reason"]) == ("FINISHED", "return_reached")
