@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rl_training.api.train_and_resume import resume_training, train
+from rl_training import resume, train
 from rl_training.config.ppo import PPOConfig
 from tests.tiny_tasks import PLAIN
 
@@ -37,6 +37,6 @@ def test_an_environment_that_draws_from_a_global_generator_is_not_deterministic_
 def test_a_run_without_warnings_says_so_and_a_resume_renews_the_record():
     summary = train(settings(), track=False)
     assert recorded(summary.run_dir) == []
-    longer = resume_training(summary.run_dir, {"total_timesteps": 200}, track=False)
+    longer = resume(summary.run_dir, total_timesteps=200, track=False)
     assert longer.run_dir != summary.run_dir
     assert recorded(longer.run_dir) == []

@@ -52,6 +52,9 @@ RULES: Mapping[str, Rule] = {
 }
 """The rule of each top-level field."""
 
+SESSION = "__main__"
+"""The module of the script or notebook that a process runs, which no other process can import."""
+
 INTERCHANGEABLE = ("sync", "async", "split")
 """Kinds of `vectorization` that step environments with identical results, so each may replace another."""
 
@@ -102,7 +105,24 @@ def make_difference(key: str, before: Any, after: Any, *, fine_tuning: bool = Fa
     rule = get_rule(key, fine_tuning=fine_tuning)
     if key == "vectorization" and before in INTERCHANGEABLE and after in INTERCHANGEABLE:
         rule = Rule.MAY_CHANGE
+    if key in ("env_id", "wrappers", "training_wrappers") and _is_moved(before, after):
+        rule = Rule.MAY_CHANGE
     return Difference(key, before, after, rule)
+
+
+def _is_moved(before: Any, after: Any) -> bool:
+    """Returns whether code of a session was put into a module: `__main__:Walk-v0`, or `Walk-v0`, is `walk:Walk-v0`."""
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        return all(old == new or _is_wrapper_moved(old, new) for old, new in zip(before, after, strict=True))
+    if not isinstance(before, str) or not isinstance(after, str):
+        return False
+    module, _, name = before.rpartition(":")
+    return module in ("", SESSION) and after.rpartition(":")[2] == name
+
+
+def _is_wrapper_moved(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    named = before["name"].startswith(f"{SESSION}:") and _is_moved(before["name"], after["name"])
+    return named and before["kwargs"] == after["kwargs"]
 
 
 def check_differences(found: list[Difference]) -> None:

@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, parse_env_id
 
+from rl_training.config.resume_rules import SESSION
 from rl_training.envs.missing_extras import MODULE_OF_NAMESPACE, explain_missing_extra
 from rl_training.errors import USER_CODE_ERRORS, EnvironmentRefused, error_line
 from rl_training.system.paths import make_paths_absolute
@@ -83,6 +84,12 @@ def _explain_unknown(env_id: str, module: str, name: str) -> str:
     suggestion = f"; did you mean {prefix}{nearest[0]}?" if nearest else ""
     if not module and not nearest:
         suggestion = "; an id of a plug-in needs its module: MODULE:" + name
+    if module == SESSION:
+        return (
+            f"environment {env_id!r}: {SESSION} is the notebook or script that registered it, which another process "
+            f"does not see; put the environment into a module, such as my_module.py in a folder on PYTHONPATH, and "
+            f"set env_id to my_module:{name}"
+        )
     registered = f" (module {module!r} was imported and does not register it)" if module else ""
     return f"environment {env_id!r}: unknown id {name!r}{registered}{suggestion}"
 

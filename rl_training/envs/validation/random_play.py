@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
@@ -26,6 +27,7 @@ from rl_training.envs.contract.step_contract import (
     failure,
 )
 from rl_training.envs.space_leaves import Leaf, list_leaves
+from rl_training.envs.validation.judging import MASK
 from rl_training.envs.validation.report import Findings
 from rl_training.envs.validation.step_speed import Stopwatch
 from rl_training.errors import USER_CODE_ERRORS
@@ -35,11 +37,18 @@ class Player:
     """Plays an environment and its twin in lockstep."""
 
     def __init__(
-        self, env: gym.Env[Any, Any], twin: gym.Env[Any, Any], seed: int, found: Findings, watch: CallWatch
+        self,
+        env: gym.Env[Any, Any],
+        twin: gym.Env[Any, Any],
+        seed: int,
+        found: Findings,
+        watch: CallWatch,
+        options: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._env = env
         self._twin: gym.Env[Any, Any] | None = twin
         self._seed = seed
+        self._options = dict(options)
         self._found = found
         self._watch = watch
         self._observation_space, self._action_space = env.observation_space, deepcopy(env.action_space)
@@ -49,6 +58,10 @@ class Player:
         self._global_state = _take_global_state()
         self.steps = 0
         """Number of steps played since the environment was made."""
+        self.last_infos: list[Mapping[str, Any]] = []
+        """The info of the last step of each complete episode."""
+        self.gives_mask = False
+        """Whether an info had an action mask."""
         self.stopwatch = Stopwatch()
         """Times the environment's `step`, except for the first one."""
 
@@ -59,11 +72,12 @@ class Player:
             Whether the episode ended; None if the environment failed and play can't continue.
         """
         seed = self._seed if number == 0 else None
-        result = self._call("reset", lambda: self._env.reset(seed=seed))
+        result = self._call("reset", lambda: self._env.reset(seed=seed, options=deepcopy(self._options) or None))
         if result is None or not self._is_well_formed(check_reset_result(result), "reset"):
             return None
         self._look_at_observation(result[0], "reset")
-        self._compare("reset", result[:1], lambda twin: twin.reset(seed=seed))
+        self.gives_mask |= MASK in result[1]
+        self._compare("reset", result[:1], lambda twin: twin.reset(seed=seed, options=deepcopy(self._options) or None))
         self._look_at_spaces()
         for _ in range(max_steps):
             over = self._step()
@@ -81,7 +95,8 @@ class Player:
         result = self._call("step", lambda: self.stopwatch.step(self._env, given), f" on the action {action}")
         if result is None or not self._is_well_formed(check_step_result(result), "step"):
             return None
-        observation, reward, terminated, truncated, _ = result
+        observation, reward, terminated, truncated, info = result
+        self.gives_mask |= MASK in info
         self._look_at_observation(observation, "step")
         flags = [*check_flag("terminated", terminated), *check_flag("truncated", truncated)]
         self._add([*check_reward(reward), *flags], "step")
@@ -90,7 +105,10 @@ class Player:
                 [Breach("warning", "action-changed", f"changed the action {action} in place; it gets a copy")], "step"
             )
         self._compare("step", result[:4], lambda twin: twin.step(deepcopy(action)))
-        return None if flags else bool(terminated) or bool(truncated)
+        over = bool(terminated) or bool(truncated)
+        if over:
+            self.last_infos.append(dict(info))
+        return None if flags else over
 
     def _call(self, during: str, function: Callable[[], Any], detail: str = "") -> Any:
         try:

@@ -132,6 +132,11 @@ class Findings:
                 message = hide(prefix + breach.message, self._secrets)
                 self._found[key] = Finding(breach.severity, breach.code, message, step, feature, value)
 
+    def include(self, other: Findings, prefix: str) -> None:
+        """Adds the findings of another environment, whose messages begin with `prefix` here."""
+        for key, finding in other._found.items():
+            self._found[(prefix, *key)] = replace(finding, message=prefix + finding.message)
+
     @property
     def any_fatal(self) -> bool:
         """Whether a fatal finding was added so far."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -37,7 +39,9 @@ class Stopwatch:
         return self.steps / self.seconds if self.seconds >= TIMED_SECONDS else None
 
 
-def time_steps(env: gym.Env[Any, Any], watch: CallWatch, seed: int, stopwatch: Stopwatch) -> None:
+def time_steps(
+    env: gym.Env[Any, Any], watch: CallWatch, seed: int, stopwatch: Stopwatch, options: Mapping[str, Any]
+) -> None:
     """Plays further episodes with random actions, without any checks between the steps.
 
     Raises:
@@ -49,7 +53,7 @@ def time_steps(env: gym.Env[Any, Any], watch: CallWatch, seed: int, stopwatch: S
     over = True
     while stopwatch.seconds < TIMED_SECONDS and time.monotonic() < until:
         if over:
-            watch.call("a reset for timing", env.reset)
+            watch.call("a reset for timing", partial(env.reset, options=deepcopy(dict(options)) or None))
         action = action_space.sample()
         _, _, terminated, truncated, _ = watch.call("a step for timing", stopwatch.step, env, action)
         over = bool(terminated) or bool(truncated)

@@ -1,0 +1,72 @@
+"""Checks that an environment takes what the stages of a curriculum change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from difflib import get_close_matches
+from typing import Any
+
+import gymnasium as gym
+
+from rl_training.config.sections import CurriculumStage
+from rl_training.config.settings import TrainConfig
+from rl_training.envs.contract.call_watch import CallWatch
+from rl_training.envs.contract.step_contract import Breach, check_reset_result, check_space_change, failure
+from rl_training.envs.validation.opening import open_env
+from rl_training.envs.validation.report import Findings
+from rl_training.errors import USER_CODE_ERRORS
+
+
+def list_first_options(config: TrainConfig) -> Mapping[str, Any]:
+    """Returns the options of the first reset in training: those of the settings and of a stage that begins with it."""
+    first = next(iter(config.curriculum), None)
+    begins = first is not None and first.success_rate is None and not first.from_step
+    return {**config.reset_options, **first.reset_options} if begins and first is not None else config.reset_options
+
+
+def check_curriculum(config: TrainConfig, found: Findings, watch: CallWatch) -> None:
+    """Takes one environment through all stages: sets their attributes, and resets it with their options."""
+    if not config.curriculum:
+        return
+    with open_env(config, found, watch) as env:
+        if env is None:
+            return
+        try:
+            options = dict(list_first_options(config)) or None
+            watch.call("the first reset", lambda: env.reset(seed=config.seed, options=options))
+        except USER_CODE_ERRORS as error:
+            found.add([failure("the first reset", error)])
+            return
+        for i, stage in enumerate(config.curriculum):
+            found.add(_check_attributes(env, f"curriculum.{i}.attributes", stage))
+            if not found.any_fatal:
+                found.add(_check_reset(env, config, i, watch))
+
+
+def _check_attributes(env: gym.Env[Any, Any], key: str, stage: CurriculumStage) -> list[Breach]:
+    missing = [name for name in stage.attributes if not env.has_wrapper_attr(name)]
+    breaches = []
+    for name in missing:
+        close = get_close_matches(name, [known for known in dir(env.unwrapped) if not known.startswith("_")], n=1)
+        advice = f"; did you mean {close[0]}?" if close else "; expected an attribute that exists after a reset"
+        message = f"{key}.{name}: the environment has no attribute {name}{advice}"
+        breaches.append(Breach("fatal", "curriculum", message, subject=f"{key}.{name}"))
+    return breaches
+
+
+def _check_reset(env: gym.Env[Any, Any], config: TrainConfig, i: int, watch: CallWatch) -> list[Breach]:
+    stage, during = config.curriculum[i], f"the reset in stage {i} of the curriculum"
+    declared = env.observation_space, env.action_space
+    options = {**config.reset_options, **stage.reset_options} or None
+    try:
+        for name, value in stage.attributes.items():
+            env.set_wrapper_attr(name, deepcopy(value))
+        result = watch.call(during, lambda: env.reset(options=deepcopy(options)))
+    except USER_CODE_ERRORS as error:
+        return [failure(during, error)]
+    return [
+        *check_reset_result(result),
+        *check_space_change("observation_space", declared[0], env.observation_space),
+        *check_space_change("action_space", declared[1], env.action_space),
+    ]

@@ -1,0 +1,70 @@
+"""Checks that the environment gives the numbers that the settings judge by, and names masks that nothing uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium import spaces
+
+from rl_training.config.settings import TrainConfig
+from rl_training.envs.contract.step_contract import Breach
+from rl_training.envs.episodes.episode_numbers import IS_SUCCESS, REFUSED, EpisodeNumbers
+from rl_training.envs.validation.report import format_count
+
+MASK = "action_mask"
+"""The key of the actions that are allowed in a state, in infos or in a `Dict` observation."""
+_INFO = "info/"
+"""What the name of a number of the last info begins with."""
+
+
+def check_action_mask(config: TrainConfig, space: gym.Space[Any], in_infos: bool) -> list[Breach]:
+    """Returns a warning if the environment gives a mask of actions, which no algorithm here applies."""
+    in_observation = isinstance(space, spaces.Dict) and MASK in space.spaces
+    if not in_infos and not in_observation:
+        return []
+    where = "its infos" if in_infos else "its observation, where the policy sees it as numbers"
+    message = f"it gives an {MASK} in {where}; {config.algo} does not apply it and may choose actions that it forbids"
+    return [Breach("warning", "action-mask", message)]
+
+
+def list_users_of_success(config: TrainConfig) -> list[str]:
+    """Returns the settings that are decided by `info["is_success"]`."""
+    stages = [f"curriculum.{i}.success_rate" for i, s in enumerate(config.curriculum) if s.success_rate is not None]
+    return [*stages, *(["promotion.success_floor"] if config.promotion.success_floor is not None else [])]
+
+
+def check_last_infos(config: TrainConfig, last_infos: Sequence[Mapping[str, Any]]) -> list[Breach]:
+    """Returns a warning for each number that the settings ask for and that complete episodes did not give.
+
+    Args:
+        config: The settings.
+        last_infos: The info of the last step of each complete episode.
+    """
+    if not last_infos:
+        return []
+    numbers, users = EpisodeNumbers(config), list_users_of_success(config)
+    values = np.empty((len(last_infos), len(numbers.names)))
+    for row, info in zip(values, last_infos, strict=True):
+        numbers.write(row, info, None)
+    breaches = []
+    for name, column in zip(numbers.names, values.T, strict=True):
+        if name != IS_SUCCESS and not name.startswith(_INFO):
+            continue
+        key = name.removeprefix(_INFO)
+        asked = ", ".join(users) if name == IS_SUCCESS else "metrics.info"
+        if (column == REFUSED).any():
+            message = (
+                f"info[{key!r}] of an episode's last step is {numbers.refused[name]}, not a number; it is left out"
+            )
+            breaches.append(Breach("warning", "info-type", message, subject=key))
+        elif asked and np.isnan(column).all():
+            known = ", ".join(sorted({str(other) for info in last_infos for other in info})) or "none"
+            message = (
+                f"{asked} needs info[{key!r}] in the last step of an episode, and none of "
+                f"{format_count(len(last_infos), 'episode')} gave it (keys there: {known})"
+            )
+            breaches.append(Breach("warning", "no-info", message, subject=key))
+    return breaches
