@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_replay_frames import Episodes, assert_same_batches, make, transitions
+from test_replay_frames import PADDINGS, Episodes, assert_same_batches, make, transitions
 from test_replay_shards import first_shard, peak_share, refusal, save, shards_in, write_ahead
 
 from rl_training.data.replay_buffer import ReplayBuffer
@@ -27,7 +27,7 @@ FORM = (12, 2, 4, 2, 8)
 
 def play(seed: int, lengths: list[int], envs: int = 2) -> Iterator[tuple[Any, ...]]:
     rng = np.random.default_rng(seed)
-    return transitions([Episodes(rng, lengths, 4, 1, zeros=bool(seed % 2)) for _ in range(envs)], 10_000, [1])
+    return transitions([Episodes(rng, lengths, 4, 1, PADDINGS[seed % 3]) for _ in range(envs)], 10_000, [1])
 
 
 def add(steps: int, history: Iterator[tuple[Any, ...]], *buffers: ReplayBuffer) -> None:
@@ -70,7 +70,7 @@ def test_any_sequence_of_saves_and_resumes_samples_what_a_plain_buffer_does_that
 
 
 def test_a_save_writes_the_new_frames_and_the_stacks_before_them(tmp_path: Path) -> None:
-    env = Episodes(np.random.default_rng(0), [50], 4, 1, zeros=False)
+    env = Episodes(np.random.default_rng(0), [50], 4, 1, "first")
     env.frame = env.unlike_others  # type: ignore[method-assign]
     history = transitions([env], 1_040, [1])
     buffer, store = make("shared", 2_000, 1, 4, 1, 1), ReplayStore(tmp_path / "replay")

@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rl_training import train_dqn
+from rl_training.config.dqn import DQNConfig
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer, count_planes
 from rl_training.errors import ReplayBufferFull
@@ -18,17 +20,27 @@ I8 = np.dtype(np.int64)
 SIDES = (2, 3)
 
 
-class Episodes:
-    """An environment's observations as stacks of frames; the first one is repeated before an episode, or zeros are."""
+PADDINGS = ("first", "zeros", "picture")
 
-    def __init__(self, rng: np.random.Generator, lengths: list[int], frames: int, channels: int, zeros: bool) -> None:
-        self.rng, self.lengths, self.frames, self.shape, self.zeros = rng, lengths, frames, (channels, *SIDES), zeros
+
+class Episodes:
+    """An environment's observations as stacks of frames; before an episode are its first frame, zeros, or a picture."""
+
+    def __init__(self, rng: np.random.Generator, lengths: list[int], frames: int, channels: int, padding: str) -> None:
+        self.rng, self.lengths, self.frames, self.shape, self.padding = (
+            rng,
+            lengths,
+            frames,
+            (channels, *SIDES),
+            padding,
+        )
         self.played = 0
         self.begin()
 
     def begin(self) -> None:
         first = self.frame()
-        before = np.zeros_like(first) if self.zeros else first
+        picture = np.arange(first.size, dtype=np.uint8).reshape(self.shape)
+        before = {"first": first, "zeros": np.zeros_like(first), "picture": picture}[self.padding]
         self.stack, self.left = [before] * (self.frames - 1) + [first], self.lengths[self.played % len(self.lengths)]
         self.played += 1
 
@@ -91,11 +103,11 @@ def test_what_is_sampled_is_what_the_plain_buffer_returns(data: st.DataObject) -
     """Over episodes of any lengths, several laps of the ring, frames that are skipped and cut episodes."""
     draw = data.draw
     num_envs, rows, n_step = draw(st.integers(1, 3)), draw(st.integers(1, 9)), draw(st.integers(1, 4))
-    frames, channels, zeros = draw(st.integers(1, 4)), draw(st.sampled_from([1, 3])), draw(st.booleans())
+    frames, channels, padding = draw(st.integers(1, 4)), draw(st.sampled_from([1, 3])), draw(st.sampled_from(PADDINGS))
     lengths = draw(st.lists(st.integers(1, 12), min_size=1, max_size=5))
     newer = draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
     rng = np.random.default_rng(draw(st.integers(0, 99)))
-    envs = [Episodes(rng, lengths, frames, channels, zeros) for _ in range(num_envs)]
+    envs = [Episodes(rng, lengths, frames, channels, padding) for _ in range(num_envs)]
     form = (rows * num_envs, num_envs, frames * channels, n_step, 2 * frames * channels)  # room for whatever comes
     plain, shared = make("plain", *form), make("shared", *form)
     assert isinstance(shared, FrameReplayBuffer)
@@ -118,7 +130,10 @@ def test_a_buffer_that_was_filled_from_copies_continues_like_the_original(data: 
     draw = data.draw
     num_envs, rows = draw(st.integers(1, 3)), draw(st.integers(1, 6))
     rng = np.random.default_rng(draw(st.integers(0, 99)))
-    envs = [Episodes(rng, draw(st.lists(st.integers(1, 9), min_size=1)), 4, 1, draw(st.booleans())) for _ in "abc"]
+    envs = [
+        Episodes(rng, draw(st.lists(st.integers(1, 9), min_size=1)), 4, 1, draw(st.sampled_from(PADDINGS)))
+        for _ in "abc"
+    ]
     form = (rows * num_envs, num_envs, 4, 2, 8)
     buffer, copied, pieces = make("shared", *form), 0, []
     for transition in transitions(envs[:num_envs], draw(st.integers(1, 25)), [1]):
@@ -143,7 +158,7 @@ def test_a_buffer_that_was_filled_from_copies_continues_like_the_original(data: 
 
 def test_copies_are_the_same_bytes_wherever_their_planes_lie() -> None:
     rng = np.random.default_rng(0)
-    history = list(transitions([Episodes(rng, [7, 3], 4, 1, False)], 30, [1]))
+    history = list(transitions([Episodes(rng, [7, 3], 4, 1, "first")], 30, [1]))
     one, other = make("shared", 10, 1, 4, 1, 1), make("shared", 10, 1, 4, 1, 1)
     for transition in history:
         one.add(*transition)
@@ -154,30 +169,72 @@ def test_copies_are_the_same_bytes_wherever_their_planes_lie() -> None:
     assert {name: array.tobytes() for name, array in a.items()} == {name: array.tobytes() for name, array in b.items()}
 
 
-@pytest.mark.parametrize(("zeros", "beginning"), [(False, 1), (True, 2)])
-def test_a_step_takes_one_frame_and_an_episode_one_more(zeros: bool, beginning: int) -> None:
-    """Three laps of a ring of 200 with episodes of 20 steps, of which it holds ten; before them may be zeros."""
-    env = Episodes(np.random.default_rng(0), [20], 4, 1, zeros)
+@pytest.mark.parametrize(("padding", "once"), [("first", 0), ("zeros", 1), ("picture", 1)])
+def test_a_step_takes_one_frame_and_an_episode_one_more(padding: str, once: int) -> None:
+    """Three laps of a ring of 200 with episodes of 20 steps, of which it holds ten; padding is held once."""
+    env = Episodes(np.random.default_rng(0), [20], 4, 1, padding)
     env.frame = env.unlike_others  # type: ignore[method-assign]
     buffer = make("shared", 200, 1, 4, 1, 1)
     assert isinstance(buffer, FrameReplayBuffer)
     for transition in transitions([env], 600, [1]):
         buffer.add(*transition)
-    assert (held(buffer), len(buffer.planes)) == (200 + 10 * beginning, 225 + 8)
+    assert (held(buffer), len(buffer.planes)) == (200 + 10 + once, 225 + 8)
 
 
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize(("frames", "channels"), [(4, 1), (4, 3), (2, 1), (2, 3), (1, 3), (8, 1)])
 @pytest.mark.parametrize("num_envs", [1, 4])
 @pytest.mark.parametrize("lengths", [[8], [1, 15], [1, 1, 30, 4, 4]])
-def test_episodes_of_eight_steps_on_average_fit_for_ever(num_envs: int, lengths: list[int]) -> None:
+def test_episodes_of_eight_steps_on_average_fit_for_ever(
+    num_envs: int, lengths: list[int], frames: int, channels: int, padding: str
+) -> None:
     rng = np.random.default_rng(0)
-    envs = [Episodes(rng, lengths, 4, 1, zeros=False) for _ in range(num_envs)]
+    envs = [Episodes(rng, lengths, frames, channels, padding) for _ in range(num_envs)]
     for env in envs:
         env.frame = env.unlike_others  # type: ignore[method-assign]
-    buffer, plain = (make(kind, 80 * num_envs, num_envs, 4, 3, 1) for kind in ("shared", "plain"))
+    form = (80 * num_envs, num_envs, frames * channels, 3, channels)
+    buffer, plain = (make(kind, *form) for kind in ("shared", "plain"))
     for transition in transitions(envs, 500, [1]):
         buffer.add(*transition)
         plain.add(*transition)
     assert_same_batches(plain, buffer, 0)
+
+
+@pytest.mark.parametrize("padding", ["reset", "zero"])
+def test_gymnasiums_stacks_of_frames_fit_whatever_their_padding(padding: str) -> None:
+    """Episodes of twelve steps, and more steps than the buffer holds."""
+    config = DQNConfig(
+        env_id="frame_envs:Frames-v0",
+        wrappers=[{"name": "FrameStackObservation", "kwargs": {"stack_size": 4, "padding_type": padding}}],
+        frame_channels=1,
+        total_timesteps=2_200,
+        buffer_size=2_000,
+        learning_starts=2_190,
+        network={"hidden": [8]},
+        evaluation={"every": 9_999, "episodes": 1},
+    )
+    assert train_dqn(config).num_timesteps == 2_200
+
+
+@pytest.mark.parametrize("padding", ["zeros", "picture"])
+def test_after_a_resume_what_is_before_episodes_is_held_once_too(padding: str) -> None:
+    """Episodes of eight steps fill the room to the last frame, also if the buffer is filled from 40 copies."""
+    env = Episodes(np.random.default_rng(0), [8], 4, 1, padding)
+    env.frame = env.unlike_others  # type: ignore[method-assign]
+    buffer, history = make("shared", 160, 1, 4, 1, 1), transitions([env], 800, [1])
+    for _ in range(320):
+        buffer.add(*next(history))
+    other = make("shared", 160, 1, 4, 1, 1)
+    for first in range(160, 320, 4):
+        other.fill_rows(first, 4, buffer.copy_rows(first, 4))
+    other.total = buffer.total
+    assert isinstance(buffer, FrameReplayBuffer)
+    assert isinstance(other, FrameReplayBuffer)
+    assert held(other) == held(buffer) == 160 + 20 + 1
+    for transition in history:
+        buffer.add(*transition)
+        other.add(*transition)
+    assert_same_batches(buffer, other, 0)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +250,7 @@ def test_episodes_of_eight_steps_on_average_fit_for_ever(num_envs: int, lengths:
 def test_what_does_not_fit_ends_the_run_in_one_line_in_the_first_lap(
     lengths: list[int], newer: list[int], fits: int, room: int
 ) -> None:
-    env = Episodes(np.random.default_rng(0), lengths, 4, 1, zeros=False)
+    env = Episodes(np.random.default_rng(0), lengths, 4, 1, "first")
     env.frame = env.unlike_others  # type: ignore[method-assign]
     buffer = make("shared", 2_000, 1, 4, 1, 1)
 
@@ -206,8 +263,9 @@ def test_what_does_not_fit_ends_the_run_in_one_line_in_the_first_lap(
     assert buffer.total == fits
     assert str(full.value) == (
         f"frame_channels: the replay buffer's {fits:,} transitions have more than {room:,} different channels of "
-        f"images, and there is room for {room:,}: either more than 1 of an observation are new in a step, or episodes "
-        f"have fewer than 8 steps on average; begin a new run with more frame_channels, or without"
+        f"images, and there is room for {room:,}: either more than 1 of an observation are new in a step, or of the "
+        f"first one of an episode, or episodes have fewer than 8 steps on average; begin a new run with more "
+        f"frame_channels, or without"
     )
 
 
@@ -220,7 +278,7 @@ def test_the_room_follows_the_arithmetic() -> None:
 
 def test_batches_reuse_their_memory_and_are_no_part_of_the_buffer() -> None:
     buffer, rng = make("shared", 20, 1, 4, 1, 1), np.random.default_rng(0)
-    for transition in transitions([Episodes(rng, [9], 4, 1, False)], 25, [1]):
+    for transition in transitions([Episodes(rng, [9], 4, 1, "first")], 25, [1]):
         buffer.add(*transition)
     first, second = buffer.sample(8, np.random.default_rng(1)), buffer.sample(8, np.random.default_rng(1))
     assert first.obs is second.obs
@@ -244,7 +302,7 @@ def test_batches_reuse_their_memory_and_are_no_part_of_the_buffer() -> None:
 )
 def test_copies_that_were_changed_are_refused(change: Any, message: str) -> None:
     buffer = make("shared", 20, 1, 4, 1, 1)
-    for transition in transitions([Episodes(np.random.default_rng(0), [9], 4, 1, False)], 6, [1]):
+    for transition in transitions([Episodes(np.random.default_rng(0), [9], 4, 1, "first")], 6, [1]):
         buffer.add(*transition)
     rows = buffer.copy_rows(0, 6)
     change(rows)

@@ -2,8 +2,8 @@
 
 A stack of the latest frames shares all but the newest frame with the stack before, and the next observation of a step
 is the one that the following step acts on. The buffer finds shared channels by comparing bytes and does not rely on how
-an environment stacks frames: it stores every channel that is new, such as the first frames of an episode, so samples
-always equal the observations that were added.
+an environment stacks frames: it stores every channel that is new, so samples always equal the observations that were
+added. What stands before the first frame of an episode, such as zeros, is the same in each episode and stored once.
 
 Shapes: R rows (vector steps), N environments, B batch, A action dims; C, H, W channels, height and width of an image;
 P planes, each a channel of an image.
@@ -33,9 +33,9 @@ def count_planes(capacity: int, num_envs: int, channels: int, frame_channels: in
     """Returns the number of planes to allocate (P).
 
     Each transition adds one frame. An eighth more allows for the first observation of each episode, which adds one more
-    frame, as its other frames are repeated or zero: episodes of eight steps on average fit. In addition, each
-    environment needs room for a complete transition: the frames before the oldest transition, and the step that is
-    added before the oldest one is dropped.
+    frame: episodes of eight steps on average fit. Its other frames are repeated, or what stands before every episode,
+    which is stored once. In addition, each environment needs room for a complete transition: the frames before the
+    oldest transition, and the step that is added before the oldest one is dropped.
     """
     return frame_channels * capacity * 9 // 8 + 2 * channels * num_envs
 
@@ -83,6 +83,8 @@ class FrameReplayBuffer(ReplayBuffer):
         self._newest: list[dict[bytes, int]] = [
             {} for _ in range(num_envs)
         ]  # planes of the newest observation by pixels
+        self._beginnings: dict[bytes, int] = {}  # planes of latest first observations by pixels, the latest use last
+        self._most_beginnings = 2 * channels * num_envs
         self.nbytes += self.planes.nbytes + self._last_user.nbytes + self._free.nbytes
         self._images = self._empty_images(0)
 
@@ -103,7 +105,11 @@ class FrameReplayBuffer(ReplayBuffer):
         rows = self.rows(self.total, self.num_envs)
         leaving = self._last_used_in(rows)
         places = np.array(
-            [[self._store(env, image) for image in (obs[env], next_obs[env])] for env in range(self.num_envs)], np.int32
+            [
+                [self._store(env, obs[env], acted_on=True), self._store(env, next_obs[env], acted_on=False)]
+                for env in range(self.num_envs)
+            ],
+            np.int32,
         )  # [N, 2, C]
         super().add(places[:, 0], actions, rewards, places[:, 1], terminated, truncated)
         self._use(rows)
@@ -142,13 +148,18 @@ class FrameReplayBuffer(ReplayBuffer):
         if used.min() < 0 or used.max() >= len(planes):
             raise ValueError(f"it has {len(planes)} planes, of which those from {used.min()} to {used.max()} are used")
         places = self._shared_with_newest(self.obs[rows.start], planes)
+        beginnings = self._find_beginnings(rows, places)
+        kept = self._share_beginnings(beginnings, planes, places)
         self._release(np.setdiff1d(leaving, places))
-        new = np.flatnonzero(places < 0)
+        new = np.flatnonzero((places < 0) & (kept == np.arange(len(planes))))
         if len(new) > self._num_free:
             raise ValueError(f"it has {len(new):,} new planes, and there is room for {self._num_free:,}")
         self._num_free -= len(new)
         places[new] = self._free[self._num_free : self._num_free + len(new)]
+        places = places[kept]
         self.planes[places] = planes  # planes that were stored already receive the same bytes again
+        for index in beginnings:
+            self._keep_beginning(planes[index].tobytes(), int(places[index]))
         for name in ("obs", "next_obs"):
             table = getattr(self, name)[rows]
             table[:] = places[table]
@@ -156,17 +167,32 @@ class FrameReplayBuffer(ReplayBuffer):
         for env, newest in enumerate(self.next_obs[rows.stop - 1]):
             self._newest[env] = {self.planes[place].tobytes(): int(place) for place in newest}
 
-    def _store(self, env: int, image: NDArray[Any]) -> list[int]:
-        """Returns the plane indices of an image [C], and stores the planes that the previous image lacks."""
-        before, places = self._newest[env], []
-        here: dict[bytes, int] = {}
-        for plane in image:
-            pixels = plane.tobytes()
-            place = here.get(pixels, before.get(pixels))
-            here[pixels] = self._store_plane(plane) if place is None else place
-            places.append(here[pixels])
+    def _store(self, env: int, image: NDArray[Any], *, acted_on: bool) -> list[int]:
+        """Returns the plane indices of an image [C], and stores the planes that the previous image lacks.
+
+        If an image that is acted on has more new planes than a frame, it begins an episode, and has planes from before
+        it; they are shared with those of the latest beginnings.
+        """
+        before, here = self._newest[env], dict[bytes, int]()
+        pixels = [plane.tobytes() for plane in image]
+        begins = acted_on and len({*pixels} - before.keys()) > self.frame_channels
+        for plane, content in zip(image, pixels, strict=True):
+            if content not in here:
+                place = before.get(content)
+                if place is None and begins:
+                    place = self._beginnings.get(content)
+                here[content] = self._store_plane(plane) if place is None else place
+                if begins and content not in before:
+                    self._keep_beginning(content, here[content])
         self._newest[env] = here
-        return places
+        return [here[content] for content in pixels]
+
+    def _keep_beginning(self, content: bytes, place: int) -> None:
+        """Remembers a plane of an episode's first observation, and forgets the one that was used longest ago."""
+        self._beginnings.pop(content, None)
+        self._beginnings[content] = place
+        if len(self._beginnings) > self._most_beginnings:
+            del self._beginnings[next(iter(self._beginnings))]
 
     def _store_plane(self, plane: NDArray[Any]) -> int:
         stored, room = len(self.planes) - self._num_free, self._room()
@@ -174,8 +200,8 @@ class FrameReplayBuffer(ReplayBuffer):
             raise ReplayBufferFull(
                 f"frame_channels: the replay buffer's {self.size:,} transitions have more than {stored:,} different "
                 f"channels of images, and there is room for {room:,}: either more than {self.frame_channels} of an "
-                f"observation are new in a step, or episodes have fewer than 8 steps on average; begin a new run with "
-                f"more frame_channels, or without"
+                f"observation are new in a step, or of the first one of an episode, or episodes have fewer than 8 "
+                f"steps on average; begin a new run with more frame_channels, or without"
             )
         self._num_free -= 1
         place = int(self._free[self._num_free])
@@ -198,6 +224,41 @@ class FrameReplayBuffer(ReplayBuffer):
             for index in indices:
                 places[index] = self._newest[env].get(planes[index].tobytes(), -1)
         return places
+
+    def _find_beginnings(self, rows: slice, places: NDArray[np.int32]) -> list[int]:
+        """Returns the indices of the planes that begin episodes in these rows, as `_store` finds them, in its order.
+
+        Args:
+            rows: The rows, which hold indices of the planes to restore.
+            places: For each of these planes its place among the newest observations, or -1, [P].
+        """
+        obs_RNC = self.obs[rows]
+        is_new_RNC = np.empty(obs_RNC.shape, bool)
+        is_new_RNC[0] = places[obs_RNC[0]] < 0
+        before_RNC = self.next_obs[rows][:-1]
+        is_new_RNC[1:] = (obs_RNC[1:, :, :, None] != before_RNC[:, :, None, :]).all(axis=3)
+        found: list[int] = []
+        for row, env in np.argwhere(is_new_RNC.sum(axis=2) > self.frame_channels):
+            new = dict.fromkeys(obs_RNC[row, env][is_new_RNC[row, env]].tolist())
+            if len(new) > self.frame_channels:
+                found += new
+        return found
+
+    def _share_beginnings(
+        self, beginnings: list[int], planes: NDArray[Any], places: NDArray[np.int32]
+    ) -> NDArray[np.int64]:
+        """Shares equal planes of the beginnings of episodes with stored ones, in `places`, and with each other.
+
+        Returns:
+            For each plane the first of those that share its place, [P].
+        """
+        kept, first = np.arange(len(planes)), dict[bytes, int]()
+        for index in beginnings:
+            content = planes[index].tobytes()
+            kept[index] = first.setdefault(content, index)
+            if places[index] < 0:
+                places[index] = self._beginnings.get(content, -1)
+        return kept
 
     def _list_places(self, rows: slice) -> NDArray[np.int32]:
         """Returns the plane indices of both observations in these rows, [rows, N, 2 C]."""
@@ -222,6 +283,9 @@ class FrameReplayBuffer(ReplayBuffer):
     def _release(self, places: NDArray[np.int32]) -> None:
         self._free[self._num_free : self._num_free + len(places)] = places
         self._num_free += len(places)
+        if self._beginnings and len(places):
+            free = set(places.tolist())
+            self._beginnings = {content: place for content, place in self._beginnings.items() if place not in free}
 
     def _empty_images(self, batch_size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         shape = (batch_size, self.obs.shape[2], *self.planes.shape[1:])
