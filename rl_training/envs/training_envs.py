@@ -5,7 +5,7 @@ Shapes: `N` environments, `*O` one encoded observation, `*A` one action of the p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from types import MappingProxyType
@@ -60,6 +60,8 @@ class VectorStep(NamedTuple):
     """[N] whether either flag is set."""
     episodes: list[Episode]
     """The episodes that ended on this step."""
+    infos: Sequence[Mapping[str, Any]] = ()
+    """[N] the info of each environment's step, if `TrainingEnvs.collect_infos` is set."""
 
 
 class TrainingEnvs:
@@ -148,8 +150,9 @@ class TrainingEnvs:
             options = {"reset_mask": done}
             raw, _ = self._watch.call("a reset in training", partial(self._envs.reset, options=options))
             self._begin_from(self.encoder.encode(raw))
+        infos = self._envs.infos
         return VectorStep(
-            next_observation, next_normalized, reward, scaled_reward, terminated, truncated, done, episodes
+            next_observation, next_normalized, reward, scaled_reward, terminated, truncated, done, episodes, infos
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -189,6 +192,18 @@ class TrainingEnvs:
             self.reward_normalizer.forget(fresh)
         self._begin_from(self.encoder.encode(observation))
         return fresh
+
+    @property
+    def collect_infos(self) -> bool:
+        """Whether steps have infos, which makes them slower; False at first.
+
+        Infos from worker processes hold plain data and arrays alone; a warning names what is left out.
+        """
+        return self._envs.collect_infos
+
+    @collect_infos.setter
+    def collect_infos(self, collect: bool) -> None:
+        self._envs.collect_infos, self._envs.infos = collect, ()
 
     # What callbacks may do to the environments; see `runtime.callbacks.EnvAccess`.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -43,30 +42,3 @@ def is_plain(value: Any) -> bool:
     except NotPlain:
         return False
     return True
-
-
-def copy_plain_info(info: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Returns the entries of an info that can be sent between processes, and the types of the others by key.
-
-    Arrays of numbers and text are kept as well.
-    """
-    kept: dict[str, Any] = {}
-    left_out: dict[str, str] = {}
-    for key, value in info.items():
-        try:
-            kept[key] = _copy_with_arrays(value)
-        except NotPlain:
-            left_out[str(key)] = type(value).__name__
-    return kept, left_out
-
-
-def _copy_with_arrays(value: Any) -> Any:
-    if isinstance(value, np.generic) or type(value) is np.ndarray:
-        if value.dtype.hasobject:
-            raise NotPlain
-        return value
-    if type(value) is dict:
-        return {copy_plain(key): _copy_with_arrays(item) for key, item in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(map(_copy_with_arrays, value))
-    return copy_plain(value)

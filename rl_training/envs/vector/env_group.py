@@ -45,14 +45,21 @@ class EnvGroup:
         """The (observation space, action space) of each environment."""
         return [(env.observation_space, env.action_space) for env in self._envs.values()]
 
-    def step(self, actions: Any) -> None:
-        """Steps each environment with its own row of `actions` [n, *A], which the environment may keep."""
+    def step(self, actions: Any, infos: list[dict[str, Any]] | None = None) -> None:
+        """Steps each environment with its own row of `actions` [n, *A], which the environment may keep.
+
+        Args:
+            actions: [n, *A] the actions of the environments in this process.
+            infos: A list to which the info of each environment is added.
+        """
         put, rows = self.rows.put, self.rows
         reward, terminated, truncated = rows.reward, rows.terminated, rows.truncated
         for (i, env), action in zip(self._envs.items(), actions, strict=True):
             observation, reward[i], over, cut, info = env.step(action)
             terminated[i], truncated[i] = over, cut
             put(i, observation)
+            if infos is not None:
+                infos.append(dict(info))  # the next reset may change the environment's own
             if over or cut:
                 self.numbers.write(rows.numbers[i], info, env.raw_return)
 

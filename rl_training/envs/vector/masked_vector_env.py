@@ -2,8 +2,8 @@
 
 The environments are divided into groups. This process steps the first group, and a worker process steps each of the
 others; the division has no effect on the results. The overhead is lower than in Gymnasium's vector environments:
-results are written to memory that the processes share, and infos, which nothing here reads and which can't always be
-batched, are left out.
+results are written to memory that the processes share, and infos, which can't always be batched, are left out unless
+they are asked for.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ from rl_training.config.settings import TrainConfig
 from rl_training.envs.contract.contract_guard import RaisedByEnvironment, find_secrets, format_fault
 from rl_training.envs.episode_replay import EpisodeReplay
 from rl_training.envs.episodes.episode_numbers import REFUSED, select_given
+from rl_training.envs.episodes.sent_infos import SentInfos, copy_plain_info
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.envs.vector.env_access import require_sendable, spread, to_reset_options
 from rl_training.envs.vector.env_group import EnvGroup, require_same_spaces
 from rl_training.envs.vector.step_rows import StepRows, open_shared_file
-from rl_training.envs.vector.worker_channel import BEGIN, CLOSE_SECONDS, STEP, Reply
+from rl_training.envs.vector.worker_channel import BEGIN, CLOSE_SECONDS, LOOK, STEP, Reply
 from rl_training.envs.vector.worker_process import WorkerProcess
 from rl_training.errors import CheckpointError, EnvironmentFault, EnvironmentRefused
 from rl_training.security.secrets import collect_secrets, hide
@@ -59,6 +60,10 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         EnvironmentRefused: An environment can't be made, its spaces have no array form, or the spaces differ.
     """
 
+    collect_infos = False
+    """Whether `step` collects infos, which takes time."""
+    infos: Sequence[Mapping[str, Any]] = ()
+    """The info of each environment's newest step, if they are collected."""
     life_steps = 0
     """Steps of each environment since the run began; the same for all, because they step together."""
 
@@ -77,6 +82,7 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         self._answer_seconds = answer_seconds
         self._own_indices, self._own = own, EnvGroup(config)
         self._workers: list[WorkerProcess] = []
+        self._sent = SentInfos(config.env_id)
         try:
             with open_shared_file() if others else nullcontext(-1) as memory:
                 for indices in others:
@@ -122,9 +128,20 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         self.life_steps += 1
         if self._workers:
             self._rows.action[:] = actions
-        self._do(STEP, self._workers, self._own.step, actions[: len(self._own_indices)])
+        own_actions = actions[: len(self._own_indices)]
+        if self.collect_infos:
+            self.infos = self._step_with_infos(own_actions)
+        else:
+            self._do(STEP, self._workers, self._own.step, own_actions)
         rows = self._rows
         return rows.observations(), rows.reward.copy(), rows.terminated.copy(), rows.truncated.copy(), {}
+
+    def _step_with_infos(self, own_actions: Any) -> list[dict[str, Any]]:
+        own: list[dict[str, Any]] = []
+        sent = self._do(LOOK, self._workers, self._own.step, own_actions, own)
+        if not self._workers:
+            return own
+        return self._sent.take([*map(copy_plain_info, own), *sent])
 
     def numbers(self, rows: NDArray[np.intp]) -> list[dict[str, float]]:
         """Returns the numbers of the episodes that ended in the newest step, by name; see `EpisodeNumbers`.
@@ -211,15 +228,17 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
 
-    def _do(self, bell: bytes, workers: Sequence[WorkerProcess], own: Callable[..., None], *arguments: Any) -> None:
-        """Runs the operation of a bell in workers, and meanwhile its counterpart `own` in this process."""
+    def _do(
+        self, bell: bytes, workers: Sequence[WorkerProcess], own: Callable[..., None], *arguments: Any
+    ) -> list[Any]:
+        """Runs the operation of a bell in workers, and meanwhile its counterpart `own` here; returns the replies."""
         for worker in workers:
             worker.ring(bell)
         try:
             own(*arguments)
         finally:
             replies = self._await_replies([(worker, worker.indices) for worker in workers])
-        self._unpack(replies)
+        return self._unpack(replies)
 
     def _ask(self, command: str, calls: Mapping[int, tuple[Any, ...]]) -> list[Any]:
         """Calls a method of `EnvGroup` for some environments, in the process of each.

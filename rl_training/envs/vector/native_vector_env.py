@@ -61,6 +61,10 @@ class NativeVectorEnv:
         self._attributes = AttributeChanges(envs, config.env_id)
         self._options_changed = False
         self._infos: Mapping[str, Any] = {}
+        self.collect_infos = False
+        """Whether `step` divides the infos by environment, which takes time."""
+        self.infos: Sequence[Mapping[str, Any]] = ()
+        """The info of each environment's newest step, if they are collected."""
         self.num_envs = envs.num_envs
         self.single_observation_space = make_plain_space(envs.single_observation_space)
         self.single_action_space = make_plain_space(envs.single_action_space)
@@ -136,6 +140,8 @@ class NativeVectorEnv:
         if self._same_step:
             self._begun = observation
             observation = self._with_final(observation, terminated | truncated, result[4])
+        if self.collect_infos:
+            self.infos = [self._take_info(i, over) for i, over in enumerate((terminated | truncated).tolist())]
         return observation, reward, terminated, truncated, {}
 
     def numbers(self, rows: NDArray[np.intp]) -> list[dict[str, float]]:
@@ -146,8 +152,11 @@ class NativeVectorEnv:
         """
         if not self._infos:
             return [{} for _ in rows]
-        take = take_final_row if self._same_step else take_row
-        return [self._numbers.collect(take(self._infos, i, self.num_envs), None) for i in rows.tolist()]
+        return [self._numbers.collect(self._take_info(i, over=True), None) for i in rows.tolist()]
+
+    def _take_info(self, row: int, over: bool) -> dict[str, Any]:
+        take = take_final_row if over and self._same_step else take_row
+        return take(self._infos, row, self.num_envs)
 
     def snapshots(self) -> list[dict[str, Any]]:
         """Returns the state that `restore` takes: one snapshot for all environments together."""

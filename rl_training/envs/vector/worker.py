@@ -3,10 +3,10 @@
 `worker_process` starts it. The worker does not run the parent's main module again, as multiprocessing would, so a
 training script needs no `if __name__ == "__main__"` guard.
 
-Bells request the two operations of every step. Their arguments and results are in shared memory, and a bell confirms
-completion. Every other request is a message `(command, calls)`, where each call holds the index of an environment and
-the arguments. The worker replies to each call with `("ok", value)` or `(error kind, (text, traceback))`; the traceback
-is None if no environment raised.
+Bells request the operations of every step. Their arguments and results are in shared memory, and a bell confirms
+completion; a message replaces it if the infos of the step are asked for. Every other request is a message `(command,
+calls)`, where each call holds the index of an environment and the arguments. The worker replies to each call with
+`("ok", value)` or `(error kind, (text, traceback))`; the traceback is None if no environment raised.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any
 
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.contract.contract_guard import RaisedByEnvironment
-from rl_training.envs.episodes.plain_values import copy_plain_info
+from rl_training.envs.episodes.sent_infos import copy_plain_info
 from rl_training.envs.single_env import make_env
 from rl_training.envs.vector.env_group import EnvGroup
 from rl_training.envs.vector.step_rows import StepRows
-from rl_training.envs.vector.worker_channel import BEGIN, CLOSE_SECONDS, DONE, STEP, Channel, Reply
+from rl_training.envs.vector.worker_channel import BEGIN, CLOSE_SECONDS, DONE, LOOK, STEP, Channel, Reply
 from rl_training.errors import USER_CODE_ERRORS, EnvironmentFault, UserError, error_line, find_user_code_cause
 from rl_training.security.secrets import register_lookup
 
@@ -68,6 +68,8 @@ def _serve(channel: Channel, memory: int) -> None:
             request = channel.receive()
             if request == STEP:
                 _confirm(channel, _attempt(group.step, own_actions.copy()))
+            elif request == LOOK:
+                _send_infos(channel, group, own_actions.copy())
             elif request == BEGIN:
                 _confirm(channel, _attempt(group.begin_episodes))
             else:
@@ -80,6 +82,12 @@ def _confirm(channel: Channel, reply: Reply) -> None:
         channel.ring(DONE)
     else:
         channel.send([reply])
+
+
+def _send_infos(channel: Channel, group: EnvGroup, actions: Any) -> None:
+    infos: list[dict[str, Any]] = []
+    reply = _attempt(group.step, actions, infos)
+    channel.send([("ok", copy_plain_info(info)) for info in infos] if reply[0] == "ok" else [reply])
 
 
 def _answer(group: EnvGroup, command: str, call: tuple[Any, ...]) -> Reply:

@@ -13,8 +13,9 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any
 
-STEP, BEGIN, DONE = b"s", b"b", b"d"
-"""Bells: step every environment with `StepRows.action`; begin the episodes marked in `StepRows.ended`; done."""
+STEP, LOOK, BEGIN, DONE = b"s", b"l", b"b", b"d"
+"""Bells: step every environment with `StepRows.action`; do so and reply with the infos; begin the episodes marked in
+`StepRows.ended`; done."""
 
 Reply = tuple[str, Any]
 """A worker's reply for one environment: `("ok", value)`, or an error kind with its details; see `worker`."""
