@@ -60,9 +60,13 @@ class Noise(Filmed):
         return np.random.default_rng(self.steps).integers(0, 256, (80, 120, 3), np.uint8)
 
 
+class Fast(Filmed):
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012
+
+
 class Blind(Filmed):
     metadata = {"render_modes": ["human"]}  # noqa: RUF012
 
 
-for one in (Filmed, Hangs, Dies, NamesItsToken, NoPicture, Noise, Blind):
+for one in (Filmed, Hangs, Dies, NamesItsToken, NoPicture, Noise, Fast, Blind):
     gym.register(f"{one.__name__}-v0", one)

@@ -26,6 +26,7 @@ PROMISED = {
     "load_config",
     "load_policy",
     "promote",
+    "record",
     "register_algorithm",
     "resume",
     "train",

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import load_env_creator
@@ -82,6 +83,16 @@ class FilmedEnv:
         (metadata,) = self._env.call("metadata")
         return 1.0 / float(metadata.get("render_fps") or USUAL_FPS)
 
+    @property
+    def observation_space(self) -> gym.Space[Any]:
+        """The space of observations."""
+        return self._env.single_observation_space
+
+    @property
+    def action_space(self) -> gym.Space[Any]:
+        """The space of actions."""
+        return self._env.single_action_space
+
     def reset(self, seed: int) -> Any:
         """Begins an episode and returns its first observation."""
         ((observation, _),) = self._env.call("reset", seed=seed, options=self._options)
@@ -89,8 +100,14 @@ class FilmedEnv:
 
     def step(self, action: Any) -> FilmedStep:
         """Steps the environment."""
-        ((observation, reward, terminated, truncated, _),) = self._env.call("step", action)
-        return FilmedStep(observation, reward, terminated or truncated)
+        _, rewards, terminated, truncated, _ = self._env.step(np.asarray(action)[np.newaxis])
+        (observation,) = self._env.call("last_observation")
+        return FilmedStep(observation, float(rewards[0]), bool(terminated[0] or truncated[0]))
+
+    def read_numbers(self) -> dict[str, float]:
+        """Returns the numbers of the episode that the newest step ended; see `EpisodeNumbers`."""
+        (numbers,) = self._env.numbers(np.array([0]))
+        return numbers
 
     def render(self) -> npt.NDArray[np.uint8]:
         """Returns the picture of the current state, uint8 [height, width, 3].

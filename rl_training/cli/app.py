@@ -16,7 +16,7 @@ from typing import Annotated, NoReturn
 from cyclopts import App, CycloptsError, Parameter, validators
 
 from rl_training import __version__
-from rl_training.cli import champion_commands, flow_commands, list_commands, server_commands
+from rl_training.cli import champion_commands, film_commands, flow_commands, list_commands, server_commands
 from rl_training.cli.options import (
     Algo,
     AllowModule,
@@ -51,6 +51,7 @@ app = App(
 )
 for command in (
     *(champion_commands.promote, champion_commands.rollback),
+    *(film_commands.record, film_commands.enjoy),
     *(list_commands.configs, list_commands.algorithms),
     *(server_commands.ui, server_commands.deploy, server_commands.doctor, server_commands.worker),
 ):

@@ -23,11 +23,11 @@ from rl_training.envs.episode_replay import EpisodeReplay
 from rl_training.envs.episodes.episode_numbers import EpisodeNumbers
 from rl_training.envs.factory import make_env
 from rl_training.envs.space_leaves import list_leaves
-from rl_training.errors import EnvironmentFault, EnvironmentRefused
+from rl_training.errors import EnvironmentFault
 from rl_training.runs.evaluation_result import EvaluationResult as EvaluationResult
 from rl_training.runs.evaluation_result import select_evaluation_numbers as select_evaluation_numbers
 from rl_training.runs.stopping import StopFlag, StopTraining
-from rl_training.runtime.policy import Policy
+from rl_training.runtime.policy import Policy, require_same_spaces
 from rl_training.system.paths import keep_working_folder
 from rl_training.system.signal_handlers import check_handlers
 
@@ -70,7 +70,7 @@ class Evaluator:
         count = min(self.num_envs, len(seeds))
         while len(self._envs) < count:
             self._envs.append(make_env(self.config, len(self._envs)))
-        self._require_same_spaces(policy)
+        require_same_spaces(policy, self._envs[0], self.config.env_id)
         players = [
             _Player(self.config, i, self._envs[i], list(seeds[i::count]), self.max_episode_steps) for i in range(count)
         ]
@@ -92,15 +92,6 @@ class Evaluator:
             sum(player.cut for player in players),
             {name: tuple(each.get(name) for each in numbers) for name in sorted({n for each in numbers for n in each})},
         )
-
-    def _require_same_spaces(self, policy: Policy) -> None:
-        for name in ("observation_space", "action_space"):
-            needed, given = getattr(policy, name), getattr(self._envs[0], name)
-            if needed != given:
-                raise EnvironmentRefused(
-                    f"the policy's {name} is {needed}, and environment {self.config.env_id!r} has {given}; evaluate a "
-                    f"policy in the environment that it was trained in"
-                )
 
     def close(self) -> None:
         """Closes the environments; a later `run` makes new environments."""

@@ -18,7 +18,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.space_leaves import list_leaves
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
-from rl_training.errors import UserError, one_line
+from rl_training.errors import EnvironmentRefused, UserError, one_line
 
 BLOCK = 8
 """The rows of each forward pass. BLAS rounds a row differently in batches of other sizes, so the size is fixed."""
@@ -44,6 +44,33 @@ class Policy(Protocol):
         Returns:
             One action for each observation, as the environment's `step` takes it; it depends on no other observation.
         """
+
+
+class HasSpaces(Protocol):
+    """An environment, or anything else with its spaces."""
+
+    @property
+    def observation_space(self) -> gym.Space[Any]:
+        """The space of observations."""
+
+    @property
+    def action_space(self) -> gym.Space[Any]:
+        """The space of actions."""
+
+
+def require_same_spaces(policy: Policy, env: HasSpaces, env_id: str) -> None:
+    """Checks that a policy fits an environment.
+
+    Raises:
+        EnvironmentRefused: A space differs.
+    """
+    for name in ("observation_space", "action_space"):
+        needed, given = getattr(policy, name), getattr(env, name)
+        if needed != given:
+            raise EnvironmentRefused(
+                f"the policy's {name} is {needed}, and environment {env_id!r} has {given}; evaluate a policy in the "
+                f"environment that it was trained in"
+            )
 
 
 @dataclass(kw_only=True, eq=False)
