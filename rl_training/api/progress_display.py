@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from html import escape
+from importlib import import_module
 from typing import Any
 
 from rich.console import Console
@@ -114,7 +115,7 @@ class NotebookBar(Callback):
 
     def on_train_start(self, state: TrainerState) -> None:
         """Draws the bar."""
-        from IPython.display import display  # type: ignore[import-not-found]
+        display = import_module("IPython.display").display  # which a notebook has, and this package does not need
 
         self._read(state)
         self._handle = display(self, display_id=True)
