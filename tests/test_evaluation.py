@@ -13,6 +13,7 @@ import pytest
 from gymnasium import spaces
 from scipy import stats
 
+from rl_training.api.summary import format_evaluation
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs.factory import make_env
 from rl_training.envs.normalize import ObservationNormalizer
@@ -379,3 +380,20 @@ def test_metrics_and_json_carry_everything() -> None:
     )
     assert data["return_mean"] == 2.0
     assert EvaluationResult.from_dict(data) == result
+
+
+def test_equal_returns_of_episodes_that_began_differently_are_doubted() -> None:
+    """SeedEcho shows a drawn number at first, and each of its episodes of ten steps pays 1 for action 1."""
+    result = play("case_envs:SeedEcho-v0", range(20))
+    assert (result.return_std, result.starts) == (0.0, 20)
+    assert result.warning is not None
+    assert result.warning.startswith("all 20 returns are 10.00 although the episodes began differently")
+    assert format_evaluation(result.to_dict()).endswith(f"; warning: {result.warning}")
+    assert EvaluationResult.from_dict(json.loads(json.dumps(result.to_dict()))) == result
+    assert play("case_envs:SeedEcho-v0", range(19)).warning is None
+
+
+def test_equal_returns_of_equal_starts_are_not_doubted() -> None:
+    result = play("case_envs:Plain-v0", range(20))
+    assert (result.return_std, result.starts, result.warning) == (0.0, 1, None)
+    assert EvaluationResult(tuple(range(20)), (1.0,) * 20, (1,) * 20).warning is None

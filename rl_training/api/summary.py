@@ -118,7 +118,8 @@ def format_evaluation(evaluation: Mapping[str, Any]) -> str:
         interval = f" (95 % interval {evaluation['ci_low']:,.2f} to {evaluation['ci_high']:,.2f})"
     cut = f", of which {evaluation['cut']:,} cut at evaluation.max_episode_steps" if evaluation["cut"] else ""
     episodes = f"{evaluation['episodes']:,} held-out episode{'s' if evaluation['episodes'] > 1 else ''}"
-    return f"mean return {evaluation['return_mean']:,.2f}{interval} over {episodes}{cut}"
+    doubt = f"; warning: {evaluation['warning']}" if evaluation.get("warning") else ""
+    return f"mean return {evaluation['return_mean']:,.2f}{interval} over {episodes}{cut}{doubt}"
 
 
 def format_monitoring(result: Mapping[str, Any]) -> list[str]:

@@ -9,6 +9,9 @@ from typing import Any, Self
 
 from rl_training.envs.episodes.episode_numbers import IS_SUCCESS, RAW_RETURN
 
+EQUAL_FROM = 20
+"""Least number of episodes whose equal returns are remarkable; of a few episodes, equal returns are common."""
+
 CONFIDENCE = 0.95
 """The confidence level of the interval of the mean."""
 
@@ -29,6 +32,8 @@ class EvaluationResult:
     """The number of episodes that were cut off by the evaluation's own limit on their length."""
     numbers: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     """Other numbers of the episodes by name, as in `Episode.numbers`; None for an episode that did not give one."""
+    starts: int | None = None
+    """The number of different first observations; None for an evaluation of an earlier version."""
 
     @property
     def episodes(self) -> int:
@@ -73,6 +78,17 @@ class EvaluationResult:
         """The mean return beneath all wrappers; None for an environment without wrappers."""
         return self._mean(RAW_RETURN)
 
+    @property
+    def warning(self) -> str | None:
+        """A doubt about what the returns show, in words: all of them are equal although the episodes' starts differ."""
+        if self.episodes < EQUAL_FROM or (self.starts or 1) < 2 or len(set(self.returns)) > 1:
+            return None
+        return (
+            f"all {self.episodes:,} returns are {self.returns[0]:,.2f} although the episodes began differently, so a "
+            f"standard deviation of 0 shows little: either each episode reached a limit, which hides better policies, "
+            f"or the return does not depend on the actions"
+        )
+
     def summary(self) -> dict[str, float]:
         """Returns the summary statistics; undefined ones are left out."""
         numbers = {
@@ -107,13 +123,16 @@ class EvaluationResult:
             "returns": list(self.returns),
             "lengths": list(self.lengths),
             "numbers": {name: list(values) for name, values in self.numbers.items()},
+            "starts": self.starts,
+            "warning": self.warning,
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """Returns the result from which `to_dict` made the data."""
         numbers = {name: tuple(values) for name, values in data.get("numbers", {}).items()}
-        return cls(tuple(data["seeds"]), tuple(data["returns"]), tuple(data["lengths"]), data["cut"], numbers)
+        seeds, returns, lengths = (tuple(data[name]) for name in ("seeds", "returns", "lengths"))
+        return cls(seeds, returns, lengths, data["cut"], numbers, data.get("starts"))
 
     def _mean(self, name: str) -> float | None:
         given = [value for value in self.numbers.get(name, ()) if value is not None]

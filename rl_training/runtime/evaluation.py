@@ -91,6 +91,7 @@ class Evaluator:
             tuple(lengths),
             sum(player.cut for player in players),
             {name: tuple(each.get(name) for each in numbers) for name in sorted({n for each in numbers for n in each})},
+            len(set().union(*(player.starts for player in players))),
         )
 
     def close(self) -> None:
@@ -128,9 +129,11 @@ class _Player:
         self.returns: list[float] = []
         self.lengths: list[int] = []
         self.numbers: list[Mapping[str, float]] = []
+        self.starts: set[int] = set()
+        self._leaves = list_leaves(env.observation_space)
         self._reader = EpisodeNumbers(config)
         self.cut = 0
-        self._boxes = [leaf for leaf in list_leaves(env.observation_space) if isinstance(leaf.space, gym.spaces.Box)]
+        self._boxes = [leaf for leaf in self._leaves if isinstance(leaf.space, gym.spaces.Box)]
         self._reset()
 
     @property
@@ -163,6 +166,7 @@ class _Player:
         except EnvironmentFault as error:
             raise self._fault(str(error)) from error
         self._check_observation()
+        self.starts.add(hash(tuple(np.asarray(leaf.pick(self.observation)).tobytes() for leaf in self._leaves)))
 
     def _check_observation(self) -> None:
         for leaf in self._boxes:
