@@ -13,9 +13,10 @@ import psutil
 import pytest
 
 from rl_training.config.dqn import DQNConfig
+from rl_training.data.buffer_memory import measure_available_memory
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer
-from rl_training.data.replay_memory import check_memory, measure_available_memory
+from rl_training.data.replay_memory import check_memory
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.errors import ConfigError
 
@@ -189,7 +190,7 @@ def test_without_control_groups_it_is_what_the_machine_has(tmp_path: Path) -> No
 
 def test_a_limit_of_the_address_space_counts() -> None:
     code = (
-        "import resource, psutil; from rl_training.data.replay_memory import measure_available_memory\n"
+        "import resource, psutil; from rl_training.data.buffer_memory import measure_available_memory\n"
         "vms = psutil.Process().memory_info().vms\n"
         "resource.setrlimit(resource.RLIMIT_AS, (vms + 50_000_000, resource.RLIM_INFINITY))\n"
         "print(measure_available_memory())"

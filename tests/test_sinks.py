@@ -18,7 +18,7 @@ from tiny_tasks import PLAIN
 from waiting import LIMIT, wait_for
 
 from rl_training import Callback, run_layout
-from rl_training.api.training import resume_training, run_training
+from rl_training.api.train_and_resume import resume_training, train
 from rl_training.cli.app import run as command
 from rl_training.errors import ConfigError, ModuleRefused
 from rl_training.experiment.loading import config_from_mapping
@@ -230,7 +230,7 @@ def test_a_full_disk_beside_the_progress_loses_nothing(monkeypatch):
 )
 def test_a_sink_that_does_not_exist_is_reported_before_training(name, message):
     with pytest.raises(ConfigError, match=r"tracking\.sinks: got ") as caught:
-        run_training(config_from_mapping({"algo": "ppo", **PLAIN, "tracking": {"sinks": [name]}}), track=False)
+        train(config_from_mapping({"algo": "ppo", **PLAIN, "tracking": {"sinks": [name]}}), track=False)
     assert message in str(caught.value)
 
 
@@ -284,7 +284,7 @@ def tensorboard_run(**settings):
 
 def test_an_untracked_run_writes_event_files(monkeypatch):
     monkeypatch.setattr(following, "END_SECONDS", LIMIT)
-    run_dir = run_training(tensorboard_run(total_timesteps=500), track=False).run_dir
+    run_dir = train(tensorboard_run(total_timesteps=500), track=False).run_dir
     events = read_events(run_dir)
     assert events == scalars(run_dir)
     assert {"train/policy_loss", "eval/return_mean", "heldout/return_mean"} <= {name for _, _, name, _ in events}
@@ -293,7 +293,7 @@ def test_an_untracked_run_writes_event_files(monkeypatch):
 @pytest.mark.slow
 def test_a_resume_repeats_no_point_and_a_fork_has_a_folder_of_its_own(monkeypatch):
     monkeypatch.setattr(following, "END_SECONDS", LIMIT)
-    first = run_training(tensorboard_run(), track=False)
+    first = train(tensorboard_run(), track=False)
     shutil.rmtree(max((first.run_dir / run_layout.CHECKPOINTS).glob("step_*")))  # so that steps are repeated
     resumed = resume_training(first.run_dir, track=False)
     assert resumed.run_dir == first.run_dir
@@ -311,7 +311,7 @@ def test_a_resume_repeats_no_point_and_a_fork_has_a_folder_of_its_own(monkeypatc
 def test_a_run_is_the_same_with_a_sink_and_without(monkeypatch):
     monkeypatch.setattr(following, "END_SECONDS", LIMIT)
     hashes = {
-        run_training(tensorboard_run(tracking={"sinks": sinks}), track=False).policy_sha256
+        train(tensorboard_run(tracking={"sinks": sinks}), track=False).policy_sha256
         for sinks in ([], ["tensorboard"], [BROKEN])
     }
     assert len(hashes) == 1
@@ -360,8 +360,8 @@ def test_training_that_is_killed_and_resumed_leaves_each_point_once(tmp_path):
 
     text = f"""
 from test_sinks import tensorboard_run
-from rl_training.api.training import run_training
-run_training(tensorboard_run(total_timesteps=10_000_000, run_dir={str(tmp_path / "run")!r}), track=False)
+from rl_training.api.train_and_resume import train
+train(tensorboard_run(total_timesteps=10_000_000, run_dir={str(tmp_path / "run")!r}), track=False)
 """
     run_dir = tmp_path / "run"
     process = subprocess.Popen([sys.executable, "-c", text], start_new_session=True)

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
-from pathlib import Path
-
-import psutil  # type: ignore[import-untyped]
 
 from rl_training.config.off_policy import OffPolicyConfig
+from rl_training.data.buffer_memory import RESERVE, format_gigabytes, measure_available_memory, round_down
 from rl_training.data.replay_frames import PLACE_BYTES, PLANE_RECORD_BYTES, count_planes
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.errors import ConfigError, one_line
-
-RESERVE = 0.1
-"""Fraction of the memory that a replay buffer must leave free."""
 
 
 @dataclass(frozen=True)
@@ -53,17 +46,17 @@ def check_memory(
     needed, usable = arithmetic.needed(config.buffer_size), int(available * (1 - RESERVE))
     if needed <= usable:
         return
-    fitting = _round_down(arithmetic.fitting(usable), config.num_envs)
+    fitting = round_down(arithmetic.fitting(usable), config.num_envs)
     instead = f"buffer_size {fitting:,} would fit"
     if frame_channels is None and encoder.kind == "image":
         frame_channels = 3 if encoder.shape[0] == 3 else 1
         shared = _calculate(config, encoder, codec, frame_channels).needed(config.buffer_size)
         instead += (
-            f"; frame_channels: {frame_channels}, which stores each frame once, would need {_format_gigabytes(shared)}"
+            f"; frame_channels: {frame_channels}, which stores each frame once, would need {format_gigabytes(shared)}"
         )
     raise ConfigError(
-        f"buffer_size: {config.buffer_size:,} x {arithmetic.text} = {_format_gigabytes(needed)}, and this process may "
-        f"use {_format_gigabytes(available)}, of which a tenth is left to everything else; {instead}"
+        f"buffer_size: {config.buffer_size:,} x {arithmetic.text} = {format_gigabytes(needed)}, and this process may "
+        f"use {format_gigabytes(available)}, of which a tenth is left to everything else; {instead}"
     )
 
 
@@ -101,57 +94,3 @@ def _calculate(
         f"{action_bytes} + 4 + 2) bytes (new channels and an eighth for the first ones of episodes; where the channels "
         f"of observation and next observation are; action, reward, two flags) + {fixed:,}",
     )
-
-
-def measure_available_memory(root: Path = Path("/")) -> int:
-    """Returns the bytes that this process may still use, given the machine, its control groups, and `ulimit -v`.
-
-    Args:
-        root: Where `proc` and `sys` are mounted.
-    """
-    available = [int(psutil.virtual_memory().available), *_find_free_bytes(root)]
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY:
-        available.append(limit - psutil.Process().memory_info().vms)
-    return max(0, min(available))
-
-
-def _find_free_bytes(root: Path) -> Iterator[int]:
-    """Yields the free bytes of this process's control group and of each parent group, for cgroups version 2 and 1."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:  # not Linux
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            mount, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            mount = root / "sys/fs/cgroup/memory"
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        else:
-            continue
-        group = mount / path.lstrip("/")
-        for folder in (group, *group.parents):
-            if folder.is_relative_to(mount) and (left := _read_free_bytes(folder, *names)) is not None:
-                yield left
-
-
-def _read_free_bytes(folder: Path, limit: str, usage: str, cache: str) -> int | None:
-    """Returns the limit minus the usage; None without a limit. Inactive file pages count as free."""
-    try:
-        bound, used = (folder / limit).read_text().strip(), int((folder / usage).read_text())
-        statistics = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    except OSError:  # a container can't see its parent groups, and the outermost group has no limit
-        return None
-    return None if bound == "max" else int(bound) - used + int(statistics.get(cache, 0))
-
-
-def _round_down(size: int, multiple: int) -> int:
-    """Rounds `size` down to two significant digits and then to a multiple."""
-    digits: int = 10 ** max(0, len(str(size)) - 2)
-    return size // digits * digits // multiple * multiple
-
-
-def _format_gigabytes(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e9:.4f} GB"

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from rl_training.algorithms.ppo import PPO, check_spaces
 from rl_training.config.ppo import PPOConfig
 from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.data.rollout_memory import check_memory
 from rl_training.envs.training_envs import TrainingEnvs, VectorStep
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
@@ -42,6 +43,7 @@ class PPOTrainer(Trainer):
         self.envs = self._opened.enter_context(closing(TrainingEnvs(config, gamma=config.gamma)))
         encoder, codec = self.envs.encoder, self.envs.codec
         self.device, self.device_reason = choose_device(config, encoder)
+        check_memory(config, encoder, codec)
         self.algorithm = PPO(config, encoder, codec, self.device)
         self.agent = NetworkAgent(self.envs, self.algorithm)
         self.buffer = RolloutBuffer(
