@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from rl_training.config.settings import TrainConfig
-from rl_training.errors import RunFailed, error_line
+from rl_training.errors import RunFailed, UserError, error_line, one_line
 from rl_training.runs.stopping import StopFlag
 from rl_training.runs.train_result import StopReason as StopReason
 from rl_training.security.secrets import hide
@@ -158,6 +158,12 @@ class CallbackList:
     ) -> None:
         self._named, self._secrets = list(named), secrets
         self.callbacks: list[Callback] = [*named.values(), *callbacks]
+        for callback in self.callbacks:
+            if isinstance(callback, str | Mapping):
+                raise UserError(
+                    f"callbacks: got {one_line(callback, repr)}, expected instances of Callback; name it in "
+                    f"the settings instead (`callbacks: [module:Class]`)"
+                )
 
     def append(self, callback: Callback) -> None:
         """Adds a callback at the end before training begins, for example one that needs the run's directory."""
