@@ -9,7 +9,7 @@ from typing import Any
 def format_training_report(summary: Mapping[str, Any]) -> str:
     """Returns the report of a flow that trains, from its summary."""
     from rl_training.api.summary import explain_lost_best, format_evaluation
-    from rl_training.runtime.inexact_resumes import explain_resume
+    from rl_training.runtime.inexact_resumes import explain_inexact
 
     evaluation, lost = summary["evaluation"], summary.get("lost_best")
     run, ui = f"`{summary['run_id']}`", summary["ui_command"]
@@ -23,7 +23,7 @@ def format_training_report(summary: Mapping[str, Any]) -> str:
         ("run directory", f"`{summary['run_dir']}`"),
         ("best checkpoint", f"`{summary['best_checkpoint']}`"),
         ("policy sha256", f"`{summary['policy_sha256']}`"),
-        *(("not exact", f"resumed {explain_resume(resume)}") for resume in summary["inexact"]),
+        *(("not exact", explain_inexact(entry)) for entry in summary["inexact"]),
         *([("note", explain_lost_best(lost))] if lost is not None else []),
     ]
     return _join_parts(

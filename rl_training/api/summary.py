@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.runs.train_result import TrainResult
-from rl_training.runtime.inexact_resumes import explain_resume
+from rl_training.runtime.inexact_resumes import explain_inexact
 from rl_training.system.programs import program
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def format_summary(summary: Mapping[str, Any], *, resume: str = "resume") -> lis
     lines = [_format_end(summary)]
     if summary["stop_reason"] == "signal":
         lines.append(f"resume with: {program('rl-training')} {resume} {shlex.quote(summary['run_dir'])}")
-    lines += [f"not exact: resumed {explain_resume(resume)}" for resume in summary["inexact"]]
+    lines += [f"not exact: {explain_inexact(entry)}" for entry in summary["inexact"]]
     if summary["evaluation"] is not None:
         lines.append(format_evaluation(summary["evaluation"]))
     if (promotion := summary.get("promotion")) is not None:

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 INEXACT = "inexact"
 """The key of the list in a manifest's `extra`, in `metadata.json` and in a summary."""
+ENVIRONMENTS = "environments"
+"""The key in an entry of what callbacks did to the environments; entries of resumes have none."""
 LOST_BEST = "lost_best"
 """The key of the list of lost best checkpoints in `metadata.json`, and of the newest one in a summary."""
 MAX_INDICES = 8
@@ -85,9 +87,38 @@ def record_lost_best(run: TrainingRun, lost: Mapping[str, Any] | None) -> None:
         update_metadata(run, {LOST_BEST: [*known, lost]})
 
 
+def list_changes_of_envs(
+    known: Sequence[Mapping[str, Any]], changes: Sequence[str], num_timesteps: int
+) -> list[dict[str, Any]]:
+    """Lists what callbacks have done to the environments that no resume repeats; logs what is new.
+
+    Args:
+        known: The entries of the run so far.
+        changes: The result of `TrainingEnvs.inexact_changes`.
+        num_timesteps: The step of the checkpoint from which resumes are not exact.
+
+    Returns:
+        An entry with the new `environments` changes; empty without such changes.
+    """
+    earlier = {change for entry in known for change in entry.get(ENVIRONMENTS, ())}
+    new = [change for change in changes if change not in earlier]
+    if not new:
+        return []
+    entry = {"num_timesteps": num_timesteps, "fresh_episodes": [], "changed": [], ENVIRONMENTS: new}
+    logger.warning("resumes of this run are not exact: %s", explain_inexact(entry))
+    return [entry]
+
+
+def explain_inexact(entry: Mapping[str, Any]) -> str:
+    """Returns why a run is not exact, in words: after a resume, or after what callbacks did to its environments."""
+    return explain_resume(entry) if entry.get(ENVIRONMENTS) else f"resumed {explain_resume(entry)}"
+
+
 def explain_resume(entry: Mapping[str, Any]) -> str:
-    """Returns the reasons why a resume was not exact, in words."""
+    """Returns the step of an entry and its reasons, in words."""
     parts = []
+    if changes := entry.get(ENVIRONMENTS):
+        parts.append(f"callbacks changed the environments in ways that no resume repeats ({', '.join(changes)})")
     if entry["fresh_episodes"]:
         indices = list(map(str, entry["fresh_episodes"]))
         named = ", ".join(indices if len(indices) <= MAX_INDICES else [*indices[:MAX_INDICES], "..."])

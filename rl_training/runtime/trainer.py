@@ -31,6 +31,7 @@ from rl_training.runtime.checkpoint_saver import LAST_PAUSES, Contents, Saver, r
 from rl_training.runtime.inexact_resumes import (
     INEXACT,
     describe_computer,
+    list_changes_of_envs,
     list_inexact_resumes,
     record_inexact_resumes,
     record_lost_best,
@@ -159,13 +160,10 @@ class Trainer(TrainingLoop):
 
     def _begin(self) -> None:
         """Begins a new run, with the first stage of its curriculum if that has no condition."""
-        if not self.config.curriculum:
-            self._start()
-            return
-        self._curriculum = Curriculum(self.config, self._find_envs())
-        self._curriculum.advance(0)
+        if self.config.curriculum:
+            self._curriculum = Curriculum(self.config, self._find_envs())
+            self._curriculum.advance(0)
         self._start()
-        self._curriculum.require_attributes()
 
     def between_steps(self) -> None:
         """Evaluates and saves if that is due; called wherever the complete state is consistent.
@@ -213,6 +211,7 @@ class Trainer(TrainingLoop):
             self._saver.end()
 
     def _collect_contents(self) -> Contents:
+        self._note_changed_envs()
         extra = {**describe_computer(self.device, self.config.threads), INEXACT: self.inexact}
         if self.stop.cause == "return_reached":
             extra[STOPPED_AT_RETURN] = True
@@ -226,6 +225,13 @@ class Trainer(TrainingLoop):
             shards=self._replay_shards(),
             files=self.callbacks.files_to_sync(),
         )
+
+    def _note_changed_envs(self) -> None:
+        """Adds what callbacks have done to the environments, and a resume can't repeat, to the run's record."""
+        envs = self._find_envs()
+        if envs is not None and (new := list_changes_of_envs(self.inexact, envs.inexact_changes(), self.num_timesteps)):
+            self.inexact = [*self.inexact, *new]
+            record_inexact_resumes(self.run, self.inexact)
 
     def _note_saved(self, checkpoint: Checkpoint, is_best: bool) -> None:
         self.state.checkpoint = checkpoint

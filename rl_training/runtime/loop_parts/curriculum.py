@@ -11,9 +11,8 @@ from typing import Any, Literal
 from rl_training.config.sections import CurriculumStage
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.episodes.episode_numbers import IS_SUCCESS
-from rl_training.envs.training_envs import Episode
-from rl_training.errors import ConfigError, RLTrainingError
-from rl_training.runtime.callbacks import EnvAccess
+from rl_training.envs.training_envs import Episode, TrainingEnvs
+from rl_training.errors import ConfigError
 from rl_training.state_checks import Count, validate
 
 logger = logging.getLogger(__name__)
@@ -32,8 +31,7 @@ class Place:
 class Curriculum:
     """Begins the stages of `curriculum`, one after another.
 
-    A stage with two conditions begins when both hold. Attributes stay as an earlier stage has set them; reset options
-    are those of the settings and of the stage.
+    Attributes stay as an earlier stage has set them; reset options are those of the settings and of the stage.
 
     Args:
         config: The settings, with at least one stage.
@@ -43,7 +41,7 @@ class Curriculum:
         ConfigError: The algorithm does not offer its environments.
     """
 
-    def __init__(self, config: TrainConfig, envs: EnvAccess | None) -> None:
+    def __init__(self, config: TrainConfig, envs: TrainingEnvs | None) -> None:
         if envs is None:
             raise ConfigError(
                 f"curriculum: the trainer of {config.algo} has no `envs` of the class TrainingEnvs, whose attributes a "
@@ -57,22 +55,6 @@ class Curriculum:
     def stage(self) -> int:
         """The number of the stage, from 1; 0 before the first one begins."""
         return self._place.stage
-
-    def require_attributes(self) -> None:
-        """Checks, after the first reset, that the environments have every attribute that a stage sets.
-
-        Raises:
-            ConfigError: An attribute is missing.
-        """
-        for i, stage in enumerate(self._stages):
-            for name in stage.attributes:
-                try:
-                    self._envs.get_attr(name)
-                except (AttributeError, RLTrainingError) as error:
-                    raise ConfigError(
-                        f"curriculum.{i}.attributes.{name}: the environment has no such attribute ({error}); a stage "
-                        f"changes attributes that exist once an episode has begun"
-                    ) from None
 
     def count(self, episodes: Iterable[Episode]) -> None:
         """Counts episodes that have ended in this stage."""
@@ -107,10 +89,8 @@ class Curriculum:
         self._place = validate("curriculum", state, Place)
 
     def _is_due(self, stage: CurriculumStage, num_timesteps: int) -> bool:
-        if stage.from_step is not None and num_timesteps < stage.from_step:
-            return False
         if stage.success_rate is None:
-            return True
+            return num_timesteps >= (stage.from_step or 0)
         successes = self._place.successes
         return len(successes) >= stage.episodes and sum(successes) >= stage.success_rate * len(successes)
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.training_envs import TrainingEnvs, VectorStep
 from rl_training.errors import UserError
 from rl_training.runs.progress import Progress
 from rl_training.runs.stopping import StopFlag, StopTraining
-from rl_training.runtime.callbacks import CallbackList, EnvAccess, Event, TrainerState
+from rl_training.runtime.callbacks import CallbackList, Event, TrainerState
 from rl_training.runtime.checkpoint import Checkpoint, WriteShards
 from rl_training.runtime.loop_parts.curriculum import Curriculum
 from rl_training.runtime.policy import Policy
@@ -84,10 +84,10 @@ class TrainingLoop(ABC):
         """Closes what a trainer holds outside of `_opened`."""
         return
 
-    def _find_envs(self) -> EnvAccess | None:
+    def _find_envs(self) -> TrainingEnvs | None:
         """Returns the training environments for callbacks and curricula; None if a trainer has no `envs`."""
         envs = getattr(self, "envs", None)
-        return cast(EnvAccess, envs) if isinstance(envs, TrainingEnvs) else None
+        return envs if isinstance(envs, TrainingEnvs) else None
 
     # The part that the frame provides.
 
