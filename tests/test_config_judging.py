@@ -75,6 +75,13 @@ def test_native_environments_are_not_wrapped_in_training(key):
     assert read("vectorization: native\nevaluation: {wrappers: [TimeAwareObservation]}\n").evaluation.wrappers
 
 
+@pytest.mark.parametrize(("key", "value"), [("reset_options", "{start: 1}"), ("curriculum", "[{attributes: {a: 1}}]")])
+def test_compiled_environments_take_no_options_and_no_curriculum(key, value):
+    (line,) = faults(f"vectorization: envpool\n{key}: {value}\n")
+    assert line.startswith(f"my.yaml:5: {key}: got it with vectorization: envpool, whose compiled environments take no")
+    assert getattr(read(f"vectorization: native\n{key}: {value}\n"), key)
+
+
 @pytest.mark.parametrize(
     ("text", "key"),
     [

@@ -54,8 +54,23 @@ def test_attributes_of_a_curriculum_must_exist():
     finding = only(validate(TOLD, curriculum=stages), "curriculum")
     assert finding.severity == "fatal"
     assert finding.message == (
-        "curriculum.1.attributes.drfit: the environment has no attribute drfit; did you mean drift?"
+        "curriculum.1.attributes.drfit: environment 'judged_envs:Told-v0' has no attribute 'drfit'; did you mean drift?"
     )
+
+
+def test_an_attribute_that_no_resume_can_set_again_is_a_warning():
+    finding = only(validate(TOLD, curriculum=[{"attributes": {"tool": 1.0}}]), "curriculum")
+    assert finding.severity == "warning"
+    assert finding.message.startswith("curriculum.0.attributes.tool: it is private or no plain data")
+
+
+def test_native_environments_are_taken_through_the_stages_too():
+    native = {"vectorization": "native", "env_id": TOLD}
+    stages = [{"attributes": {"drift": 0.5}}, {"from_step": 9, "reset_options": {"start": 1.0}}]
+    assert validate(**native, curriculum=stages).findings == ()
+    # The single environment has `goal`, the native one has not.
+    finding = only(validate(**native, curriculum=[{"attributes": {"goal": 1.0}}]), "curriculum")
+    assert finding.message.startswith("stage 0 of the curriculum: environment 'judged_envs:Told-v0' has no attribute")
 
 
 def test_options_of_a_curriculum_must_be_accepted():

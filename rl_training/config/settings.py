@@ -146,6 +146,13 @@ class TrainConfig(Settings):
                     f"got {names} with vectorization: {self.vectorization}, which does not wrap environments one by "
                     f"one; leave the wrappers out, or set vectorization to sync, async or split",
                 )
+        for key in ("reset_options", "curriculum"):
+            if self.vectorization == "envpool" and getattr(self, key):
+                yield Combination(
+                    (key, "vectorization"),
+                    "got it with vectorization: envpool, whose compiled environments take no options and have no "
+                    "attributes; leave it out, or set vectorization to sync, async or split",
+                )
         yield from self._stage_faults()
         yield from self._hidden_faults()
         yield from self._judging_faults()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from difflib import get_close_matches
 from typing import Any
 
 import gymnasium as gym
@@ -13,9 +12,10 @@ from rl_training.config.sections import CurriculumStage
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.contract.call_watch import CallWatch
 from rl_training.envs.contract.step_contract import Breach, check_reset_result, check_space_change, failure
+from rl_training.envs.episodes.attribute_changes import AttributeChanges
 from rl_training.envs.validation.opening import open_env
 from rl_training.envs.validation.report import Findings
-from rl_training.errors import USER_CODE_ERRORS
+from rl_training.errors import USER_CODE_ERRORS, EnvironmentRefused
 
 
 def list_first_options(config: TrainConfig) -> Mapping[str, Any]:
@@ -38,30 +38,33 @@ def check_curriculum(config: TrainConfig, found: Findings, watch: CallWatch) -> 
         except USER_CODE_ERRORS as error:
             found.add([failure("the first reset", error)])
             return
+        changes = AttributeChanges(env, config.env_id)
         for i, stage in enumerate(config.curriculum):
-            found.add(_check_attributes(env, f"curriculum.{i}.attributes", stage))
+            found.add(_set_attributes(changes, i, stage))
             if not found.any_fatal:
                 found.add(_check_reset(env, config, i, watch))
 
 
-def _check_attributes(env: gym.Env[Any, Any], key: str, stage: CurriculumStage) -> list[Breach]:
-    missing = [name for name in stage.attributes if not env.has_wrapper_attr(name)]
+def _set_attributes(changes: AttributeChanges, i: int, stage: CurriculumStage) -> list[Breach]:
     breaches = []
-    for name in missing:
-        close = get_close_matches(name, [known for known in dir(env.unwrapped) if not known.startswith("_")], n=1)
-        advice = f"; did you mean {close[0]}?" if close else "; expected an attribute that exists after a reset"
-        message = f"{key}.{name}: the environment has no attribute {name}{advice}"
-        breaches.append(Breach("fatal", "curriculum", message, subject=f"{key}.{name}"))
+    for name, value in stage.attributes.items():
+        key = f"curriculum.{i}.attributes.{name}"
+        try:
+            if not changes.set(name, value, 0):
+                message = f"{key}: it is private or no plain data, so a resume can't set it again and is not exact"
+                breaches.append(Breach("warning", "curriculum", message, subject=key))
+        except EnvironmentRefused as error:
+            breaches.append(Breach("fatal", "curriculum", f"{key}: {error}", subject=key))
+        except USER_CODE_ERRORS as error:
+            breaches.append(failure(f"{key}: setting it", error))
     return breaches
 
 
 def _check_reset(env: gym.Env[Any, Any], config: TrainConfig, i: int, watch: CallWatch) -> list[Breach]:
-    stage, during = config.curriculum[i], f"the reset in stage {i} of the curriculum"
+    during = f"the reset in stage {i} of the curriculum"
     declared = env.observation_space, env.action_space
-    options = {**config.reset_options, **stage.reset_options} or None
+    options = {**config.reset_options, **config.curriculum[i].reset_options} or None
     try:
-        for name, value in stage.attributes.items():
-            env.set_wrapper_attr(name, deepcopy(value))
         result = watch.call(during, lambda: env.reset(options=deepcopy(options)))
     except USER_CODE_ERRORS as error:
         return [failure(during, error)]

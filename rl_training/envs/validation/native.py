@@ -36,12 +36,20 @@ def check_native(config: TrainConfig, single: gym.Env[Any, Any], found: Findings
             found.add(check_space_change(name, getattr(single, name), native), during="native vector environment")
         during = "a reset of the native vector environment"
         watch.call(during, envs.start)
+        for i, stage in enumerate(config.curriculum):
+            during = f"stage {i} of the curriculum"
+            for name, value in stage.attributes.items():
+                watch.call(during, envs.set_attr, name, value)
+            if stage.reset_options:
+                watch.call(during, envs.set_reset_options, {**config.reset_options, **stage.reset_options})
         during = "a step of the native vector environment"
         space = batch_space(envs.single_action_space, envs.num_envs)
         space.seed(config.seed)
         for _ in range(STEPS):
             actions = space.sample() - getattr(envs.single_action_space, "start", 0)
             watch.call(during, envs.step, np.reshape(actions, (envs.num_envs, *envs.codec.shape)))
+    except EnvironmentRefused as error:
+        found.add([Breach("fatal", "curriculum", f"{during}: {error}")])
     except EnvironmentFault as error:
         found.add([Breach("fatal", "raised", str(error))])
     except CallBlocked as error:

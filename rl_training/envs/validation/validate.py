@@ -76,7 +76,8 @@ def validate_env(
                     steps, speed = player.steps, _measure_speed(player, env, config, found, watch)
                     found.add(check_action_mask(config, training[0], player.gives_mask))
                     found.add(check_last_infos(config, player.last_infos))
-            check_curriculum(config, found, watch)
+            if config.vectorization not in NATIVE:  # a native vector environment has attributes of its own
+                check_curriculum(config, found, watch)
     if playable and evaluates_elsewhere(config):
         with keep_working_folder():
             check_evaluation_env(config, training, found, max_steps)
