@@ -61,16 +61,16 @@ class Watches(Callback):
 
 
 class RaisesLevel(Callback):
-    """Makes the task harder at every fifth update; by an attribute, whose changes are part of the replay."""
+    """Makes the task harder at every second update; by an attribute, whose changes are part of the replay."""
 
     def __init__(self) -> None:
         self.updates = 0
 
     def on_update_end(self, state: TrainerState) -> None:
         self.updates += 1
-        if self.updates % 5 == 0:
+        if self.updates % 2 == 0:
             assert state.envs is not None
-            state.envs.set_attr("level", self.updates // 5)
+            state.envs.set_attr("level", self.updates // 2 % 5)
             state.envs.set_reset_options({"start": self.updates / 10})
 
     def state_dict(self) -> dict[str, Any]:

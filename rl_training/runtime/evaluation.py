@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
@@ -121,7 +120,7 @@ class _Player:
     def __init__(
         self, config: TrainConfig, index: int, env: EpisodeReplay, seeds: list[int], max_episode_steps: int
     ) -> None:
-        self.env_id, self.options = config.env_id, config.reset_options
+        self.env_id = config.env_id
         self.index = index
         self.env = env
         self.seeds = seeds
@@ -161,8 +160,7 @@ class _Player:
     def _reset(self) -> None:
         self.length = 0
         try:
-            options = deepcopy(self.options) if self.options else None
-            self.observation, _ = self.env.reset(seed=self.seeds[len(self.returns)], options=options)
+            self.observation, _ = self.env.reset(seed=self.seeds[len(self.returns)])
         except EnvironmentFault as error:
             raise self._fault(str(error)) from error
         self._check_observation()

@@ -141,9 +141,7 @@ class Trainer(TrainingLoop):
                 self._begin()
             record_inexact_resumes(self.run, self.inexact)
             record_lost_best(self.run, self._saver.lost_best)
-            self.state.envs, self.state.policy = self._find_envs(), CurrentPolicy(self.policy)
-            self._hears_steps = self.callbacks.listens("on_step")
-            self._needs_steps = self._hears_steps or self._curriculum is not None
+            self._offer_to_callbacks()
             self._emit("on_train_start", {})
             if self.state.checkpoint is None:  # a run can be resumed whatever happens next
                 self._saver.save(self.progress, self._collect_contents)
@@ -164,6 +162,15 @@ class Trainer(TrainingLoop):
             self._curriculum = Curriculum(self.config, self._find_envs())
             self._curriculum.advance(0)
         self._start()
+
+    def _offer_to_callbacks(self) -> None:
+        """Gives callbacks the environments, the policy and, if one overrides `on_step`, each step."""
+        envs = self._find_envs()
+        self.state.envs, self.state.policy = envs, CurrentPolicy(self.policy)
+        self._hears_steps = self.callbacks.listens("on_step")
+        self._needs_steps = self._hears_steps or self._curriculum is not None
+        if envs is not None:
+            envs.collect_infos = self._hears_steps
 
     def between_steps(self) -> None:
         """Evaluates and saves if that is due; called wherever the complete state is consistent.

@@ -127,7 +127,7 @@ class TrainingLoop(ABC):
         if self._curriculum is not None:
             self._curriculum.count(step.episodes)
         if self._hears_steps:
-            self.state.infos = getattr(step, "infos", ())
+            self.state.infos = step.infos
             self._emit("on_step", {})
             self.state.infos = ()
 
