@@ -136,6 +136,13 @@ def test_info_keys_are_names_of_metrics():
         assert "as MLflow needs for a metric's name" in line
 
 
+def test_received_settings_can_not_ask_for_many_numbers_of_each_environment():
+    names = ", ".join(f"n{i}" for i in range(101))
+    (line,) = faults(f"metrics: {{info: [{names}]}}")
+    assert "metrics.info: got a list, expected " in line
+    assert "100" in line
+
+
 def test_secrets_of_all_environments_and_callbacks_are_hidden_and_references_kept():
     config = read(
         "training_wrappers: [{name: 'a:B', kwargs: {token: one-secret}}]\n"

@@ -46,7 +46,7 @@ def session(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(env_id: str = "__main__:Walk-v0", **fields: Any) -> PPOConfig:
-    return PPOConfig(**{**PLAIN, "env_id": env_id, "total_timesteps": 100, **fields})
+    return PPOConfig(**{**PLAIN, "env_id": env_id, "total_timesteps": 100, "promotion": {}, **fields})
 
 
 def findings(config: PPOConfig) -> list[Finding]:

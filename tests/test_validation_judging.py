@@ -143,3 +143,11 @@ def test_too_many_choices_are_refused_with_the_arithmetic(algorithm):
     assert "5,000,000 * 4 bytes = 20 MB, in each step; expected at most 1,000,000" in finding.message
     allowed = algorithm(env_id="case_envs:Many-v0", env_kwargs={"count": 1_000_000}, total_timesteps=5_000)
     assert validate_env(allowed).findings == ()
+
+
+def test_fewer_episodes_than_the_confidence_needs_are_a_warning():
+    finding = only(validate(TOLD, promotion={"episodes": 58}), "few-episodes")
+    assert finding.severity == "warning"
+    assert "set promotion.episodes to at least 59" in finding.message
+    for fine in ({"episodes": 59}, {"episodes": 45, "confidence": 0.9}, {"episodes": 20, "enabled": False}):
+        assert validate(TOLD, promotion=fine).findings == ()

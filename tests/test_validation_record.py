@@ -17,7 +17,7 @@ def own_home(home: Path) -> Path:
 
 
 def settings(**fields: Any) -> PPOConfig:
-    return PPOConfig(**{**PLAIN, "total_timesteps": 100, **fields})
+    return PPOConfig(**{**PLAIN, "total_timesteps": 100, "promotion": {}, **fields})
 
 
 def recorded(run_dir: Path) -> list[dict[str, str]]:

@@ -202,7 +202,7 @@ class LoggingConfig(Settings):
 class MetricsConfig(Settings):
     """Which numbers of the environment are logged beside returns and lengths."""
 
-    info: tuple[InfoName, ...] = Field(default=(), strict=False)
+    info: Annotated[tuple[InfoName, ...], Field(max_length=100)] = Field(default=(), strict=False)
     """Keys of numbers in the last info of an episode; each is logged as `rollout/info/KEY` and `eval/info/KEY`."""
 
 

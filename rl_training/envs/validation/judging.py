@@ -36,6 +36,19 @@ def list_users_of_success(config: TrainConfig) -> list[str]:
     return [*stages, *(["promotion.success_floor"] if config.promotion.success_floor is not None else [])]
 
 
+def check_episodes_of_promotion(config: TrainConfig) -> list[Breach]:
+    """Returns a warning if the gate plays so few episodes that rare failures may not appear among them."""
+    promotion = config.promotion
+    if not promotion.enabled or promotion.episodes >= promotion.least_episodes:
+        return []
+    message = (
+        f"promotion.episodes is {promotion.episodes}: at promotion.confidence {promotion.confidence} it takes "
+        f"{promotion.least_episodes} episodes to see a failure of a policy that fails in 5 % of them, so the gate errs "
+        f"more often than stated about such policies; set promotion.episodes to at least {promotion.least_episodes}"
+    )
+    return [Breach("warning", "few-episodes", message)]
+
+
 def check_last_infos(config: TrainConfig, last_infos: Sequence[Mapping[str, Any]]) -> list[Breach]:
     """Returns a warning for each number that the settings ask for and that complete episodes did not give.
 

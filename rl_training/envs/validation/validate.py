@@ -19,7 +19,7 @@ from rl_training.envs.contract.step_contract import Breach, Severity, check_spac
 from rl_training.envs.validation.curriculum import check_curriculum, list_first_options
 from rl_training.envs.validation.evaluation_env import check_evaluation_env, evaluates_elsewhere
 from rl_training.envs.validation.first_look import CheckSpaces, check_interface
-from rl_training.envs.validation.judging import check_action_mask, check_last_infos
+from rl_training.envs.validation.judging import check_action_mask, check_episodes_of_promotion, check_last_infos
 from rl_training.envs.validation.native import check_native
 from rl_training.envs.validation.opening import open_env
 from rl_training.envs.validation.other_processes import check_other_processes
@@ -56,7 +56,7 @@ def validate_env(
     episodes = config.validation.episodes if episodes is None else episodes
     max_steps = config.validation.max_steps if max_steps is None else max_steps
     played, steps, speed, texts, playable = 0, 0, None, ("", ""), False
-    found.add(_check_life_loss(config))
+    found.add([*_check_life_loss(config), *check_episodes_of_promotion(config)])
     with keep_working_folder(), CallWatch(config.env_id) as watch:
         with open_env(config, found, watch) as first:
             if first is not None:
