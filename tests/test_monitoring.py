@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict
 from pathlib import Path
 from threading import Thread
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 from mlflow_store import BAD, GOOD, WEAK, run_with_policy
+from scipy.stats import beta
 
 from rl_training.api.promotion import promote_candidate
 from rl_training.api.summary import format_monitoring
@@ -27,49 +27,59 @@ MODEL = "CartPole-v1"
 
 RULES = PromotionConfig(episodes=20)
 
-HALF_WIDTH = 1.7291328115213682 / math.sqrt(19)
-"""Of twenty values, ten of them one below and ten one above their mean: their variance is 20/19, so s/sqrt(20) is
-1/sqrt(19), and t(19, 95 %) is 1.7291. There is no skew."""
-
 
 def around(mean: float, episodes: int = 20) -> EvaluationResult:
     returns = (mean - 1.0, mean + 1.0) * (episodes // 2)
     return EvaluationResult(tuple(range(episodes)), returns, (1,) * episodes)
 
 
+def successes(count: int, episodes: int = 20) -> EvaluationResult:
+    returns = (1.0,) * count + (0.0,) * (episodes - count)
+    return EvaluationResult(tuple(range(episodes)), returns, (1,) * episodes)
+
+
+def test_each_bound_errs_as_rarely_as_two_at_the_confidence_of_the_rules() -> None:
+    """Two bounds at 95 % that are 2 * 1.64485 deviations apart are 1.64485 * sqrt(2) = 2.32617 deviations of a
+    difference apart, of which the normal distribution has 98.9995 % below."""
+    assert find_drop(around(10.0), None, RULES).numbers["bound_confidence"] == pytest.approx(0.989995, abs=1e-6)
+
+
 def test_a_drop_is_an_upper_bound_below_the_lower_bound_at_the_promotion() -> None:
-    """Both are 0.3967 wide, so the means must be more than 0.7934 apart."""
-    then = around(10.0)
-    assert pytest.approx(0.39669, abs=1e-5) == HALF_WIDTH
-    close = find_drop(around(9.21), then, RULES)
+    """Of 20 successes in 20 episodes the rate is at least 0.010005^(1/20) = 0.79435, as a failure is now known to be
+    possible. Of 10 it is at most 0.7610, and of 12 at most 0.8364, both by Clopper and Pearson."""
+    then = successes(20)
+    close = find_drop(successes(12), then, RULES)
     assert not close.dropped
-    assert close.numbers["upper"] == pytest.approx(9.21 + HALF_WIDTH)
-    assert close.numbers["promoted_lower"] == pytest.approx(10.0 - HALF_WIDTH)
-    assert find_drop(around(9.20), then, RULES).dropped
-    assert find_drop(around(9.20), then, RULES).reasons == (
-        "the mean return is 9.2, at most 9.59669 with 95 % confidence, which is below 9.60331, what it was at least "
-        "when it was promoted (mean 10)",
+    assert close.numbers["promoted_lower"] == pytest.approx(0.79435, abs=1e-5)
+    assert close.numbers["upper"] == pytest.approx(beta.ppf(0.989995, 13, 8), abs=1e-5)
+    dropped = find_drop(successes(10), then, RULES)
+    assert dropped.dropped
+    assert dropped.reasons == (
+        "the mean return is 0.5, at most 0.761025 with 99 % confidence, which is below 0.794347, what it was at "
+        "least when it was promoted (mean 1)",
     )
 
 
 def test_more_confidence_asks_for_more_evidence() -> None:
-    """t(19, 99 %) is 2.5395: the means must be 2 * 2.5395 / sqrt(19) = 1.1652 apart."""
-    rules = PromotionConfig(episodes=20, confidence=0.99)
-    assert not find_drop(around(8.84), around(10.0), rules).dropped
-    assert find_drop(around(8.83), around(10.0), rules).dropped
+    for confidence, dropped in ((0.9, True), (0.95, True), (0.99, False)):
+        rules = PromotionConfig(episodes=20, confidence=confidence)
+        assert find_drop(successes(10), successes(20), rules).dropped is dropped
 
 
 def test_a_floor_above_what_it_was_promoted_with_counts_too() -> None:
+    """Ten of 20 episodes return 2 more than the others: at most 2 * 0.7610 above the lower return, so 0.5220 above the
+    mean."""
     rules = PromotionConfig(episodes=20, floor=10.0)
-    below = find_drop(around(9.6), around(10.0), rules)  # at most 9.9967
+    below = find_drop(around(9.47), around(9.47), rules)
     assert below.dropped
+    assert below.numbers["upper"] == pytest.approx(9.47 + 2 * beta.ppf(0.989995, 11, 10) - 1, abs=1e-5)
     assert [" is below " in f" {reason} " for reason in below.reasons] == [False, True]
     assert "which is below 10, the floor" in below.reasons[1]
-    assert not find_drop(around(9.7), around(10.0), rules).dropped
+    assert not find_drop(around(9.48), around(9.48), rules).dropped
 
 
 def test_without_a_record_the_floor_alone_counts_and_without_a_floor_nothing() -> None:
-    assert find_drop(around(9.6), None, PromotionConfig(episodes=20, floor=10.0)).dropped
+    assert find_drop(around(9.47), None, PromotionConfig(episodes=20, floor=10.0)).dropped
     nothing = find_drop(around(-100.0), None, RULES)
     assert not nothing.dropped
     assert "neither a record of its promotion nor a floor" in nothing.reasons[0]
@@ -163,8 +173,9 @@ def test_a_policy_that_plays_worse_than_when_it_was_promoted_has_dropped(client:
     champion(GOOD)
     result = monitor(f"models:/{MODEL}@champion", {"evaluation.max_episode_steps": 30})
     assert result.drop.dropped
-    assert result.drop.numbers["upper"] == 30.0
-    assert result.drop.numbers["promoted_lower"] == 500.0
+    # All of 20 then and none of 20 now are 500 instead of 30: at least 0.79435 then, at most 1 - 0.79435 now.
+    assert result.drop.numbers["promoted_lower"] == pytest.approx(30.0 + 470.0 * 0.79435, abs=0.01)
+    assert result.drop.numbers["upper"] == pytest.approx(500.0 - 470.0 * 0.79435, abs=0.01)
     lines = format_monitoring(result.to_dict())
     assert lines[1] == f"DROPPED: registered model {MODEL}, version 1, the champion"
     assert json.loads(json.dumps(result.to_dict(), allow_nan=False)) == result.to_dict()

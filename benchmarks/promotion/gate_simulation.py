@@ -4,10 +4,13 @@ The episode returns of the two policies are drawn independently, which is the ha
 seeds, the returns would be correlated, and their difference would vary less. For equal policies, the share of
 promotions is the false positive rate. For a candidate that is better by half the standard deviation of its returns, it
 is the power. Without a champion, it is the share of candidates that pass a floor equal to their true mean. The results
-are compared with the rule that the higher mean wins.
+are compared with the rule that the higher mean wins. Each is measured for several numbers of episodes.
+
+The watch over champions is simulated as well: policies whose true mean is at the floor are offered until they pass it,
+and are then evaluated again, unchanged.
 
     python -m benchmarks.promotion.gate_simulation                            # writes benchmarks/results/gate.json
-    python -m benchmarks.promotion.gate_simulation --table docs/promotion.md  # updates the page's table from the JSON
+    python -m benchmarks.promotion.gate_simulation --table docs/promotion.md  # updates the page's tables from the JSON
 """
 
 from __future__ import annotations
@@ -26,11 +29,15 @@ from scipy.stats import binom
 from benchmarks.harness import RESULTS, record, replace_block, update_file
 from rl_training.config.sections import PromotionConfig
 from rl_training.promotion.gate import decide
-from rl_training.runtime.evaluation import EvaluationResult
+from rl_training.promotion.performance_drop import find_drop
+from rl_training.runs.evaluation_result import EvaluationResult
 
 NAME = "gate"
 SEED = 20260214
-DECISIONS = 2_000
+DECISIONS = 1_000
+EPISODES = (20, 50, 100)
+PROMOTED = 500
+"""Number of promoted policies whose later evaluation is simulated."""
 BETTER = 0.5
 """How much better the better candidate is, in standard deviations of one policy's returns."""
 POWER = 0.8
@@ -59,6 +66,7 @@ SHAPES: dict[str, Draw] = {
     "exponential": lambda rng, shape: rng.exponential(1.0, shape) - 1.0,
     "exponential, downwards": lambda rng, shape: 1.0 - rng.exponential(1.0, shape),
     "lognormal": draw_lognormal,
+    "lognormal, downwards": lambda rng, shape: -draw_lognormal(rng, shape),
     "a coin": draw_failures(0.5),
     "5 % failures": draw_failures(0.05),
     "1 % failures": draw_failures(0.01),
@@ -75,38 +83,75 @@ class Case:
     champion: str
 
 
-EQUAL = tuple(Case(name, name) for name in list(SHAPES)[:6])
+EQUAL = tuple(Case(name, name) for name in list(SHAPES)[:7])
 """Equal policies, for which the gate must keep its error rates."""
 
 UNEQUAL = (
     Case("exponential, downwards", "normal"),
     Case("exponential, downwards", "always the same"),
+    Case("lognormal, downwards", "always the same"),
     Case("5 % failures", "always the same"),
     Case("1 % failures", "always the same"),
 )
 """Policies with equal means and different distributions, for which the gate can't fully keep its error rates."""
 
+CHECKED = (Case("a coin", "a coin"), 20)
+"""The case whose first decisions a test repeats, to see that the results are those of this gate."""
 
-def simulate(case: Case, seed: Sequence[int], decisions: int = DECISIONS) -> dict[str, Any]:
+WATCHED = ("normal", "exponential", "exponential, downwards", "a coin", "5 % failures")
+"""Distributions of the returns of watched champions."""
+
+
+def simulate(case: Case, episodes: int, seed: Sequence[int], decisions: int = DECISIONS) -> dict[str, Any]:
     """Returns how many candidates are promoted: candidates that are equal, better, and at the floor.
 
     Args:
         case: The two policies.
+        episodes: Number of episodes of each decision.
         seed: Seed of the returns.
         decisions: Number of decisions of each kind.
     """
-    rules, at_floor = PromotionConfig(), PromotionConfig(floor=0.0)
-    rng, shape = np.random.default_rng(seed), (decisions, rules.episodes)
+    rules, at_floor = PromotionConfig(episodes=episodes), PromotionConfig(episodes=episodes, floor=0.0)
+    rng, shape = np.random.default_rng(seed), (decisions, episodes)
     candidates, champions = SHAPES[case.candidate](rng, shape), SHAPES[case.champion](rng, shape)
     better = candidates + BETTER
     return {
         "candidate": case.candidate,
         "champion": case.champion,
+        "episodes": episodes,
         "equal_promoted": _count_promoted(candidates, champions, rules),
         "better_promoted": _count_promoted(better, champions, rules),
         "at_floor_promoted": _count_promoted(candidates, None, at_floor),
         "equal_promoted_by_mean": int((candidates.mean(1) > champions.mean(1)).sum()),
         "better_promoted_by_mean": int((better.mean(1) > champions.mean(1)).sum()),
+    }
+
+
+def simulate_watch(name: str, episodes: int, seed: Sequence[int], promoted: int = PROMOTED) -> dict[str, Any]:
+    """Returns how many champions are said to have dropped: unchanged ones, and ones that are worse by a deviation.
+
+    Args:
+        name: The distribution of the returns; its mean is the floor.
+        episodes: Number of episodes of the promotion and of the evaluation.
+        seed: Seed of the returns.
+        promoted: Number of champions that passed the floor, and of champions that no floor has selected.
+    """
+    rng, draw = np.random.default_rng(seed), SHAPES[name]
+    free, at_floor = PromotionConfig(episodes=episodes), PromotionConfig(episodes=episodes, floor=0.0)
+    passed: list[EvaluationResult] = []
+    while len(passed) < promoted:
+        (returns,) = draw(rng, (1, episodes))
+        played = _make_evaluation(returns)
+        if played.return_mean >= 0.0 and decide(played, None, at_floor).kind == "PROMOTE":
+            passed.append(played)
+    any_, now = ([_make_evaluation(row) for row in draw(rng, (promoted, episodes))] for _ in range(2))
+    worse = [_make_evaluation(row - 1.0) for row in draw(rng, (promoted, episodes))]
+    return {
+        "returns": name,
+        "episodes": episodes,
+        "at_floor_dropped": sum(find_drop(*pair, at_floor).dropped for pair in zip(now, passed, strict=True)),
+        "any_dropped": sum(find_drop(*pair, free).dropped for pair in zip(now, any_, strict=True)),
+        "worse_dropped": sum(find_drop(*pair, free).dropped for pair in zip(worse, any_, strict=True)),
     }
 
 
@@ -128,17 +173,21 @@ def count_allowed(decisions: int) -> int:
 
 def measure() -> dict[str, Any]:
     """Returns the results of all cases."""
-    results = [simulate(case, (SEED, i)) for i, case in enumerate((*EQUAL, *UNEQUAL))]
-    equal = results[: len(EQUAL)]
+    cases = [(case, episodes) for case in (*EQUAL, *UNEQUAL) for episodes in EPISODES]
+    results = [simulate(case, episodes, (SEED, i)) for i, (case, episodes) in enumerate(cases)]
+    watched = [(name, episodes) for name in WATCHED for episodes in EPISODES]
+    equal = results[: len(EQUAL) * len(EPISODES)]
     return {
         "decisions": DECISIONS,
-        "episodes": PromotionConfig().episodes,
+        "promoted": PROMOTED,
         "seed": SEED,
         "allowed_at_99_percent": count_allowed(DECISIONS),
         "most_false_promotions": max(result["equal_promoted"] for result in equal),
-        "least_power": min(result["better_promoted"] for result in equal) / DECISIONS,
+        "least_power": min(row["better_promoted"] for row in equal if row["episodes"] == EPISODES[-1]) / DECISIONS,
+        "first_decisions": simulate(*CHECKED, (SEED,), decisions=50),
         "equal_policies": equal,
-        "equal_means_alone": results[len(EQUAL) :],
+        "equal_means_alone": results[len(equal) :],
+        "watched": [simulate_watch(name, episodes, (SEED, 1, i)) for i, (name, episodes) in enumerate(watched)],
     }
 
 
@@ -149,36 +198,58 @@ def holds(result: dict[str, Any]) -> bool:
 
 
 def update_page(page: str, result: dict[str, Any]) -> str:
-    """Returns the page with its table updated."""
-    return replace_block(page, "gate", format_table(result))
+    """Returns the page with its tables updated."""
+    return replace_block(replace_block(page, "gate", format_table(result)), "watch", format_watch_table(result))
 
 
 def format_table(result: dict[str, Any]) -> str:
-    """Returns the results as a Markdown table."""
-    decisions = result["decisions"]
+    """Returns the results of the gate as a Markdown table, whose cells have a rate for each number of episodes."""
     lines = [
-        f"| candidate's returns | champion's returns | equal: promoted of {decisions:,} | by the higher mean | "
-        f"better by {BETTER} SD: promoted | by the higher mean | mean at the floor: passed |",
-        "|---|---|---|---|---|---|---|",
+        f"| candidate's returns | champion's returns | equal: promoted | better by {BETTER} SD: promoted | "
+        f"mean at the floor: passed |",
+        "|---|---|---|---|---|",
     ]
-    for row in (*result["equal_policies"], *result["equal_means_alone"]):
-        counts = f"{row['equal_promoted']:,} | {row['equal_promoted_by_mean']:,}"
-        names = ("better_promoted", "better_promoted_by_mean", "at_floor_promoted")
-        percents = " | ".join(f"{100 * (row[name] / decisions):.1f} %" for name in names)
-        lines.append(f"| {row['candidate']} | {row['champion']} | {counts} | {percents} |")
+    rows = [*result["equal_policies"], *result["equal_means_alone"]]
+    for same in _group(rows):
+        names = ("equal_promoted", "better_promoted", "at_floor_promoted")
+        rates = " | ".join(_format_rates(same, name, result["decisions"]) for name in names)
+        lines.append(f"| {same[0]['candidate']} | {same[0]['champion']} | {rates} |")
     return "\n".join(lines)
 
 
+def format_watch_table(result: dict[str, Any]) -> str:
+    """Returns the results of the watch as a Markdown table, whose cells have a rate for each number of episodes."""
+    lines = [
+        "| champion's returns | unchanged, mean at the floor that it passed | unchanged, without a floor | "
+        "worse by 1 SD: dropped |",
+        "|---|---|---|---|",
+    ]
+    for same in _group(result["watched"]):
+        names = ("at_floor_dropped", "any_dropped", "worse_dropped")
+        rates = " | ".join(_format_rates(same, name, result["promoted"]) for name in names)
+        lines.append(f"| {same[0]['returns']} | {rates} |")
+    return "\n".join(lines)
+
+
+def _group(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Returns the rows of each case together, one for each number of episodes."""
+    return [rows[i : i + len(EPISODES)] for i in range(0, len(rows), len(EPISODES))]
+
+
+def _format_rates(rows: list[dict[str, Any]], name: str, count: int) -> str:
+    return " / ".join(f"{100 * row[name] / count:.1f}" for row in rows) + " %"
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser(description="Simulate decisions of the gate between policies with known means.")
-    parser.add_argument("--table", type=Path, metavar="PAGE", help="update the table of this page from the JSON")
+    parser = argparse.ArgumentParser(description="Simulate the gate's decisions on policies with known means.")
+    parser.add_argument("--table", type=Path, metavar="PAGE", help="update the tables of this page from the JSON")
     page = parser.parse_args().table
     if page is not None:
         result = json.loads((RESULTS / f"{NAME}.json").read_text(encoding="utf-8"))
         update_file(page, lambda text: update_page(text, result))
         return 0
     result = measure()
-    print(format_table(result))
+    print(f"{format_table(result)}\n\n{format_watch_table(result)}")
     record(NAME, result)
     return 0 if holds(result) else 1
 

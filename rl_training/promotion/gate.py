@@ -1,21 +1,19 @@
 """The gate: decides from paired episodes whether a candidate becomes champion.
 
 The decision is a pure function of two result tables and the rules, so it can be checked by hand and by simulation. The
-gate computes one-sided Student t bounds of the mean paired difference and of the candidate's mean, and lowers them if
-the returns are skewed. Pairing the episodes by seed removes the luck of the initial state.
+gate computes one-sided bounds of the candidate's mean return, of its success rate, and of the mean paired difference.
+Pairing the episodes by seed removes the luck of the initial state.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from scipy.special import stdtrit  # type: ignore[import-untyped]
-
 from rl_training.config.sections import PromotionConfig
-from rl_training.runtime.evaluation import EvaluationResult
+from rl_training.promotion.confidence_bounds import compute_difference_bound, compute_lower_bound
+from rl_training.runs.evaluation_result import EvaluationResult
 
 VerdictKind = Literal["PROMOTE", "HOLD", "REJECT"]
 
@@ -32,15 +30,34 @@ class Verdict:
     numbers: dict[str, float]
     """The numbers behind the reasons."""
 
+    @property
+    def judged_by(self) -> tuple[str, ...]:
+        """What judged the candidate: settings of floors, and `champion` if it was compared with one."""
+        return tuple(name for number, name in _JUDGES.items() if number in self.numbers)
 
-def decide(candidate: EvaluationResult, champion: EvaluationResult | None, rules: PromotionConfig) -> Verdict:
+
+_JUDGES = {
+    "floor": "promotion.floor",
+    "success_floor": "promotion.success_floor",
+    "worst_episode": "promotion.worst_episode",
+    "difference_lower": "champion",
+}
+"""The number that each judge leaves in a verdict, and the judge's name."""
+
+FLOORS = tuple(name for name in _JUDGES.values() if name != "champion")
+
+
+def decide(
+    candidate: EvaluationResult, champion: EvaluationResult | None, rules: PromotionConfig, *, lost: str | None = None
+) -> Verdict:
     """Decides whether the candidate becomes champion.
 
     Args:
         candidate: The candidate's episodes.
-        champion: The champion's episodes on the same seeds; None if there is no champion, so that only the floors
-            decide.
+        champion: The episodes of the champion, or of the last champion that can be loaded, on the same seeds; None if
+            there is none, so that only the floors decide.
         rules: Floors, number of episodes, confidence and margin.
+        lost: A sentence that says why the champion can't be loaded, if there is a champion that can't.
 
     Raises:
         ValueError: Candidate and champion were played on different seeds.
@@ -51,47 +68,35 @@ def decide(candidate: EvaluationResult, champion: EvaluationResult | None, rules
         "episodes": float(candidate.episodes),
         "confidence": rules.confidence,
         "candidate_mean": candidate.return_mean,
+        "cut_share": candidate.cut / candidate.episodes,
     }
+    means = {"success_rate": candidate.success_rate, "raw_return_mean": candidate.raw_return_mean}
+    numbers |= {name: mean for name, mean in means.items() if mean is not None}
     if candidate.episodes < rules.episodes:
         reason = f"{candidate.episodes} episodes were played, and the rules ask for at least {rules.episodes}"
         return Verdict("HOLD", (reason,), numbers)
 
     reached, reasons = _check_floors(candidate, rules, numbers)
+    doubts = [*_find_missing_successes(candidate, rules), *_find_cut_episodes(candidate, rules)]
+    reasons += [*doubts, *([] if lost is None else [lost])]
+    kind: VerdictKind = "PROMOTE"
     if not reached:
-        return Verdict("REJECT", tuple(reasons), numbers)
-    if champion is None:
-        return Verdict("PROMOTE", (*reasons, "there is no champion yet"), numbers)
-    kind, reason = _compare(candidate, champion, rules, numbers)
-    return Verdict(kind, (*reasons, reason), numbers)
-
-
-def compute_lower_bound(values: Sequence[float], confidence: float) -> float:
-    """Returns the one-sided lower confidence bound of the mean: m - t(n - 1, confidence) * s / sqrt(n), or less.
-
-    If the values are skewed to the left (a few failures among successes), that bound is too high, because a sample
-    with few failures has both a high mean and a small spread. In this case Johnson's correction lowers the bound. It
-    would raise the bound of values skewed to the right, so it is not applied there. The bound of equal values is the
-    value itself.
-
-    Args:
-        values: At least two values, unless all are equal.
-        confidence: Between 0 and 1.
-    """
-    n = len(values)
-    if all(value == values[0] for value in values):
-        return values[0]
-    mean = math.fsum(values) / n
-    variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
-    third_moment = math.fsum((value - mean) ** 3 for value in values) / n
-    quantile = float(stdtrit(n - 1, confidence))
-    correction = third_moment / variance * (1 + 2 * quantile**2) / (6 * n)
-    return mean - quantile * math.sqrt(variance / n) + min(0.0, correction)
+        kind = "REJECT"
+    elif champion is not None:
+        kind, reason = _compare(candidate, champion, rules, numbers)
+        reasons.append(reason)
+    else:
+        kind, reason = _decide_alone(any(name in numbers for name in _JUDGES), lost)
+        reasons.append(reason)
+    if doubts and kind == "PROMOTE":
+        kind = "HOLD"
+    return Verdict(kind, tuple(reasons), numbers)
 
 
 def _check_floors(
     candidate: EvaluationResult, rules: PromotionConfig, numbers: dict[str, float]
 ) -> tuple[bool, list[str]]:
-    """Returns whether the candidate reaches both floors and the reasons; adds their numbers to `numbers`."""
+    """Returns whether the candidate reaches all floors and the reasons; adds their numbers to `numbers`."""
     numbers["candidate_lower"] = lower = compute_lower_bound(candidate.returns, rules.confidence)
     reached, reasons = True, []
     if rules.floor is not None:
@@ -101,6 +106,17 @@ def _check_floors(
             f"the candidate's mean return is {candidate.return_mean:.6g}, at least {lower:.6g} with "
             f"{_format_percent(rules)} confidence, which {_format_reached(reached)} the floor of {rules.floor:.6g}"
         )
+    successes = _list_successes(candidate)
+    if rules.success_floor is not None and successes is not None:
+        numbers["success_floor"] = rules.success_floor
+        numbers["success_lower"] = lower = compute_lower_bound(successes, rules.confidence, worst=0.0)
+        enough = lower >= rules.success_floor
+        reasons.append(
+            f"the candidate succeeded in {sum(successes):.0f} of {candidate.episodes} episodes, a rate of at least "
+            f"{lower:.4g} with {_format_percent(rules)} confidence, which {_format_reached(enough)} the floor of "
+            f"{rules.success_floor:.6g} for the success rate"
+        )
+        reached = reached and enough
     numbers["worst_return"] = worst = min(candidate.returns)
     if rules.worst_episode is not None:
         numbers["worst_episode"] = rules.worst_episode
@@ -113,16 +129,63 @@ def _check_floors(
     return reached, reasons
 
 
+def _list_successes(candidate: EvaluationResult) -> list[float] | None:
+    """Returns 1 or 0 for each episode, or None if an episode does not say whether it was a success."""
+    given = candidate.numbers.get("is_success", (None,))
+    return None if None in given else [float(bool(value)) for value in given]
+
+
+def _find_missing_successes(candidate: EvaluationResult, rules: PromotionConfig) -> list[str]:
+    """Returns the reason for holding a candidate whose success rate is asked for and not known."""
+    if rules.success_floor is None or _list_successes(candidate) is not None:
+        return []
+    given = candidate.numbers.get("is_success", ())
+    silent = candidate.episodes - sum(value is not None for value in given)
+    return [
+        f"{silent} of {candidate.episodes} episodes have no is_success in their last info, which "
+        f"promotion.success_floor ({rules.success_floor:.6g}) needs of each; the environment has to report it"
+    ]
+
+
+def _find_cut_episodes(candidate: EvaluationResult, rules: PromotionConfig) -> list[str]:
+    """Returns the reason for holding a candidate whose episodes were cut, unless the rules allow it."""
+    if not candidate.cut or rules.allow_cut:
+        return []
+    return [
+        f"{candidate.cut} of the candidate's {candidate.episodes} episodes ({candidate.cut / candidate.episodes:.0%}) "
+        f"were cut at evaluation.max_episode_steps, so their returns are not full ones; raise it, or set "
+        f"promotion.allow_cut"
+    ]
+
+
+def _decide_alone(judged: bool, lost: str | None) -> tuple[VerdictKind, str]:
+    """Returns the verdict on a candidate that reached all floors and has no opponent, and its reason."""
+    if lost is not None:
+        if judged:
+            return "PROMOTE", "no earlier champion can be loaded either, so the floors alone decide"
+        return "HOLD", (
+            f"no earlier champion can be loaded either, and no floor is set ({', '.join(FLOORS)}), so nothing can "
+            f"judge the candidate; set a floor, or promote it with --force"
+        )
+    if judged:
+        return "PROMOTE", "there is no champion yet"
+    return "PROMOTE", (
+        f"there is no champion yet, and no floor is set ({', '.join(FLOORS)}): the candidate was judged by nothing but "
+        f"being first"
+    )
+
+
 def _compare(
     candidate: EvaluationResult, champion: EvaluationResult, rules: PromotionConfig, numbers: dict[str, float]
 ) -> tuple[VerdictKind, str]:
     """Returns the verdict on the paired differences and its reason; adds their numbers to `numbers`."""
     differences = [a - b for a, b in zip(candidate.returns, champion.returns, strict=True)]
-    low = compute_lower_bound(differences, rules.confidence)
-    high = -compute_lower_bound([-difference for difference in differences], rules.confidence)
+    low = compute_difference_bound(differences, rules.confidence)
+    high = -compute_difference_bound([-difference for difference in differences], rules.confidence)
     mean = math.fsum(differences) / len(differences)
     numbers |= {
         "champion_mean": champion.return_mean,
+        "champion_cut_share": champion.cut / champion.episodes,
         "difference_mean": mean,
         "difference_lower": low,
         "difference_upper": high,

@@ -51,7 +51,9 @@ class EvaluationResult:
         if self.episodes == 1:
             return 0.0
         mean = self.return_mean
-        return math.sqrt(math.fsum((r - mean) ** 2 for r in self.returns) / (self.episodes - 1))
+        largest = max(abs(r - mean) for r in self.returns)
+        scale = 1.0 if 1e-100 < largest < 1e100 or largest == 0.0 else largest  # whose square is an ordinary number
+        return scale * math.sqrt(math.fsum(((r - mean) / scale) ** 2 for r in self.returns) / (self.episodes - 1))
 
     @property
     def ci_low(self) -> float:

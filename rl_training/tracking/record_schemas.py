@@ -123,8 +123,8 @@ class MetricLine(TypedDict):
     metrics: dict[str, FiniteFloat]
 
 
-Return = Annotated[float, Field(ge=-1e150, le=1e150, allow_inf_nan=False)]
-"""The return of an episode, limited so that its square is finite."""
+Return = Annotated[float, Field(ge=-1e300, le=1e300, allow_inf_nan=False)]
+"""The return of an episode, limited so that sums and differences are finite."""
 
 
 @with_config(_MORE)
@@ -135,6 +135,7 @@ class Episodes(TypedDict):
     returns: Annotated[list[Return], Field(min_length=1)]
     lengths: Annotated[list[Count], Field(min_length=1)]
     cut: Count
+    numbers: NotRequired[dict[str, list[FiniteFloat | None]]]
 
 
 class VerdictForm(TypedDict):
