@@ -54,13 +54,15 @@ def test_of_what_has_ended_the_one_that_began_last_is_the_newest(client):
     begin_attempt(client, client.get_run(run_id), replace(FIRST, created=now.created + 1), training=False)
 
 
-def test_only_the_newest_attempts_are_kept_by_name(client):
+def test_the_first_and_the_newest_attempts_are_kept_by_name(client):
     run_id = ship_all(tracked_run()).address.run_id
+    (first,) = get_attempts(client.get_run(run_id))
     for step in range(30):
         begin_attempt(client, client.get_run(run_id), replace(FIRST, from_step=step), training=True)
     run = client.get_run(run_id)
     assert run.data.tags["attempt"] == "31"
-    assert [attempt.from_step for attempt in get_attempts(run)] == list(range(10, 30))
+    assert get_attempts(run)[0] == first
+    assert [attempt.from_step for attempt in get_attempts(run)[1:]] == list(range(11, 30))
 
 
 def test_three_attempts_at_one_step_are_enough():

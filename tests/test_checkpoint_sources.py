@@ -178,7 +178,7 @@ def test_a_server_that_is_away_is_another_error_than_no_such_run(home):
 def use(request):
     """Returns a function that downloads a run's checkpoint and uses it, by a public path of each kind."""
     from rl_training.api.promotion import promote_candidate
-    from rl_training.api.training import resume_training
+    from rl_training.api.train_and_resume import resume_training
     from rl_training.flows.flow_process import prepare_flow_process
     from rl_training.promotion.monitoring import monitor
 

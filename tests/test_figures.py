@@ -10,7 +10,7 @@ from rl_training import run_layout
 from rl_training.runtime.evaluation import EvaluationResult
 from rl_training.tracking import json_files
 from rl_training.tracking.metric_log import MetricLog
-from rl_training.tracking.shipping.figures import CURVE, HISTOGRAM, Figures, draw_evaluation_histogram
+from rl_training.tracking.shipping.figures import CURVE, HISTOGRAM, Figures, LearningCurve, draw_evaluation_histogram
 
 EVALUATION = EvaluationResult((1, 2, 3, 4, 5), (0.0, 10.0, 10.0, 10.0, 20.0), (1, 1, 1, 1, 1))
 
@@ -56,6 +56,20 @@ def test_a_picture_is_drawn_when_there_is_something_new(tmp_path):
     assert not (artifacts / HISTOGRAM).exists()
 
 
+def test_success_rates_have_a_panel_of_their_own():
+    curve = LearningCurve()
+    curve.add(10, {"rollout/episode_return_mean": 1.0})
+    assert len(curve.draw("a run").axes) == 1
+    curve.add(20, {"rollout/success_rate": 0.25})
+    curve.add(30, {"eval/success_rate": 0.5, "eval/return_mean": 7.0})
+    _, successes = sorted(curve.draw("a run").axes, key=lambda axes: axes.get_ylabel())
+    assert successes.get_ylabel() == "success rate"
+    assert [(list(line.get_xdata()), list(line.get_ydata())) for line in successes.lines] == [
+        ([20], [0.25]),
+        ([30], [0.5]),
+    ]
+
+
 def note_of(client, run_id):
     return client.get_run(run_id).data.tags["mlflow.note.content"]
 
@@ -71,9 +85,9 @@ def pictures_of(client, run_id):
 def test_the_description_shows_the_pictures_that_are_there(client):
     run_dir = tracked_run(seed=3)
     run_id = ship_all(run_dir).address.run_id
-    first, command, files = note_of(client, run_id).split("\n\n")
+    first, *others = note_of(client, run_id).split("\n\n")
     assert first == "**ppo** on **CartPole-v1**, seed 3, 100,000 steps."
-    assert f"in the run directory `{run_dir}`" in command
+    assert any(f"in the run directory `{run_dir}`" in paragraph for paragraph in others)
 
     log = MetricLog(run_dir)
     log.log(10, {"eval/return_mean": 9.0}, "eval")
@@ -86,7 +100,7 @@ def test_the_description_shows_the_pictures_that_are_there(client):
     ship_all(run_dir)
     assert pictures_of(client, run_id) == [CURVE, HISTOGRAM, "evaluation_episode.gif"]
     paragraphs = note_of(client, run_id).split("\n\n")
-    assert (paragraphs[0], paragraphs[-2:]) == (first, [command, files])
+    assert [paragraph for paragraph in paragraphs if not paragraph.startswith("![")] == [first, *others]
 
     ship_all(run_dir)  # as after a resume
     assert pictures_of(client, run_id) == [CURVE, HISTOGRAM, "evaluation_episode.gif"]
@@ -107,7 +121,7 @@ def test_a_lost_message_leaves_no_picture_out(client, monkeypatch):
     ship_all(run_dir)
     json_files.write_json(run_dir / "artifacts" / run_layout.HELD_OUT, EVALUATION.to_dict())
     with monkeypatch.context() as patch:
-        patch.setattr("rl_training.tracking.shipping.shipment.set_note", lambda *args: 1 / 0)
+        patch.setattr("rl_training.tracking.shipping.shipment.refresh_page", lambda *args, **options: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             ship_all(run_dir)
     run_id = ship_all(run_dir).address.run_id
@@ -130,9 +144,9 @@ def test_the_source_is_the_program(command, shown, home, monkeypatch):
 
 def test_a_deployment_is_named_in_place_of_the_command_of_its_worker(home):
     run_dir = tracked_run({"prefect.deployment": "train-flow/nightly"})
-    tags = json_files.read_json(run_dir / run_layout.TRACKING)["tags"]
-    assert tags["mlflow.source.name"] == "train-flow nightly"
-    assert "Started by `train-flow/nightly`, in" in tags["mlflow.note.content"]
+    description = json_files.read_json(run_dir / run_layout.TRACKING)
+    assert description["tags"]["mlflow.source.name"] == "train-flow nightly"
+    assert description["started_by"] == "train-flow/nightly"
 
 
 def test_a_picture_that_cannot_be_drawn_keeps_nothing_from_being_sent(client, caplog):

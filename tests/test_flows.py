@@ -13,6 +13,7 @@ from flow_records import TINY, artifacts, events, task_states
 
 from rl_training.flows.resume import resume_flow
 from rl_training.flows.train import train_flow
+from rl_training.runtime.checkpoint import open_checkpoint
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -44,6 +45,7 @@ def test_train_flow_runs_its_tasks_and_summarizes_the_run(trained: tuple[Any, di
     assert summary["evaluation"]["episodes"] == 20
     assert summary["evaluation"]["return_mean"] == 10.0
     assert summary["cpu_seconds"] > 0
+    assert summary["best_policy_sha256"] == open_checkpoint(summary["best_checkpoint"]).policy_sha256
     assert summary["unsent"] == ""
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
 

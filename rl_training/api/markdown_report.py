@@ -6,23 +6,34 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 
-def format_training_report(summary: Mapping[str, Any]) -> str:
-    """Returns the report of a flow that trains, from its summary."""
+def format_training_report(summary: Mapping[str, Any], version_url: str | None = None) -> str:
+    """Returns the report of a flow that trains.
+
+    Args:
+        summary: The summary; see `rl_training.flows.pipeline.summarize`.
+        version_url: The address of the registered version's page, if it has one.
+    """
     from rl_training.api.summary import explain_lost_best, format_evaluation
     from rl_training.runtime.inexact_resumes import explain_inexact
 
     evaluation, lost = summary["evaluation"], summary.get("lost_best")
     run, ui = f"`{summary['run_id']}`", summary["ui_command"]
     is_page = ui is not None and ui.startswith("http")
+    promotion = summary["promotion"]
+    version = None if promotion is None else f"{promotion['model']}, version {promotion['version']}"
     rows = [
         ("environment steps", f"{summary['num_timesteps']:,}"),
         ("training ended", summary["stop_reason"]),
         ("steps a second", f"{summary['steps_per_second']:,.0f}"),
         ("MLflow run", _link(run, ui if is_page else None)),
         *([] if is_page else [("opens the UI", f"`{ui}`")]),
+        *([] if version is None else [("registered version", _link(version, version_url))]),
         ("run directory", f"`{summary['run_dir']}`"),
         ("best checkpoint", f"`{summary['best_checkpoint']}`"),
-        ("policy sha256", f"`{summary['policy_sha256']}`"),
+        ("its policy's sha256", f"`{summary['best_policy_sha256']}`"),
+        ("last checkpoint", f"`{summary['checkpoint']}`"),
+        ("its policy's sha256", f"`{summary['policy_sha256']}`"),
+        *(("validation warned", warning) for warning in summary["warnings"]),
         *(("not exact", explain_inexact(entry)) for entry in summary["inexact"]),
         *([("note", explain_lost_best(lost))] if lost is not None else []),
     ]
@@ -52,7 +63,9 @@ def format_promotion_report(promotion: Mapping[str, Any], run_url: str | None, v
         ("95 % interval", *(f"{player['ci_low']:,.2f} to {player['ci_high']:,.2f}" for player in players)),
         ("standard deviation", *(f"{player['return_std']:,.2f}" for player in players)),
         ("mean length", *(f"{player['length_mean']:,.1f}" for player in players)),
+        *_compare_other_numbers(players),
         ("episodes", *(f"{player['episodes']:,}" for player in players)),
+        *([("cut episodes", *(f"{player['cut']:,}" for player in players))] if any(p["cut"] for p in players) else []),
     ]
     sources = [
         ("registered version", _link(f"{promotion['model']}, version {promotion['version']}", version_url)),
@@ -103,6 +116,17 @@ def format_rollback_report(rollback: Mapping[str, Any]) -> str:
         [f"Version {rollback['version']} is champion again, in place of version {rollback['previous_version']}."],
         _format_list([rollback["reason"]]),
     )
+
+
+def _compare_other_numbers(players: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Returns the rows of those numbers besides the return that a player's evaluation has."""
+    titles = {"success_rate": "success rate", "raw_return_mean": "mean raw return"}
+    titles |= {name: f"mean {name}" for player in players for name in sorted(player) if name.startswith("info/")}
+    return [
+        (title, *("" if player.get(name) is None else f"{player[name]:,.4g}" for player in players))
+        for name, title in titles.items()
+        if any(player.get(name) is not None for player in players)
+    ]
 
 
 def _format_promotion(promotion: Mapping[str, Any] | None) -> Sequence[str]:

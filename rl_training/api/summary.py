@@ -113,13 +113,16 @@ def explain_lost_best(lost: Mapping[str, Any]) -> str:
 
 def format_evaluation(evaluation: Mapping[str, Any]) -> str:
     """Returns an evaluation as text, from the result of `rl_training.runtime.evaluation.select_evaluation_numbers`."""
+    from rl_training.runs.evaluation_result import describe_other_numbers
+
     interval = ""
     if evaluation["ci_low"] is not None:
         interval = f" (95 % interval {evaluation['ci_low']:,.2f} to {evaluation['ci_high']:,.2f})"
     cut = f", of which {evaluation['cut']:,} cut at evaluation.max_episode_steps" if evaluation["cut"] else ""
     episodes = f"{evaluation['episodes']:,} held-out episode{'s' if evaluation['episodes'] > 1 else ''}"
-    doubt = f"; warning: {evaluation['warning']}" if evaluation.get("warning") else ""
-    return f"mean return {evaluation['return_mean']:,.2f}{interval} over {episodes}{cut}{doubt}"
+    line = f"mean return {evaluation['return_mean']:,.2f}{interval} over {episodes}{cut}"
+    doubt = [f"warning: {evaluation['warning']}"] if evaluation.get("warning") else []
+    return "; ".join([line, *describe_other_numbers(evaluation), *doubt])
 
 
 def format_monitoring(result: Mapping[str, Any]) -> list[str]:

@@ -112,5 +112,8 @@ def _join_tables(result: PromotionResult) -> list[dict[str, Any]]:
 
 
 def _build_table(evaluation: EvaluationResult, prefix: str = "") -> list[dict[str, Any]]:
-    episodes = zip(evaluation.seeds, evaluation.returns, evaluation.lengths, strict=True)
-    return [{"seed": seed, f"{prefix}return": value, f"{prefix}length": length} for seed, value, length in episodes]
+    columns = {"return": evaluation.returns, "length": evaluation.lengths, **evaluation.numbers}
+    return [
+        {"seed": seed, **{f"{prefix}{name}": values[i] for name, values in columns.items()}}
+        for i, seed in enumerate(evaluation.seeds)
+    ]

@@ -91,9 +91,11 @@ def summarize(
         evaluation: The held-out evaluation of the best checkpoint, or None if the run was stopped before it.
         promotion: The result of the task `promote`, or None if promotion is off or the run was stopped before it.
     """
+    from rl_training.runs.metadata import read_metadata
     from rl_training.runtime.checkpoint import open_checkpoint
     from rl_training.runtime.evaluation import select_evaluation_numbers
 
+    validation = read_metadata(run.run_dir).get("validation", {"warnings": []})
     if evaluation is not None:
         evaluation = {"checkpoint": training["best_checkpoint"], **select_evaluation_numbers(evaluation)}
     return {
@@ -104,8 +106,10 @@ def summarize(
         "env_id": run.config.env_id,
         **training,
         "policy_sha256": open_checkpoint(training["checkpoint"], policy_only=True).policy_sha256,
+        "best_policy_sha256": open_checkpoint(training["best_checkpoint"], policy_only=True).policy_sha256,
         "evaluation": evaluation,
         "promotion": promotion,
         "inexact": run.trainer.inexact,
+        "warnings": [finding["message"] for finding in validation["warnings"]],
         "ui_command": run.session.ui,
     }

@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 FLOW_RUN_TAG = "prefect.flow_run_id"
 """The tag of an MLflow run that names the flow run which trained it last."""
 
+FLOW_RUN_PAGE = "prefect.flow_run_url"
+"""The tag with the address of that flow run's page, if Prefect's pages are known."""
+
 
 def record_run_dir(run_dir: Path) -> None:
     """Records on this machine which run this flow run has opened."""

@@ -179,12 +179,15 @@ class FlowReporter:
 
 
 def _format_row(evaluation: dict[str, float]) -> dict[str, Any]:
+    others = {name: f"eval/{name}" for name in ("success_rate", "raw_return_mean", "cut_episodes")}
+    others |= {key.removeprefix("eval/"): key for key in evaluation if key.startswith("eval/info/")}
     return {
         "steps": int(evaluation["num_timesteps"]),
         "mean return": round(evaluation["eval/return_mean"], 2),
         "95 % from": _round(evaluation.get("eval/ci_low")),
         "95 % to": _round(evaluation.get("eval/ci_high")),
         "episodes": int(evaluation["eval/episodes"]),
+        **{name.replace("_", " "): evaluation[key] for name, key in others.items() if key in evaluation},
     }
 
 

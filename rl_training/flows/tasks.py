@@ -236,7 +236,12 @@ def roll_back_champion(evaluation: Mapping[str, Any]) -> dict[str, Any]:
 def report(run: TrackedRun, summary: Mapping[str, Any]) -> None:
     """Writes the report as a Markdown artifact of the flow run and as a file of the MLflow run."""
     from rl_training.api.markdown_report import format_training_report
+    from rl_training.tracking.mlflow_links import get_version_url
+    from rl_training.tracking.mlflow_store import resolve_tracking_uri
 
-    text = format_training_report(summary)
+    promotion, url = summary["promotion"], None
+    if promotion is not None:
+        url = get_version_url(resolve_tracking_uri(), promotion["model"], promotion["version"])
+    text = format_training_report(summary, url)
     run.session.log_artifact("report.md", text)
-    create_markdown_artifact(text, key="training-report", description=f"Run {summary['run_uid']}")
+    create_markdown_artifact(text, key="training-report", description=f"MLflow run {summary['run_id']}")

@@ -15,7 +15,13 @@ from prefect.exceptions import Abort
 from prefect.runtime import deployment, flow_run
 
 from rl_training.errors import RunTakenOver
-from rl_training.flows.previous_attempt import FLOW_RUN_TAG, keep_run_dir, record_run_dir, take_over_checkpoint
+from rl_training.flows.previous_attempt import (
+    FLOW_RUN_PAGE,
+    FLOW_RUN_TAG,
+    keep_run_dir,
+    record_run_dir,
+    take_over_checkpoint,
+)
 from rl_training.flows.supervised_training import FlowProgress, supervise
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
@@ -118,6 +124,8 @@ class CallerContext:
 
     callbacks: Sequence[Callback] = ()
     """Callbacks of the training, besides the flow's own."""
+    server_ends: bool = False
+    """Whether the Prefect server ends with the caller, so that links to its pages are of no use."""
     runs: list[TrackedRun] = field(default_factory=list)
     """The runs that the flow has opened."""
 
@@ -126,9 +134,9 @@ _caller_context: ContextVar[CallerContext] = ContextVar("caller_context")
 
 
 @contextmanager
-def share_with_flow(callbacks: Sequence[Callback] = ()) -> Iterator[CallerContext]:
+def share_with_flow(callbacks: Sequence[Callback] = (), *, server_ends: bool = False) -> Iterator[CallerContext]:
     """Adds `callbacks` to the training of a flow called within the block, and gives access to the runs it opens."""
-    context = CallerContext(callbacks)
+    context = CallerContext(callbacks, server_ends)
     token = _caller_context.set(context)
     try:
         yield context
@@ -195,7 +203,13 @@ def _resume(config: TrainConfig, checkpoint: Checkpoint, callbacks: Sequence[Cal
 
 
 def _build_tags() -> dict[str, str]:
-    tags = {FLOW_RUN_TAG: flow_run.id, "prefect.flow": flow_run.flow_name, "prefect.deployment": get_job_name()}
+    page = None if _caller_context.get(CallerContext()).server_ends else flow_run.ui_url
+    tags = {
+        FLOW_RUN_TAG: flow_run.id,
+        FLOW_RUN_PAGE: page if page is not None and page.startswith("http") else None,
+        "prefect.flow": flow_run.flow_name,
+        "prefect.deployment": get_job_name(),
+    }
     return {name: value for name, value in tags.items() if value is not None}
 
 

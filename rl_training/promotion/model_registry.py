@@ -106,10 +106,18 @@ def _create_model(client: MlflowClient, model: str, config: TrainConfig) -> None
 
     try:
         with no_resend():
-            client.create_registered_model(model, tags={"env_id": config.env_id})
+            client.create_registered_model(model, tags={"env_id": config.env_id}, description=_describe_model(model))
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
+
+
+def _describe_model(model: str) -> str:
+    return (
+        f"Policies of `rl_training`; each version's description has the verdict on it. The alias `champion` is the one "
+        f"in use: `rl-training evaluate models:/{model}@champion` plays it, `rl-training promote RUN_ID` offers a "
+        f"rival, and `rl-training rollback {model} --reason TEXT` restores the champion before it."
+    )
 
 
 def _find(client: MlflowClient, model: str, key: str) -> ModelVersion | None:

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 EXPERIMENT = "monitoring"
 """The experiment of monitoring runs, whose steps are not environment steps and don't compare with training."""
 
+EXPERIMENT_NOTE = (
+    "One run for each registered model whose champion `rl-training flow evaluate` watches. The steps of its metrics "
+    "are the numbers of the evaluations."
+)
+
 KIND, MONITORING = "rl_training.kind", "monitoring"
 MODEL_TAG = "registered_model"
 
@@ -112,6 +117,6 @@ def get_or_create_monitoring_run(client: MlflowClient, uri: str, model: str, env
             f"the evaluations; `{FOLDER}/` among the artifacts has each of them with all its episodes."
         ),
     }
-    experiment_id = get_or_create_experiment(client, uri, EXPERIMENT)
+    experiment_id = get_or_create_experiment(client, uri, EXPERIMENT, EXPERIMENT_NOTE)
     create = partial(client.create_run, experiment_id, run_name=f"monitoring {model}", tags=tags)
     return create_or_find(lambda: MonitoringRun(client, uri, create()), lambda: find_monitoring_run(client, uri, model))

@@ -49,6 +49,7 @@ from rl_training.tracking.mlflow_store import (
     resolve_tracking_uri,
     translate_mlflow_errors,
 )
+from rl_training.tracking.shipping.run_page import refresh_page
 from rl_training.tracking.version_files import download_version_policy
 
 if TYPE_CHECKING:
@@ -100,7 +101,9 @@ def promote(
     with translate_mlflow_errors(uri, f"promotion of {checkpoint.path.name} of run {run_id}"):
         client = connect(uri)
         with promotion_lock(client, uri, model) as lock:
-            return _Promotion(client, uri, model, checkpoint, config, run_id, force, stop).run(lock)
+            result = _Promotion(client, uri, model, checkpoint, config, run_id, force, stop).run(lock)
+        refresh_page(client, run_id)  # the run's page links the version
+        return result
 
 
 def clean_reason(reason: str, what: str) -> str:

@@ -149,6 +149,21 @@ class EvaluationResult:
         return quantile * self.return_std / math.sqrt(self.episodes)
 
 
+def describe_other_numbers(summary: Mapping[str, float]) -> list[str]:
+    """Returns the numbers of an evaluation besides the return, in words; nothing for those that it does not have.
+
+    Args:
+        summary: Numbers by the names that `EvaluationResult.summary` gives them.
+    """
+    parts = []
+    if summary.get("success_rate") is not None:
+        parts.append(f"success rate {100 * summary['success_rate']:.1f} %")
+    if summary.get("raw_return_mean") is not None:
+        parts.append(f"mean raw return {summary['raw_return_mean']:,.2f}")
+    parts += [f"mean {name} {summary[name]:,.4g}" for name in sorted(summary) if name.startswith("info/")]
+    return parts
+
+
 def select_evaluation_numbers(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the summary of an evaluation in JSON form, without its episodes."""
     return {name: value for name, value in evaluation.items() if not isinstance(value, list) and name != "numbers"}

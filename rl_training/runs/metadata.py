@@ -23,6 +23,20 @@ class Git(TypedDict):
 
 
 @with_config(ConfigDict(extra="allow"))
+class ValidationWarning(TypedDict):
+    """A warning of the validation of the environment."""
+
+    message: str
+
+
+@with_config(ConfigDict(extra="allow"))
+class Validation(TypedDict):
+    """The validation of the environment before the newest attempt."""
+
+    warnings: list[ValidationWarning]
+
+
+@with_config(ConfigDict(extra="allow"))
 class Metadata(TypedDict):
     """The fields of `metadata.json` that are read back; the file has more."""
 
@@ -31,6 +45,7 @@ class Metadata(TypedDict):
     command: list[str]
     versions: dict[str, str]
     git: Git | None
+    validation: NotRequired[Validation]
     forked_from: NotRequired[dict[str, Any] | None]
 
 

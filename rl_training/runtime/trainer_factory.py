@@ -142,7 +142,7 @@ def make_trainer(
     own_run = None if changes else _find_own_run(checkpoint, config)
     if own_run is None:
         config = _move_elsewhere(config, before)
-    run = own_run or _fork(checkpoint, changes, config)
+    run = own_run or _fork(checkpoint, changes, config, config.run_name != before.run_name)
     with RunLock(run.run_dir):
         trainer = _make(trainer_type, config, run, callbacks, stop)
         # If this fails, a directory that was made here for a run from elsewhere is removed while it has no checkpoint.
@@ -175,8 +175,8 @@ def _fine_tune(
     with _discard_on_error(trainer):
         carried = carry_over(trainer, checkpoint)
         changes += _compare_spaces(trainer, checkpoint, fine_tuning=True)
-        origin = {**_describe_origin(checkpoint, changes), "fine_tuning": asdict(carried)}
-        update_metadata(run, {"forked_from": origin})
+        origin = _describe_origin(checkpoint, changes, config.run_name != before.run_name)
+        update_metadata(run, {"forked_from": {**origin, "fine_tuning": asdict(carried)}})
     logger.warning(
         "a new run, fine-tuned from run %s at step %s\n  it begins with the weights alone (%s)\n  it differs in %s",
         checkpoint.run_uid,
@@ -281,20 +281,18 @@ def _open_run(run_dir: Path) -> TrainingRun | None:
         return TrainingRun(run_dir.absolute(), found[0].run_uid) if found else None
 
 
-def _fork(checkpoint: Checkpoint, changes: list[Difference], config: TrainConfig) -> TrainingRun:
-    logger.warning(
-        "a new run, forked from run %s at step %s: %s",
-        checkpoint.run_uid,
-        f"{checkpoint.num_timesteps:,}",
-        "; ".join(map(str, changes)) or "that run has a later checkpoint, or its directory is not here",
-    )
-    return create_training_run(config, forked_from=_describe_origin(checkpoint, changes))
+def _fork(checkpoint: Checkpoint, changes: list[Difference], config: TrainConfig, renamed: bool) -> TrainingRun:
+    why = "; ".join(map(str, changes)) or "that run has a later checkpoint, or its directory is not here"
+    step = f"{checkpoint.num_timesteps:,}"
+    logger.warning("a new run, forked from run %s at step %s: %s", checkpoint.run_uid, step, why)
+    return create_training_run(config, forked_from=_describe_origin(checkpoint, changes, renamed))
 
 
-def _describe_origin(checkpoint: Checkpoint, changes: list[Difference]) -> dict[str, Any]:
+def _describe_origin(checkpoint: Checkpoint, changes: list[Difference], renamed: bool) -> dict[str, Any]:
     return {
         "run_uid": checkpoint.run_uid,
         "num_timesteps": checkpoint.num_timesteps,
         "policy_sha256": checkpoint.policy_sha256,
         "differences": [str(change) for change in changes],
+        "renamed": renamed,
     }

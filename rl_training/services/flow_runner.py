@@ -159,13 +159,16 @@ def _to_json(value: Any) -> Any:
 
 def _run(call: Callable[[], dict[str, Any]], callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
     # Prefect turns SIGTERM into an exception of its own, and then calls the handler that was installed before.
+    from prefect.settings import PREFECT_API_URL
+
+    embedded = PREFECT_API_URL.value() is None
     with interrupt_on_signals() as interruptions, provide_server(_import_training):
         from prefect.exceptions import TerminationSignal
 
         from rl_training.flows.pipeline import summarize_stopped
         from rl_training.flows.tracked_run import share_with_flow
 
-        with share_with_flow(callbacks) as context:
+        with share_with_flow(callbacks, server_ends=embedded) as context:
             try:
                 summary = call()
                 interruptions.end()

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import NoProgress, TrackingError
 from rl_training.tracking.json_files import parse_json
+from rl_training.tracking.mlflow_names import MAX_TAG, make_legal_name
 from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, translate_mlflow_errors
 from rl_training.tracking.record_schemas import AttemptForm
+from rl_training.tracking.run_description import FLOW_RUN
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -22,8 +24,14 @@ if TYPE_CHECKING:
 ATTEMPT, ATTEMPTS = "attempt", "attempts"
 """Tags: the number of training processes that the run has had, and the newest of them as JSON."""
 
+OF_FLOW_RUN = "prefect.flow_run."
+"""Prefix of a tag for each flow run that has trained the run; the value is the number of its newest attempt."""
+
 KEPT = 20
-"""Number of attempts, the newest, that the tag lists."""
+"""Number of attempts that the tag lists: the first, and the newest."""
+
+LONGEST_COMMAND = 120
+"""Number of characters of a command that the tag keeps."""
 
 SAME_STEP = 3
 """Number of attempts in a row that may begin at the same step, that is, without a new checkpoint."""
@@ -43,6 +51,10 @@ class Attempt:
     pid: int
     created: float
     """Start time of the process by its machine's clock, in seconds since 1970."""
+    started_by: str = field(default="", compare=False)
+    """The deployment or command that started the process; empty for an attempt by an earlier version."""
+    flow_run: str = field(default="", compare=False)
+    """The id of its Prefect flow run; empty if there is none."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -51,7 +63,14 @@ class Attempt:
 def get_attempt(description: Mapping[str, Any]) -> Attempt:
     """Returns the attempt that wrote a run's `tracking.json`."""
     process = description["process"]
-    return Attempt(description["from_step"], process["host"], process["pid"], process["created"])
+    return Attempt(
+        description["from_step"],
+        process["host"],
+        process["pid"],
+        process["created"],
+        description.get("started_by", "")[:LONGEST_COMMAND],
+        description["tags"].get(FLOW_RUN, ""),
+    )
 
 
 def get_attempts(run: Run) -> list[Attempt]:
@@ -91,8 +110,27 @@ def begin_attempt(client: MlflowClient, run: Run, attempt: Attempt, *, training:
         raise _make_superseded_error(run.info.run_id, attempts[-1])
     if attempt in attempts:
         return
-    client.set_tag(run.info.run_id, ATTEMPTS, json.dumps([asdict(item) for item in [*attempts, attempt][-KEPT:]]))
-    client.set_tag(run.info.run_id, ATTEMPT, str(int(run.data.tags.get(ATTEMPT, 0)) + 1))
+    number = int(run.data.tags.get(ATTEMPT, 0)) + 1
+    client.set_tag(run.info.run_id, ATTEMPTS, _write_attempts([*attempts, attempt]))
+    client.set_tag(run.info.run_id, ATTEMPT, str(number))
+    if attempt.flow_run:
+        client.set_tag(run.info.run_id, f"{OF_FLOW_RUN}{make_legal_name(attempt.flow_run)}", f"attempt {number}")
+
+
+def is_first_attempt(run: Run, attempt: Attempt) -> bool:
+    """Returns whether no other attempt has begun before this one."""
+    attempts = get_attempts(run)
+    return not attempts or attempts[0] == attempt
+
+
+def _write_attempts(attempts: list[Attempt]) -> str:
+    """Returns the value of the tag: the first attempt, and as many of the newest as there is room for."""
+    first, newest = attempts[:1], attempts[1:][1 - KEPT :]
+    while True:
+        text = json.dumps([asdict(attempt) for attempt in [*first, *newest]], ensure_ascii=False)
+        if len(text) <= MAX_TAG or not newest:
+            return text
+        del newest[0]
 
 
 def require_newest_attempt(client: MlflowClient, run_id: str, attempt: Attempt) -> None:

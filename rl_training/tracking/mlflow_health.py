@@ -144,7 +144,7 @@ def _check_artifacts(client: MlflowClient, uri: str) -> CheckResult:
 def _is_returned_unchanged(client: MlflowClient, uri: str) -> bool:
     """Uploads a file, the same on each call, and downloads it again; returns whether it came back unchanged."""
     word, name = uuid.uuid4().hex, "round-trip.txt"
-    experiment = get_or_create_experiment(client, uri, EXPERIMENT)
+    experiment = get_or_create_experiment(client, uri, EXPERIMENT, "Probes of `rl-training doctor`.")
     runs = client.search_runs([experiment], max_results=1)
     run = runs[0] if runs else client.create_run(experiment, run_name="round trip")
     client.set_terminated(run.info.run_id)

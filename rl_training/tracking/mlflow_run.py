@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import TrackingError
 from rl_training.runtime.fine_tuning import CarriedOver
-from rl_training.runtime.inexact_resumes import INEXACT
+from rl_training.runtime.inexact_resumes import INEXACT, LOST_BEST
 from rl_training.system.programs import program
 from rl_training.tracking.mlflow_links import get_ui_hint, get_ui_url
 from rl_training.tracking.mlflow_names import MAX_TAG, make_legal_name, shorten
 from rl_training.tracking.mlflow_store import (
+    NOTE,
     UNKNOWN_CODES,
     connect,
     create_or_find,
     get_or_create_experiment,
     resolve_tracking_uri,
 )
-from rl_training.tracking.run_description import NOTE
+from rl_training.tracking.run_description import BEGINNING
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -31,7 +32,20 @@ if TYPE_CHECKING:
 RUN_UID = "run_uid"
 """Tag that identifies a training run in every store."""
 
+EXPERIMENT_NOTE = (
+    "Training runs of `rl_training`. To compare them, choose the chart view: `eval/return_mean` is the greedy policy "
+    "on the same episodes each time, and `heldout/return_mean` the final score. The tag `rl_training.kind` is "
+    "`training`, `fork`, `fine-tuning` or `retraining`. A run's page says what can be done with it next."
+)
+"""The description of an experiment with training runs."""
+
 _ID = re.compile(r"[0-9a-f]{32}")
+
+LOST_BEST_TAG = "best.lost"
+"""Tag with the best checkpoints that were missing when the run was resumed, as JSON."""
+
+INEXACT_TAG = "resume.inexact"
+"""Tag with the resumes that were not exact, as JSON."""
 
 END_TAGS = ("stop_reason", "error")
 """Tags with the way a run ended, named as in `status.json`."""
@@ -76,7 +90,7 @@ def find_or_create_run(
                 f"run {known_run_id} was deleted in MLflow; restore it there, "
                 f"or `{sync} --new-run` sends everything to a new run"
             )
-    experiment_id = get_or_create_experiment(client, uri, description["experiment"])
+    experiment_id = get_or_create_experiment(client, uri, description["experiment"], EXPERIMENT_NOTE)
     run_id = _find_by_uid(client, experiment_id, description["run_uid"])
     if run_id is None:
         run_id = _create_run(client, experiment_id, description)
@@ -155,19 +169,26 @@ def find_run_id(client: MlflowClient, run_uid: str) -> str | None:
     return str(runs[0].info.run_id) if runs else None
 
 
-def log_description(client: MlflowClient, run: Run, description: Mapping[str, Any], note: str) -> None:
+def log_description(client: MlflowClient, run: Run, description: Mapping[str, Any], *, first: bool) -> None:
     """Logs the run's parameters, its tags, and the environment as a dataset; logging them again changes nothing.
 
     MLflow does not allow a parameter to change. If one differs (the run directory of a run that is resumed elsewhere,
     for example), the run keeps the first value, and the tag `params_changed` has the new value.
+
+    Args:
+        client: MLflow's client.
+        run: The run.
+        description: The content of `tracking.json`.
+        first: Whether this is the run's first attempt. The tags that say who began the run are its own.
     """
     from mlflow.entities import Dataset, DatasetInput, InputTag, Param, RunTag
 
     there = run.data.params
     params = description["params"]
-    tags = {**description["tags"], NOTE: note}
-    if _is_rewritten(run, note):
-        del tags[NOTE]
+    kept = {NOTE} if NOTE in run.data.tags else set()
+    if not first:
+        kept |= set(BEGINNING)
+    tags = {key: value for key, value in description["tags"].items() if key not in kept}
     changed = {key: value for key, value in params.items() if there.get(key, value) != value}
     if changed:
         tags["params_changed"] = json.dumps(changed)
@@ -181,17 +202,6 @@ def log_description(client: MlflowClient, run: Run, description: Mapping[str, An
     client.log_inputs(run.info.run_id, [DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])])
     if description["forked_from"] is not None:
         _link_fork(client, run.info.run_id, description)
-
-
-def set_note(client: MlflowClient, run_id: str, note: str) -> None:
-    """Sets the description on the run's page unless a user has rewritten it."""
-    if not _is_rewritten(client.get_run(run_id), note):
-        client.set_tag(run_id, NOTE, shorten(note, MAX_TAG))
-
-
-def _is_rewritten(run: Run, note: str) -> bool:
-    first, _, _ = note.partition("\n\n")
-    return not run.data.tags.get(NOTE, note).startswith(first)
 
 
 def _link_fork(client: MlflowClient, run_id: str, description: Mapping[str, Any]) -> None:
@@ -216,9 +226,11 @@ def _link_fork(client: MlflowClient, run_id: str, description: Mapping[str, Any]
 
 
 def mark_inexact(client: MlflowClient, run_id: str, metadata: Mapping[str, Any]) -> None:
-    """Tags the run with the inexact resumes that `metadata.json` lists, if any."""
+    """Tags the run with the inexact resumes and the lost best checkpoints that `metadata.json` lists, if any."""
+    if lost := metadata.get(LOST_BEST):
+        client.set_tag(run_id, LOST_BEST_TAG, shorten(json.dumps(lost), MAX_TAG))
     if resumes := metadata.get(INEXACT):
-        client.set_tag(run_id, "resume.inexact", shorten(json.dumps(resumes), MAX_TAG))
+        client.set_tag(run_id, INEXACT_TAG, shorten(json.dumps(resumes), MAX_TAG))
 
 
 def get_latest_steps(client: MlflowClient, run: Run) -> dict[str, int]:

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+NOTE = "mlflow.note.content"
+"""MLflow's tag with the description on the page of a run or an experiment."""
+
 UNKNOWN_CODES = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
 """MLflow's error codes for a run, model or version that does not exist, and for an alias that does not exist."""
 
@@ -176,8 +179,14 @@ def get_artifact_root(database: Path) -> Path:
     return database.parent / "mlartifacts"
 
 
-def get_or_create_experiment(client: MlflowClient, uri: str, name: str) -> str:
+def get_or_create_experiment(client: MlflowClient, uri: str, name: str, note: str) -> str:
     """Returns the id of the experiment with this name; several processes may call this at once.
+
+    Args:
+        client: MLflow's client.
+        uri: The tracking URI.
+        name: The name of the experiment.
+        note: The description for the page of a new experiment, in Markdown.
 
     Raises:
         TrackingError: The experiment was deleted.
@@ -190,7 +199,7 @@ def get_or_create_experiment(client: MlflowClient, uri: str, name: str) -> str:
         location = (get_artifact_root(database) / "experiments").as_uri() if database is not None else None
         try:
             with no_resend():
-                return str(client.create_experiment(name, artifact_location=location))
+                return str(client.create_experiment(name, artifact_location=location, tags={NOTE: note}))
         except MlflowException:
             experiment = client.get_experiment_by_name(name)
             if experiment is None:

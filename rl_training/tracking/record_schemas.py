@@ -36,6 +36,8 @@ class AttemptForm(TypedDict):
     host: str
     pid: int
     created: FiniteFloat
+    started_by: NotRequired[str]
+    flow_run: NotRequired[str]
 
 
 class NamedVersion(TypedDict):
@@ -75,6 +77,7 @@ class Description(TypedDict):
     run_name: str
     total_timesteps: Step
     from_step: Count
+    started_by: NotRequired[str]
     started: Annotated[float, Field(ge=0, lt=2**40, allow_inf_nan=False)]
     process: Process
     params: dict[str, str]

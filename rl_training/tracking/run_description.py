@@ -8,7 +8,8 @@ import json
 import os
 import shlex
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
@@ -20,16 +21,28 @@ from rl_training.config.settings import TrainConfig
 from rl_training.errors import TrackingError
 from rl_training.run_layout import METADATA
 from rl_training.runs.metadata import Metadata
-from rl_training.runtime.run_utils import serialize_train_config
-from rl_training.security.secrets import redact
+from rl_training.runtime.run_utils import redact_command, serialize_train_config
+from rl_training.security.secrets import redact, redact_text
 from rl_training.tracking import json_files
 from rl_training.tracking.mlflow_names import flatten
 
-NOTE = "mlflow.note.content"
-"""MLflow's tag with the description on a run's page."""
-
 DEPLOYMENT = "prefect.deployment"
 """Tag of a run that a deployment of a flow started: `FLOW/DEPLOYMENT`."""
+
+FLOW_RUN, FLOW_RUN_PAGE = "prefect.flow_run_id", "prefect.flow_run_url"
+"""Tags of an MLflow run: the flow run that trained it last, and its page, if Prefect's pages are known."""
+
+RETRAINED_FROM = "retrain.start"
+"""Tag of a retraining: the version that it started from, or `scratch`."""
+
+KIND = "rl_training.kind"
+"""Tag: `training`, `fork`, `fine-tuning` or `retraining`."""
+
+WARNINGS = "validation.warnings"
+"""Tag: the warnings of validation, a line for each; `none` if there are none."""
+
+BEGINNING = ("mlflow.source.type", "mlflow.source.name", "mlflow.user", "prefect.flow", DEPLOYMENT)
+"""Tags that say who began the run; later attempts leave them as they are."""
 
 
 def describe_run(run_dir: Path, config: TrainConfig, tags: Mapping[str, str], from_step: int = 0) -> dict[str, Any]:
@@ -52,13 +65,14 @@ def describe_run(run_dir: Path, config: TrainConfig, tags: Mapping[str, str], fr
     return {
         "run_uid": metadata["run_uid"],
         "experiment": config.experiment,
-        "run_name": settings["run_name"] or f"{config.env_id}-{config.algo}-seed{config.seed}",
+        "run_name": _name_run(config, settings["run_name"], metadata, tags),
         "total_timesteps": config.total_timesteps,
         "from_step": from_step,
+        "started_by": redact_text(tags.get(DEPLOYMENT) or shlex.join(redact_command(sys.argv))),
         "started": datetime.fromisoformat(metadata["started"]).timestamp(),
         "process": {"host": socket.gethostname(), "pid": os.getpid(), "created": psutil.Process().create_time()},
         "params": flatten(settings),
-        "tags": {**_make_tags(run_dir, config, metadata, tags.get(DEPLOYMENT)), **settings["tags"], **redact(tags)},
+        "tags": {**_make_tags(run_dir, config, metadata, tags), **settings["tags"], **redact(tags)},
         "dataset": _describe_dataset(settings),
         "forked_from": metadata["forked_from"],
     }
@@ -77,7 +91,7 @@ def is_trainer_alive(description: Mapping[str, Any]) -> bool:
 
 
 def _make_tags(
-    run_dir: Path, config: TrainConfig, metadata: Mapping[str, Any], deployment: str | None
+    run_dir: Path, config: TrainConfig, metadata: Mapping[str, Any], given: Mapping[str, str]
 ) -> dict[str, str]:
     tags = {
         "run_uid": metadata["run_uid"],
@@ -88,14 +102,35 @@ def _make_tags(
         "run_dir": str(run_dir),
         "mlflow.user": _get_user(),
         "mlflow.source.type": "LOCAL",
-        "mlflow.source.name": _name_source(deployment, metadata["command"]),
-        NOTE: _write_note(run_dir, config, deployment or shlex.join(metadata["command"])),
+        "mlflow.source.name": _name_source(given.get(DEPLOYMENT), metadata["command"]),
+        KIND: _find_kind(metadata["forked_from"], given),
     }
     tags |= {f"version.{name}": version for name, version in metadata["versions"].items()}
+    if (validation := metadata.get("validation")) is not None:
+        tags[WARNINGS] = "\n".join(warning["message"] for warning in validation["warnings"]) or "none"
     if (git := metadata["git"]) is not None:
         commit = git["commit"]
         tags |= {"git_commit": commit, "git_dirty": str(git["dirty"]).lower(), "mlflow.source.git.commit": commit}
     return tags
+
+
+def _find_kind(origin: Mapping[str, Any] | None, tags: Mapping[str, str]) -> str:
+    if RETRAINED_FROM in tags:
+        return "retraining"
+    if origin is None:
+        return "training"
+    return "fork" if origin.get("fine_tuning") is None else "fine-tuning"
+
+
+def _name_run(config: TrainConfig, given: str | None, metadata: Mapping[str, Any], tags: Mapping[str, str]) -> str:
+    """Returns the name in MLflow's lists, which tells runs with the settings of another run from that run."""
+    name, origin = given or f"{config.env_id}-{config.algo}-seed{config.seed}", metadata["forked_from"]
+    kind, started = _find_kind(origin, tags), datetime.fromisoformat(metadata["started"])
+    if kind == "retraining":  # its seed is a long number that says nothing
+        return f"{given or f'{config.env_id}-{config.algo}'}-retrained-{started:%Y%m%d-%H%M}"
+    if origin is None or (given is not None and origin.get("renamed")):
+        return name
+    return f"{name}-{'fork' if kind == 'fork' else 'tuned'}-{metadata['run_uid'][:6]}"
 
 
 def _get_user() -> str:
@@ -115,29 +150,6 @@ def _name_source(deployment: str | None, command: Sequence[str]) -> str:
         return deployment.replace("/", " ")
     name, *words = command
     return " ".join([Path(name).name, *takewhile(lambda word: word[:1] != "-" and "/" not in word, words)])
-
-
-def _write_note(run_dir: Path, config: TrainConfig, started_by: str) -> str:
-    """Returns the description on the run's page in Markdown; its first paragraph is the same for every attempt."""
-    return (
-        f"**{config.algo}** on **{config.env_id}**, seed {config.seed}, {config.total_timesteps:,} steps.\n\n"
-        f"Started by `{started_by}`, in the run directory `{run_dir}`.\n\n"
-        f"The settings are in `config.yaml` among the artifacts, and the checkpoints under `checkpoints/`. "
-        f"Continue a stopped run with `rl-training resume {run_dir}`."
-    )
-
-
-def add_pictures(note: str, run_id: str, pictures: Iterable[str]) -> str:
-    """Returns a run's description with pictures after its first paragraph.
-
-    Args:
-        note: The description, from `describe_run`.
-        run_id: The run's id in MLflow, which is part of a picture's address.
-        pictures: Names of the pictures among the artifacts.
-    """
-    first, *rest = note.split("\n\n", 1)
-    shown = (f"![{name}](get-artifact?path={name}&run_uuid={run_id})" for name in pictures)
-    return "\n\n".join([first, *shown, *rest])
 
 
 def _describe_dataset(settings: Mapping[str, Any]) -> dict[str, str]:

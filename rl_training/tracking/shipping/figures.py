@@ -26,6 +26,7 @@ CURVE_SECONDS = 60.0
 BINS = 20
 
 ROLLOUT, EVALUATION = "rollout/episode_return_mean", "eval/return_mean"
+ROLLOUT_SUCCESS, EVALUATION_SUCCESS = "rollout/success_rate", "eval/success_rate"
 LOW, HIGH = "eval/ci_low", "eval/ci_high"
 
 
@@ -37,6 +38,7 @@ class LearningCurve:
         """Whether points were added since the last plot."""
         self._rollout: list[tuple[int, float]] = []
         self._evaluations: list[tuple[int, float, float, float]] = []
+        self._successes: dict[str, list[tuple[int, float]]] = {ROLLOUT_SUCCESS: [], EVALUATION_SUCCESS: []}
 
     def add(self, step: int, metrics: Mapping[str, float]) -> None:
         """Adds one line of the metrics file."""
@@ -45,6 +47,9 @@ class LearningCurve:
         if EVALUATION in metrics:
             mean = metrics[EVALUATION]
             self._evaluations.append((step, mean, metrics.get(LOW, mean), metrics.get(HIGH, mean)))
+        for name, points in self._successes.items():
+            if name in metrics:
+                points.append((step, metrics[name]))
         self.changed = self.changed or ROLLOUT in metrics or EVALUATION in metrics
 
     def draw(self, title: str) -> Figure:
@@ -52,8 +57,11 @@ class LearningCurve:
         from matplotlib.figure import Figure  # not pyplot, which would need a window system and keep global state
 
         self.changed = False
-        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-        axes: Any = figure.add_subplot()
+        successes = {name: sorted(points) for name, points in self._successes.items() if points}
+        figure = Figure(figsize=(6.4, 5.4 if successes else 3.6), layout="constrained")
+        axes: Any = figure.add_subplot(*((3, 1, (1, 2)) if successes else ()))
+        if successes:
+            self._draw_successes(figure.add_subplot(3, 1, 3), successes)
         if self._rollout:
             steps, means = zip(*self._rollout, strict=True)
             axes.plot(steps, means, color="tab:gray", linewidth=1, label="training episodes (mean of the last 100)")
@@ -65,6 +73,17 @@ class LearningCurve:
         axes.grid(alpha=0.3)
         axes.legend(loc="best", fontsize="small")
         return figure
+
+    def _draw_successes(self, axes: Any, successes: Mapping[str, list[tuple[int, float]]]) -> None:
+        style = {
+            ROLLOUT_SUCCESS: {"color": "tab:gray", "linewidth": 1, "label": "training episodes"},
+            EVALUATION_SUCCESS: {"color": "tab:green", "marker": "o", "markersize": 3, "label": "evaluation"},
+        }
+        for name, points in successes.items():
+            axes.plot(*zip(*points, strict=True), **style[name])
+        axes.set(xlabel="environment steps", ylabel="success rate", ylim=(-0.05, 1.05))
+        axes.grid(alpha=0.3)
+        axes.legend(loc="best", fontsize="small")
 
 
 class Figures:

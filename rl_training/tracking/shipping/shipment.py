@@ -16,7 +16,7 @@ from rl_training import run_layout
 from rl_training.errors import TrackingError
 from rl_training.runs.metadata import read_metadata
 from rl_training.tracking import json_files
-from rl_training.tracking.attempts import begin_attempt, get_attempt, require_newest_attempt
+from rl_training.tracking.attempts import begin_attempt, get_attempt, is_first_attempt, require_newest_attempt
 from rl_training.tracking.metric_log import DIFFERENCE
 from rl_training.tracking.mlflow_names import MAX_TAG, shorten
 from rl_training.tracking.mlflow_run import (
@@ -27,15 +27,14 @@ from rl_training.tracking.mlflow_run import (
     log_description,
     mark_inexact,
     reopen,
-    set_note,
     set_status,
 )
 from rl_training.tracking.mlflow_store import connect, strip_credentials
 from rl_training.tracking.record_schemas import Address, Description
-from rl_training.tracking.run_description import NOTE, add_pictures
-from rl_training.tracking.shipping.figures import CURVE, HISTOGRAM, Figures
+from rl_training.tracking.shipping.figures import Figures
 from rl_training.tracking.shipping.logged_models import RANKED_BY, get_evaluations, list_queued_models, send_model
 from rl_training.tracking.shipping.metrics_reader import MetricsReader, Point
+from rl_training.tracking.shipping.run_page import PICTURES, refresh_page
 from rl_training.tracking.shipping.upload_progress import UploadProgress, count_unsent, load_progress
 from rl_training.tracking.shipping.uploads import (
     compute_fingerprint,
@@ -50,9 +49,6 @@ if TYPE_CHECKING:
 
 BATCH = 1_000
 """Approximate number of points in a request, which is MLflow's own limit."""
-
-PICTURES = (CURVE, HISTOGRAM, run_layout.EPISODE)
-"""Artifacts that the description on the run's page shows, in this order."""
 
 
 @dataclass(frozen=True)
@@ -140,10 +136,12 @@ class Shipment:
         """
         if not self._described:
             run = self.client.get_run(self.address.run_id)
+            first = is_first_attempt(run, self.attempt)
             begin_attempt(self.client, run, self.attempt, training=status is None)
             if status is None:  # the run is training; remove the status of an earlier end
                 reopen(self.client, run)
-            log_description(self.client, run, self.description, self._make_note())
+            log_description(self.client, run, self.description, first=first)
+            refresh_page(self.client, self.address.run_id)
             # The run may have begun on another machine. Lines after the recorded offset may also have been sent,
             # lost in a power cut, and written again with other times.
             self._there = get_latest_steps(self.client, run)
@@ -157,9 +155,13 @@ class Shipment:
         if status is not None and not self._ended:
             self._require_newest()
             set_status(self.client, self.address.run_id, status())
+            refresh_page(self.client, self.address.run_id, sending=True)
             self._ended = True
         self._figures.draw(now=self._ended)
-        return self._ship_checkpoint() or self._ship_artifact() or self._ship_model()
+        more = self._ship_checkpoint() or self._ship_artifact() or self._ship_model()
+        if self._ended and not more:
+            refresh_page(self.client, self.address.run_id)
+        return more
 
     def is_deleted(self) -> bool:
         """Returns whether the run was deleted in MLflow."""
@@ -246,17 +248,12 @@ class Shipment:
             send_artifact(self.client, self.address.run_id, self.run_dir, name)
             if name == run_layout.METADATA:
                 mark_inexact(self.client, self.address.run_id, read_metadata(self.run_dir))
-            if name in PICTURES and name not in self.progress.artifacts:
-                set_note(self.client, self.address.run_id, self._make_note(name))
+            if name == run_layout.METADATA or (name in PICTURES and name not in self.progress.artifacts):
+                refresh_page(self.client, self.address.run_id, sending=self._ended)
             self.progress.artifacts[name] = mark
             self.progress.save(self.run_dir, sync=True)
             return True
         return False
-
-    def _make_note(self, new: str = "") -> str:
-        """Returns the description for the run's page, with all pictures in MLflow and the picture `new`."""
-        pictures = [name for name in PICTURES if name in self.progress.artifacts or name == new]
-        return add_pictures(self.description["tags"].get(NOTE, ""), self.address.run_id, pictures)
 
     def _ship_model(self) -> bool:
         for queued in list_queued_models(self.run_dir):

@@ -1,0 +1,193 @@
+"""Writes the description on a run's page in MLflow: how the run stands, what to do next, and where it comes from.
+
+The description is made from what MLflow knows about the run, so every process that changes the run can write it again,
+on whatever machine. Its commands name the run by its id, which works everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rl_training.errors import TrackingError
+from rl_training.run_layout import EPISODE
+from rl_training.runs.evaluation_result import describe_other_numbers
+from rl_training.runtime.inexact_resumes import explain_resume
+from rl_training.tracking.attempts import Attempt, get_attempts
+from rl_training.tracking.mlflow_links import make_run_fragment, make_version_fragment
+from rl_training.tracking.mlflow_names import MAX_TAG, shorten
+from rl_training.tracking.mlflow_run import INEXACT_TAG, LOST_BEST_TAG, get_experiment_id
+from rl_training.tracking.mlflow_store import NOTE
+from rl_training.tracking.run_description import FLOW_RUN, FLOW_RUN_PAGE, RETRAINED_FROM, WARNINGS
+from rl_training.tracking.shipping.figures import CURVE, HISTOGRAM
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+    from mlflow.tracking import MlflowClient
+
+PICTURES = (CURVE, HISTOGRAM, EPISODE)
+"""Artifacts that the description shows, in this order."""
+
+SHOWN_ATTEMPTS = 5
+"""Number of attempts, the newest, that the description lists beside the first."""
+
+_EARLY = {
+    "return_reached": "the return `evaluation.stop_at_return` was reached",
+    "callback": "a callback ended it",
+}
+
+
+def refresh_page(client: MlflowClient, run_id: str, *, sending: bool = False) -> None:
+    """Writes the description on a run's page, unless a user has rewritten it.
+
+    Args:
+        client: MLflow's client.
+        run_id: The MLflow run of a training run.
+        sending: Whether parts of the run are not in MLflow yet.
+    """
+    run = client.get_run(run_id)
+    first = _write_title(run)
+    if not run.data.tags.get(NOTE, first).startswith(first):
+        return
+    artifacts = {entry.path for entry in client.list_artifacts(run_id)}
+    parts = [
+        first,
+        *(f"![{name}](get-artifact?path={name}&run_uuid={run_id})" for name in PICTURES if name in artifacts),
+        _write_state(run, sending),
+        _write_results(run.data.metrics),
+        *_write_doubts(run),
+        _write_start(run),
+        _write_attempts(run),
+        _write_origin(client, run),
+        _write_versions(client, run_id),
+        "The settings are in `config.yaml` among the artifacts, and the checkpoints under `checkpoints/`.",
+    ]
+    client.set_tag(run_id, NOTE, shorten("\n\n".join(filter(None, parts)), MAX_TAG))
+
+
+def _write_title(run: Run) -> str:
+    """Returns the first paragraph, which is the same for every attempt and every version of rl_training."""
+    tags = run.data.tags
+    steps = int(run.data.params["total_timesteps"])
+    return f"**{tags['algo']}** on **{tags['env_id']}**, seed {tags['seed']}, {steps:,} steps."
+
+
+def _write_state(run: Run, sending: bool) -> str:
+    tags, run_id = run.data.tags, run.info.run_id
+    resume = f"`rl-training resume {run_id}`"
+    if FLOW_RUN in tags:
+        resume += f" or, as a flow, `rl-training flow resume {run_id}`"
+    status, why = run.info.status, tags.get("stop_reason")
+    if status == "RUNNING":
+        text = f"**Running** on `{tags.get('host')}`. Stopped by Ctrl-C or a cancel, it can be resumed."
+    elif status == "FINISHED" and why in _EARLY:
+        text = f"**Finished** early, because {_EARLY[why]}. To train the remaining steps: {resume}"
+    elif status == "FINISHED":
+        text = (
+            f"**Finished.** To play new episodes: `rl-training evaluate {run_id}`; to offer the best checkpoint for "
+            f"promotion: `rl-training promote {run_id}`; to train longer, in a new run: "
+            f"`rl-training resume {run_id} --set total_timesteps=STEPS`"
+        )
+    elif status == "FAILED":
+        text = f"**Failed**: {_quote(tags.get('error', 'no reason is known'))}. When the cause is mended: {resume}"
+    elif why == "signal":
+        text = f"**Stopped** by a signal. To continue from the newest checkpoint: {resume}"
+    else:
+        text = f"**Killed**: {_quote(tags.get('error', 'its process is gone'))}. To continue: {resume}"
+    if sending:
+        sync = _quote(f"rl-training sync {tags.get('run_dir')}")
+        text += f"\n\nNot all of it is in MLflow yet. If this stays so, run {sync} on `{tags.get('host')}`."
+    return text
+
+
+def _write_results(metrics: Mapping[str, float]) -> str:
+    """Returns the held-out evaluation in words; empty if there is none."""
+    numbers = {name.removeprefix("heldout/"): value for name, value in metrics.items() if name.startswith("heldout/")}
+    if "return_mean" not in numbers:
+        return ""
+    parts = [f"mean return {numbers['return_mean']:,.2f}"]
+    if "ci_low" in numbers:
+        parts[0] += f" (95 % interval {numbers['ci_low']:,.2f} to {numbers['ci_high']:,.2f})"
+    parts += describe_other_numbers(numbers)
+    if numbers.get("cut_episodes"):
+        parts.append(f"**{numbers['cut_episodes']:.0f} episodes cut** at `evaluation.max_episode_steps`")
+    return f"Over {numbers['episodes']:.0f} held-out episodes: {', '.join(parts)}."
+
+
+def _write_doubts(run: Run) -> Iterator[str]:
+    """Yields the warnings of validation, and the resumes that may not have been exact."""
+    warnings = run.data.tags.get(WARNINGS, "none")
+    if warnings != "none":
+        yield "Validation warned:\n\n" + "\n".join(f"- {line}" for line in warnings.splitlines())
+    if LOST_BEST_TAG in run.data.tags:
+        yield "A best checkpoint was missing when the run was resumed; the tag `best.lost` names its return."
+    if (recorded := run.data.tags.get(INEXACT_TAG)) is None:
+        return
+    try:
+        yield "\n".join(f"- not exact: resumed {explain_resume(entry)}" for entry in json.loads(recorded))
+    except (ValueError, KeyError, TypeError):  # the tag was cut, because the list is long
+        yield "Some resumes were not exact; `metadata.json` among the artifacts lists them."
+
+
+def _write_start(run: Run) -> str:
+    attempts, tags = _read_attempts(run), run.data.tags
+    where = f"in the run directory {_quote(str(tags.get('run_dir')))} on `{tags.get('host')}`"
+    if attempts and attempts[0].started_by:
+        return f"Started by {_quote(attempts[0].started_by)}{_link_flow_run(attempts[0], run)}, {where}."
+    return f"It is {where}."
+
+
+def _write_attempts(run: Run) -> str:
+    attempts, count = _read_attempts(run), int(run.data.tags.get("attempt", 1))
+    if count < 2:
+        return ""
+    shown = attempts[1:][-SHOWN_ATTEMPTS:]
+    lines = [
+        f"- attempt {number}: from step {attempt.from_step:,}, on `{attempt.host}`"
+        + (f", by {_quote(attempt.started_by)}" if attempt.started_by else "")
+        + _link_flow_run(attempt, run)
+        for number, attempt in enumerate(shown, count - len(shown) + 1)
+    ]
+    return "\n".join([f"It was trained in {count} attempts, after the first:\n", *lines])
+
+
+def _read_attempts(run: Run) -> Sequence[Attempt]:
+    try:
+        return get_attempts(run)
+    except TrackingError:  # somebody has changed the tag
+        return []
+
+
+def _link_flow_run(attempt: Attempt, run: Run) -> str:
+    """Returns the attempt's flow run: a link if Prefect's pages are known, else the command that shows them."""
+    if not attempt.flow_run:
+        return ""
+    newest, page = run.data.tags.get(FLOW_RUN, ""), run.data.tags.get(FLOW_RUN_PAGE, "")
+    if newest and newest in page:
+        return f" ([flow run {attempt.flow_run}]({page.replace(newest, attempt.flow_run)}))"
+    return f" (flow run `{attempt.flow_run}`: `rl-training ui --prefect {attempt.flow_run}`)"
+
+
+def _write_origin(client: MlflowClient, run: Run) -> str:
+    tags = run.data.tags
+    if "forked_from.run_uid" not in tags:
+        return f"Retrained {tags[RETRAINED_FROM]}." if RETRAINED_FROM in tags else ""
+    parent = tags.get("forked_from.run_id", tags["forked_from.run_uid"])
+    experiment = get_experiment_id(client, parent) if "forked_from.run_id" in tags else None
+    name = f"[{parent}]({make_run_fragment(experiment, parent)})" if experiment else f"`{parent}`"
+    tuned = "forked_from.fine_tuning" in tags
+    how = "Fine-tuned from the weights of" if tuned else "Forked from"
+    if (version := tags.get(RETRAINED_FROM)) is not None:
+        how = f"Retrained from `{version}`, a policy of"
+    return f"{how} run {name} at step {int(tags['forked_from.num_timesteps']):,}."
+
+
+def _write_versions(client: MlflowClient, run_id: str) -> str:
+    found = client.search_model_versions(f"run_id = '{run_id}'")
+    links = [f"[{one.name}, version {one.version}]({make_version_fragment(one.name, one.version)})" for one in found]
+    return f"Registered as {', '.join(sorted(links))}." if links else ""
+
+
+def _quote(text: Any) -> str:
+    return f"`{str(text).replace('`', chr(39))}`"
