@@ -9,7 +9,6 @@ from tiny_tasks import PLAIN
 
 import rl_training
 from rl_training import run_layout
-from rl_training.api.markdown_report import format_training_report
 from rl_training.experiment.loading import config_from_mapping, config_of_checkpoint
 from rl_training.promotion.promote import promote
 from rl_training.runs.evaluation_result import EvaluationResult
@@ -77,6 +76,32 @@ def test_a_run_that_a_flow_resumes_was_still_begun_by_the_command(client, monkey
     assert "prefect.deployment" not in tags
     assert "Started by `rl-training train --config ppo/cartpole`, in" in page_of(client, run_id)
     assert "(flow run `22-b`: `rl-training ui --prefect 22-b`)" in page_of(client, run_id)
+
+
+def test_a_retraining_that_is_resumed_is_still_a_retraining(client):
+    run, config = make_run()
+    begin(run.run_dir, config, {"retrain.start": "scratch"})
+    run_id = ship_all(run.run_dir).address.run_id
+    begin(run.run_dir, config, {}, from_step=500, later=5)
+    ship_all(run.run_dir)
+    retrained = client.get_run(run_id)
+    assert retrained.data.tags["rl_training.kind"] == "retraining"
+    assert "-retrained-" in retrained.info.run_name
+
+
+def test_a_promotion_goes_well_if_the_page_of_its_run_cannot_be_written(client, monkeypatch, caplog):
+    from mlflow.exceptions import MlflowException
+
+    def refuse(*args, **options):
+        raise MlflowException("away")
+
+    run_dir = tracked_run(network=NETWORK)
+    checkpoint = write_policy(run_dir, 100, (1.0, 0.5))
+    run_id = ship_all(run_dir).address.run_id
+    monkeypatch.setattr("rl_training.tracking.shipping.run_page.refresh_page", refuse)
+    settings = config_of_checkpoint(checkpoint, {"promotion.episodes": 20})
+    assert promote(checkpoint, settings, run_id=run_id).version == "1"
+    assert f"the description of run {run_id} can't be written: away" in caplog.text
 
 
 def test_attempts_of_an_earlier_version_are_read(client):
@@ -239,20 +264,3 @@ def test_a_page_needs_nothing_of_the_machine_that_trained(client):
     client.set_terminated(run_id, "KILLED")
     refresh_page(client, run_id)
     assert f"`rl-training resume {run_id}`" in page_of(client, run_id)
-
-
-def test_a_report_shows_each_hash_beside_its_own_checkpoint():
-    summary = {
-        "algo": "ppo", "env_id": "E", "num_timesteps": 200, "stop_reason": "completed", "steps_per_second": 1.0,
-        "run_id": "1", "ui_command": "http://mlflow/1", "run_dir": "/r", "inexact": [],
-        "warnings": ["not deterministic"],
-        "checkpoint": "/r/step_200", "policy_sha256": "of-the-last",
-        "best_checkpoint": "/r/step_100", "best_policy_sha256": "of-the-best",
-        "evaluation": None, "promotion": None,
-    }  # fmt: skip
-    rows = [line for line in format_training_report(summary).splitlines() if line.startswith("| ")]
-    best = rows.index("| best checkpoint | `/r/step_100` |")
-    last = rows.index("| last checkpoint | `/r/step_200` |")
-    assert rows[best + 1] == "| its policy's sha256 | `of-the-best` |"
-    assert rows[last + 1] == "| its policy's sha256 | `of-the-last` |"
-    assert "| validation warned | not deterministic |" in rows

@@ -49,7 +49,7 @@ from rl_training.tracking.mlflow_store import (
     resolve_tracking_uri,
     translate_mlflow_errors,
 )
-from rl_training.tracking.shipping.run_page import refresh_page
+from rl_training.tracking.shipping.run_page import try_refresh_page
 from rl_training.tracking.version_files import download_version_policy
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def promote(
         client = connect(uri)
         with promotion_lock(client, uri, model) as lock:
             result = _Promotion(client, uri, model, checkpoint, config, run_id, force, stop).run(lock)
-        refresh_page(client, run_id)  # the run's page links the version
+        try_refresh_page(client, run_id)  # the run's page links the version
         return result
 
 

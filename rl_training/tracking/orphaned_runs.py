@@ -16,7 +16,7 @@ from rl_training.tracking import json_files
 from rl_training.tracking.mlflow_run import RUN_UID, set_status
 from rl_training.tracking.record_schemas import Description, Status
 from rl_training.tracking.run_description import is_trainer_alive
-from rl_training.tracking.shipping.run_page import refresh_page
+from rl_training.tracking.shipping.run_page import try_refresh_page
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -72,7 +72,7 @@ def end_if_orphaned(client: MlflowClient, run: Run) -> bool:
     with _lock_if_orphaned(run) as run_dir:
         if run_dir is not None:
             set_status(client, run.info.run_id, resolve_end_status(run_dir))
-            refresh_page(client, run.info.run_id, sending=True)
+            try_refresh_page(client, run.info.run_id, sending=True)
         return run_dir is not None
 
 

@@ -41,7 +41,7 @@ KIND = "rl_training.kind"
 WARNINGS = "validation.warnings"
 """Tag: the warnings of validation, a line for each; `none` if there are none."""
 
-BEGINNING = ("mlflow.source.type", "mlflow.source.name", "mlflow.user", "prefect.flow", DEPLOYMENT)
+BEGINNING = (KIND, "mlflow.source.type", "mlflow.source.name", "mlflow.user", "prefect.flow", DEPLOYMENT)
 """Tags that say who began the run; later attempts leave them as they are."""
 
 

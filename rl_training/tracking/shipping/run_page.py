@@ -7,13 +7,14 @@ on whatever machine. Its commands name the run by its id, which works everywhere
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rl_training.errors import TrackingError
+from rl_training.errors import TrackingError, one_line
 from rl_training.run_layout import EPISODE
 from rl_training.runs.evaluation_result import describe_other_numbers
-from rl_training.runtime.inexact_resumes import explain_resume
+from rl_training.runtime.inexact_resumes import explain_inexact
 from rl_training.tracking.attempts import Attempt, get_attempts
 from rl_training.tracking.mlflow_links import make_run_fragment, make_version_fragment
 from rl_training.tracking.mlflow_names import MAX_TAG, shorten
@@ -26,11 +27,15 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
+logger = logging.getLogger(__name__)
+
 PICTURES = (CURVE, HISTOGRAM, EPISODE)
 """Artifacts that the description shows, in this order."""
 
 SHOWN_ATTEMPTS = 5
 """Number of attempts, the newest, that the description lists beside the first."""
+
+_TITLE_TAGS = {"algo", "env_id", "seed"}
 
 _EARLY = {
     "return_reached": "the return `evaluation.stop_at_return` was reached",
@@ -47,6 +52,8 @@ def refresh_page(client: MlflowClient, run_id: str, *, sending: bool = False) ->
         sending: Whether parts of the run are not in MLflow yet.
     """
     run = client.get_run(run_id)
+    if not (run.data.tags.keys() >= _TITLE_TAGS and "total_timesteps" in run.data.params):
+        return  # it is no run of rl_training, or its description is not sent yet
     first = _write_title(run)
     if not run.data.tags.get(NOTE, first).startswith(first):
         return
@@ -64,6 +71,16 @@ def refresh_page(client: MlflowClient, run_id: str, *, sending: bool = False) ->
         "The settings are in `config.yaml` among the artifacts, and the checkpoints under `checkpoints/`.",
     ]
     client.set_tag(run_id, NOTE, shorten("\n\n".join(filter(None, parts)), MAX_TAG))
+
+
+def try_refresh_page(client: MlflowClient, run_id: str, *, sending: bool = False) -> None:
+    """Writes the description as `refresh_page` does, but logs an error, so that the caller's own work goes on."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        refresh_page(client, run_id, sending=sending)
+    except MlflowException as error:
+        logger.warning("the description of run %s can't be written: %s", run_id, one_line(error))
 
 
 def _write_title(run: Run) -> str:
@@ -125,9 +142,9 @@ def _write_doubts(run: Run) -> Iterator[str]:
     if (recorded := run.data.tags.get(INEXACT_TAG)) is None:
         return
     try:
-        yield "\n".join(f"- not exact: resumed {explain_resume(entry)}" for entry in json.loads(recorded))
+        yield "\n".join(f"- not exact: {explain_inexact(entry)}" for entry in json.loads(recorded))
     except (ValueError, KeyError, TypeError):  # the tag was cut, because the list is long
-        yield "Some resumes were not exact; `metadata.json` among the artifacts lists them."
+        yield "The run is not exact; `metadata.json` among the artifacts says why."
 
 
 def _write_start(run: Run) -> str:
