@@ -9,17 +9,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from rl_training.errors import CheckpointError, RLTrainingError, one_line
+from rl_training.errors import CheckpointError, RLTrainingError, UserError, error_line, one_line
 
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**53)]
 """A type for `validate`: a count, for example of steps."""
 
 ArrayT = TypeVar("ArrayT")
+
+RESTORED_FROM = frozenset({"builtins", "numpy", "torch", "gymnasium", "rl_training"})
+"""The packages whose objects a restored state consists of, or is given to; other objects belong to an algorithm."""
 
 
 def require_same_form(name: str, got: Any, own: Any) -> Any:
@@ -65,24 +69,48 @@ def validate(name: str, got: Any, form: Any) -> Any:
 
 
 @contextmanager
-def restoring(refusal: str) -> Iterator[None]:
+def restoring(source: Path, what: str, algorithm: str) -> Iterator[None]:
     """Turns any exception in the block into a `CheckpointError`; errors of this package pass unchanged.
 
     A state that matches its hashes can still have wrong values, in more ways than checks can list, and algorithms of
     other packages restore their states here too.
 
     Args:
-        refusal: The message, to which the reason is added.
+        source: The file or checkpoint that is read.
+        what: What it should hold, such as `a policy`.
+        algorithm: The name of the algorithm that restores its state.
 
     Raises:
         CheckpointError: The block raised another exception.
+        UserError: The algorithm, which comes from another package, lacks a part that the block needs.
     """
     try:
         yield
     except RLTrainingError:
         raise
     except Exception as error:
-        raise CheckpointError(f"{refusal} ({type(error).__name__}: {one_line(error)})") from error
+        if lack := _describe_missing_part(error):
+            raise UserError(describe_lack(algorithm, lack)) from error
+        raise CheckpointError(
+            f"{source} is refused: it does not hold {what} of {algorithm} ({type(error).__name__}: {one_line(error)})"
+        ) from error
+
+
+def describe_lack(algorithm: str, lack: str) -> str:
+    """Returns the message about an algorithm of another package that lacks a part."""
+    return f"algorithm {algorithm}: {lack}; add it, as the page on algorithms of your own describes"
+
+
+def _describe_missing_part(error: Exception) -> str | None:
+    """Returns which part an algorithm lacks if that is the cause of an error, rather than the restored state."""
+    if isinstance(error, NotImplementedError):
+        return f"it does not implement what this needs ({error_line(error)})"
+    if not isinstance(error, AttributeError):
+        return None
+    owner = error.obj if isinstance(error.obj, type) else type(error.obj)
+    if owner.__module__.partition(".")[0] in RESTORED_FROM:
+        return None
+    return f"its {owner.__name__} has no {error.name}"
 
 
 @cache

@@ -69,9 +69,10 @@ def carry_over(trainer: object, checkpoint: Checkpoint) -> CarriedOver:
     """
     if not isinstance(trainer, TakesWeights):
         raise CheckpointError(
-            f"{checkpoint.algorithm} can't be fine-tuned: its trainer has no carry_over; start a new run instead"
+            f"algorithm {checkpoint.algorithm} can't be fine-tuned: its {type(trainer).__name__} has no carry_over; "
+            f"add it, or start a new run instead"
         )
-    with restoring(f"{checkpoint.path} is refused: it does not hold the weights of {checkpoint.algorithm}"):
+    with restoring(checkpoint.path, "the weights", checkpoint.algorithm):
         training = load_trainer_state(checkpoint) if has_training_state(checkpoint) else None
         return trainer.carry_over(load_policy_state(checkpoint), training)
 

@@ -110,14 +110,14 @@ def require_size(config: TrainConfig, checkpoint: Checkpoint) -> None:
     Raises:
         CheckpointError: The settings describe a larger network or another number of environments.
     """
-    with restoring(f"{checkpoint.path / POLICY} is refused: it does not hold a policy of {config.algo}"):
+    with restoring(checkpoint.path / POLICY, "a policy", config.algo):
         policy = load_policy_state(checkpoint)
         spaces = (space_from_json(policy[name]) for name in ("observation_space", "action_space"))
         if hasattr(config, "network"):  # a custom algorithm may have none
             require_weights(config, ObservationEncoder(next(spaces)), ActionCodec(next(spaces)), policy["weights"])
     if not has_training_state(checkpoint):
         return
-    with restoring(f"{checkpoint.path / TRAINER} is refused: it does not hold the state of {config.algo}"):
+    with restoring(checkpoint.path / TRAINER, "the state", config.algo):
         snapshots = load_trainer_state(checkpoint)["envs"]["snapshots"]
         require_count(sum(snapshot.get("num_envs", 1) for snapshot in snapshots), config.num_envs)
 

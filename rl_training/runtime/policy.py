@@ -19,6 +19,7 @@ from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.space_leaves import list_leaves
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.errors import EnvironmentRefused, UserError, one_line
+from rl_training.state_checks import describe_lack
 
 BLOCK = 8
 """The rows of each forward pass. BLAS rounds a row differently in batches of other sizes, so the size is fixed."""
@@ -71,6 +72,18 @@ def require_same_spaces(policy: Policy, env: HasSpaces, env_id: str) -> None:
                 f"the policy's {name} is {needed}, and environment {env_id!r} has {given}; evaluate a policy in the "
                 f"environment that it was trained in"
             )
+
+
+def require_policy(policy: Policy, algorithm: str) -> Policy:
+    """Returns the policy of an algorithm, which may come from another package, if it has all parts.
+
+    Raises:
+        UserError: It lacks a part; the message names the algorithm.
+    """
+    for name in ("observation_space", "action_space", "act"):
+        if not hasattr(policy, name):
+            raise UserError(describe_lack(algorithm, f"its {type(policy).__name__} has no {name}"))
+    return policy
 
 
 @dataclass(kw_only=True, eq=False)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from rl_training.config.settings import TrainConfig
-from rl_training.errors import EnvironmentFault, EnvironmentRefused
+from rl_training.errors import EnvironmentFault, EnvironmentRefused, UserError
 from rl_training.moved_names import adopt_old_methods
 from rl_training.networks.threads import THREADS
 from rl_training.runs.locks import RunLock
@@ -42,7 +42,7 @@ from rl_training.runtime.loop_parts.periodic_evaluation import STOPPED_AT_RETURN
 from rl_training.runtime.loop_parts.training_loop import TrainingLoop
 from rl_training.runtime.policy import CurrentPolicy
 from rl_training.runtime.run_utils import TrainingRun, discard_training_run
-from rl_training.state_checks import restoring, validate
+from rl_training.state_checks import describe_lack, restoring, validate
 from rl_training.system.constructor_cleanup import close_on_error
 from rl_training.system.paths import remember_working_folder
 
@@ -253,9 +253,13 @@ class Trainer(TrainingLoop):
             checkpoint: A verified checkpoint of this run, or of the run that this one is forked from.
             changed: Settings that differ and make the run inexact, in words.
         """
+        kind = type(self)
+        if kind._replay_shards is not Trainer._replay_shards and kind._load_replay is Trainer._load_replay:
+            lack = f"its {kind.__name__} has no _load_replay, which restores what its _replay_shards has saved"
+            raise UserError(describe_lack(self.config.algo, lack))
         self._load_replay(checkpoint)
         trainer, policy = load_trainer_state(checkpoint), load_policy_state(checkpoint)
-        with restoring(f"{checkpoint.path / TRAINER} is refused: it does not hold the state of {self.config.algo}"):
+        with restoring(checkpoint.path / TRAINER, "the state", self.config.algo):
             self.progress = validate("progress", trainer["progress"], Progress)
             if self.config.curriculum:
                 self._curriculum = Curriculum(self.config, self._find_envs())

@@ -27,6 +27,7 @@ from rl_training.runtime.checkpoint.downloads import import_checkpoint, read_dow
 from rl_training.runtime.checkpoint_saver import require_no_later_checkpoint
 from rl_training.runtime.fine_tuning import WeightsOf, carry_over, has_training_state
 from rl_training.runtime.loop_parts.named_callbacks import describe_change, require_callbacks
+from rl_training.runtime.policy import require_policy
 from rl_training.runtime.run_utils import (
     TrainingRun,
     create_training_run,
@@ -207,12 +208,11 @@ def _discard_on_error(trainer: Trainer) -> Iterator[None]:
 
 def _compare_spaces(trainer: Trainer, checkpoint: Checkpoint, *, fine_tuning: bool = False) -> list[Difference]:
     """Returns the differences between the spaces of the environment and those that a checkpoint was trained with."""
-    state, policy = load_policy_state(checkpoint), trainer.policy()
+    state, policy = load_policy_state(checkpoint), require_policy(trainer.policy(), trainer.config.algo)
     spaces = {"observation_space": policy.observation_space, "action_space": policy.action_space}
+    changed = [name for name in spaces if name in state and state[name] != space_to_json(spaces[name])]
     return [
-        make_difference(name, space_from_json(state[name]), space, fine_tuning=fine_tuning)
-        for name, space in spaces.items()
-        if name in state and state[name] != space_to_json(space)
+        make_difference(name, space_from_json(state[name]), spaces[name], fine_tuning=fine_tuning) for name in changed
     ]
 
 

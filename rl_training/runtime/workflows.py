@@ -13,7 +13,7 @@ from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint
 from rl_training.runtime.checkpoint.manifest import POLICY
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
-from rl_training.runtime.policy import Policy
+from rl_training.runtime.policy import Policy, require_policy
 from rl_training.seeding import episode_seeds
 from rl_training.state_checks import restoring
 
@@ -35,12 +35,13 @@ def load_policy(checkpoint: str | Path | Checkpoint) -> Policy:
 
     Raises:
         CheckpointError: There is no good checkpoint, or its policy does not belong to its algorithm.
-        UserError: The algorithm is not registered here.
+        UserError: The algorithm is not registered here, or its policy lacks a part.
     """
     checkpoint = resolve_local_checkpoint(checkpoint)
     load = get_algorithm(checkpoint.algorithm).load_policy
-    with restoring(f"{checkpoint.path / POLICY} is refused: it does not hold a policy of {checkpoint.algorithm}"):
-        return load(checkpoint)
+    with restoring(checkpoint.path / POLICY, "a policy", checkpoint.algorithm):
+        policy = load(checkpoint)
+    return require_policy(policy, checkpoint.algorithm)
 
 
 def evaluate_checkpoint(
