@@ -17,6 +17,7 @@ from rl_training.envs import factory
 from rl_training.envs.episodes.episode_numbers import EpisodeNumbers
 from rl_training.envs.factory import make_env
 from rl_training.envs.training_envs import Episode, TrainingEnvs
+from rl_training.errors import CheckpointError
 from rl_training.runs.progress import Progress
 from rl_training.state_checks import validate
 
@@ -122,6 +123,14 @@ def test_progress_keeps_the_latest_hundred_of_each_number() -> None:
     assert metrics["rollout/success_rate"] == 1 / 51
     assert "rollout/info/collisions" not in metrics
     assert validate("progress", progress.to_dict(), Progress) == progress
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"x": [1.0]}, {"info/a\nb": [1.0]}, {"is_success": ["1"]}, {"raw_return": 1.0}, [1]]
+)
+def test_numbers_of_a_received_checkpoint_are_checked(numbers: Any) -> None:
+    with pytest.raises(CheckpointError, match=r"progress\.recent_numbers"):
+        validate("progress", {"recent_numbers": numbers}, Progress)
 
 
 def test_without_numbers_progress_is_as_in_older_checkpoints() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import FiniteFloat
+from pydantic import Field, FiniteFloat
 
 from rl_training.envs.training_envs import Episode
 from rl_training.runs.evaluation_result import MEANS
@@ -17,6 +17,7 @@ RECENT_EPISODES = 100
 """`rollout/*` metrics are means over this many of the latest finished episodes."""
 
 Phase = Literal["collect", "update"]
+NumberName = Annotated[str, Field(pattern=r"^(raw_return|is_success|info/[/\w.\- :]{1,100})$")]
 
 
 @dataclass
@@ -32,7 +33,7 @@ class Progress:
     best_return: FiniteFloat | None = None
     recent_returns: list[FiniteFloat] = field(default_factory=list)
     recent_lengths: list[Count] = field(default_factory=list)
-    recent_numbers: dict[str, list[FiniteFloat]] = field(default_factory=dict)
+    recent_numbers: dict[NumberName, list[FiniteFloat]] = field(default_factory=dict)
     """The latest values of each of `Episode.numbers`."""
 
     def count(self, episodes: Sequence[Episode]) -> None:

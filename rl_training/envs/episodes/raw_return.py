@@ -28,7 +28,7 @@ class RawReturn(gym.Wrapper[Any, Any, Any, Any]):
         result = self.env.step(action)
         try:
             self.raw_return += reward_as_float(result[1])
-        except (ContractBroken, TypeError, IndexError):
+        except (ContractBroken, TypeError, LookupError):
             self.raw_return = math.nan
         return result
 
