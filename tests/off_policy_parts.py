@@ -96,7 +96,7 @@ def wide(batch: ReplayBatch) -> ReplayBatch:
         fields = [(n, np.float64 if n == "vector" else np.uint8, array.dtype[n].shape) for n in array.dtype.names]
         return array.astype(np.dtype(fields))
 
-    return ReplayBatch(**{name: widen(array) for name, array in vars(batch).items()})
+    return ReplayBatch(**{name: widen(array) for name, array in vars(batch).items() if array is not None})
 
 
 def in_arrays(batch: ReplayBatch, backend: Backend) -> tuple[Any, ...]:

@@ -110,6 +110,38 @@ def test_every_target_is_that_of_the_slow_reference(data: st.DataObject) -> None
     assert targets(buffer) == expected  # small numbers times powers of two: exact in float32
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_the_observations_between_the_steps_are_those_that_the_later_steps_acted_on(data: st.DataObject) -> None:
+    envs, n_step = data.draw(st.integers(1, 3)), data.draw(st.integers(2, 4))
+    rows, steps = data.draw(st.integers(n_step, 6)), data.draw(st.integers(1, 15))
+    flags = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=steps * envs, max_size=steps * envs)
+    history = [(0.0, terminated, truncated) for terminated, truncated in data.draw(flags)]
+    form = (rows * envs, envs, (1,), F4, (), np.dtype(np.int64), n_step, 0.5)
+    buffer = ReplayBuffer(*form, returns_middle=True)
+    table = np.array(history).reshape(steps, envs, 3)
+    fill(buffer, table[:, :, 0], table[:, :, 1].astype(bool), table[:, :, 2].astype(bool))
+    batch = buffer.sample(40, np.random.default_rng(0))
+    assert batch.middle_obs is not None
+    assert batch.middle_discounts is not None
+    assert batch.middle_obs.shape == (n_step - 1, 40, 1)
+    for b, first in enumerate(batch.obs[:, 0].astype(int)):
+        goes_on, last = True, int(first)
+        for k in range(1, n_step):
+            goes_on = goes_on and not (history[last][1] or history[last][2]) and last + envs < len(history)
+            last += envs if goes_on else 0
+            assert batch.middle_discounts[k - 1, b] == (0.5**k if goes_on else 0.0)
+            assert batch.middle_obs[k - 1, b, 0] == last
+
+
+def test_only_a_buffer_that_is_told_to_returns_observations_between_steps() -> None:
+    buffers = (make_buffer(4, n_step=3), ReplayBuffer(4, 1, (1,), F4, (), np.dtype(np.int64), returns_middle=True))
+    for buffer in buffers:
+        fill(buffer, np.ones((4, 1)), np.zeros((4, 1), bool), np.zeros((4, 1), bool))
+        batch = buffer.sample(8, np.random.default_rng(0))
+        assert (batch.middle_obs, batch.middle_discounts) == (None, None)
+
+
 def test_the_ring_forgets_the_oldest_step_first() -> None:
     buffer = make_buffer(6, envs=2)
     for steps, held in [(1, [0, 1]), (2, [0, 1, 2, 3, 4, 5]), (1, [2, 3, 4, 5, 6, 7]), (3, [8, 9, 10, 11, 12, 13])]:

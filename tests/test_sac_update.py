@@ -1,6 +1,7 @@
 """SAC's update: compared with the plain torch on its page, its details one by one, and what it learns and refuses."""
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from rl_training.algorithms.sac import SAC, check_spaces
+from rl_training.algorithms.soft_returns import draw_middle
 from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
 from rl_training.envs.spaces import ActionCodec
 from rl_training.errors import CheckpointError, NumericError
@@ -76,11 +78,15 @@ class Reference:
         self.adams[adam].step()
 
     def update(self, batch: ReplayBatch) -> dict[str, float]:
-        b = {name: torch.from_numpy(array) for name, array in vars(batch).items()}
+        b = {name: torch.from_numpy(array) for name, array in vars(batch).items() if array is not None}
         next_noise, noise = torch.from_numpy(
             self.rng.standard_normal((2, len(batch), self.dims), dtype=np.float32)
         )  # fmt: skip
         alpha = self.log_alpha.exp().item()
+        if batch.middle_obs is not None:
+            shape = (*batch.middle_obs.shape[:2], self.dims)
+            noises = torch.from_numpy(self.rng.standard_normal(shape, dtype=np.float32))
+            b["rewards"] = b["rewards"] + alpha * PLAIN.middle_entropy(self.act, b, noises)
         critics, target_critics = partial(self.q, self.critics), partial(self.q, self.targets)
         if self.config.entropy_coef == "auto":
             target_entropy = -self.dims if self.config.target_entropy == "auto" else self.config.target_entropy
@@ -111,6 +117,8 @@ def test_updates_equal_plain_torch(backend: Backend, settings: dict[str, Any]) -
     reference = Reference(sac, learning_rate=2e-3)
     for step in range(4):
         batch = random_batch(moves, seed=step)
+        if sac.config.n_step > 1:
+            batch = with_middle(batch, sac.config.n_step, seed=step)
         for adam in reference.adams:
             adam.param_groups[0]["lr"] = 2e-3 * (1 - step / 8)
         expected = reference.update(batch)
@@ -126,6 +134,46 @@ def test_updates_equal_plain_torch(backend: Backend, settings: dict[str, Any]) -
         for name, tensor in got.items():
             torch.testing.assert_close(tensor, wanted[name].detach(), rtol=0, atol=1e-5)
     assert sac.temperature.alpha == pytest.approx(reference.log_alpha.exp().item(), rel=1e-5)
+
+
+def with_middle(batch: ReplayBatch, n_step: int, seed: int) -> ReplayBatch:
+    """The batch as one of transitions of up to so many steps, with random observations between them."""
+    rng, shape = np.random.default_rng(seed), (n_step - 1, len(batch))
+    steps = rng.integers(1, n_step + 1, len(batch))
+    powers = 0.9 ** np.arange(1, n_step)[:, None]
+    discounts = np.where(np.arange(1, n_step)[:, None] < steps, powers, 0.0).astype(np.float32)
+    observations = rng.standard_normal((*shape, *batch.obs.shape[1:])).astype(np.float32)
+    return replace(batch, middle_obs=observations, middle_discounts=discounts)
+
+
+@pytest.mark.parametrize(
+    ("last", "reward", "weight"),
+    [
+        # Rewards of 1, gamma .5. The entropies after 1, 2 and 3 steps have the weights .5, .25 and .125.
+        pytest.param(None, 1 + 0.5 + 0.25, 0.5 + 0.25 + 0.125, id="three steps and the value after them"),
+        pytest.param(1, 1 + 0.5, 0.5, id="two steps that end, and the entropy between them"),
+        pytest.param(0, 1, 0, id="one step that ends"),
+    ],
+)
+def test_targets_of_three_steps_by_hand(backend: Backend, last: int | None, reward: float, weight: float) -> None:
+    """Critics of 0 and a policy of two standard normal dims, squashed: the mean over many draws of its actions."""
+    sac = make_sac(n_step=3, gamma=0.5)
+    for vector in (sac.parameters.vector, sac.state.targets.vector):
+        vector.zero_()
+    floats = np.dtype(np.float32)
+    buffer = ReplayBuffer(3, 1, (3,), floats, (2,), floats, n_step=3, gamma=0.5, returns_middle=True)
+    for step in range(3):
+        terminated = np.array([step == last])
+        buffer.add(np.full((1, 3), step), np.zeros((1, 2)), np.ones(1), np.ones((1, 3)), terminated, np.zeros(1, bool))
+    drawn = buffer.sample(60_000, np.random.default_rng(0))
+    _, next_observations, _, rewards, discounts = in_arrays(drawn, backend)
+    noise = backend.array(np.random.default_rng(1).standard_normal((len(drawn), 2), dtype=np.float32))
+    middle = draw_middle(drawn, 2, np.random.default_rng(2), backend)
+    found = backend.numpy(sac._targets(next_observations, rewards, discounts, noise, 1.0, *middle))[:, 0]
+    u = np.linspace(-12, 12, 200_001)
+    density = np.exp(-0.5 * u * u) / math.sqrt(2 * math.pi)
+    entropy = -2 * np.trapezoid(density * (np.log(density) - np.log1p(-np.square(np.tanh(u)) * (1 - 1e-15))), u)
+    assert found[drawn.obs[:, 0] == 0].mean() == pytest.approx(reward + weight * entropy, abs=0.02)
 
 
 def make_double(space: gym.Space, count: int) -> tuple[SAC, ReplayBatch, torch.Tensor]:
@@ -163,7 +211,7 @@ def test_the_critics_gradient_equals_autograd(backend: Backend, kind: str) -> No
     sac, batch, noise = make_double(SPACES[kind], 7)
     for _ in range(2):  # overwritten and not added to
         sac._backpropagate_critics(*in_arrays(batch, backend), backend.view(noise), 0.3)
-    tensors = {name: to_tensors(array) for name, array in vars(batch).items()}
+    tensors = {name: to_tensors(array) for name, array in vars(batch).items() if array is not None}
     loss = PLAIN.critic_loss(*plain_networks(sac), tensors, noise, 0.3)
     expected = torch.autograd.grad(loss, list(sac.critics.parameters()))
     assert_gradients(sac.critics, expected)

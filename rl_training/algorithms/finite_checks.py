@@ -33,6 +33,8 @@ def require_finite_update(
 
 def _find_cause(batch: ReplayBatch, networks: Mapping[str, FlatParameters]) -> str | None:
     for name, array in vars(batch).items():
+        if array is None:
+            continue
         vector = array["vector"] if array.dtype.names else array
         if not np.isfinite(vector).all():
             return f"replayed {name}"

@@ -19,6 +19,7 @@ from torch import Tensor
 from rl_training.algorithms.finite_checks import require_finite_update
 from rl_training.algorithms.network_algorithm import OffPolicyAlgorithm
 from rl_training.algorithms.schedules import anneal
+from rl_training.algorithms.soft_returns import draw_middle, sum_middle_logprobs
 from rl_training.algorithms.space_checks import describe_wrong_actions, find_encoding_faults
 from rl_training.algorithms.temperature import make_temperature
 from rl_training.config.sac import SACConfig
@@ -160,6 +161,7 @@ class SAC(OffPolicyAlgorithm):
         backend, shape = self.backend, (2, len(batch), self.action_dims)
         next_noise_BA, noise_BA = backend.array(state.noise_rng.standard_normal(shape, dtype=np.float32))
         observations, next_observations = to_arrays(batch.obs, backend), to_arrays(batch.next_obs, backend)
+        middle = draw_middle(batch, self.action_dims, state.noise_rng, backend)
 
         critic = self._name_measurements(
             ("critic_loss", "q_mean", "gradient_norm"),
@@ -171,6 +173,7 @@ class SAC(OffPolicyAlgorithm):
                 backend.array(batch.discounts),
                 next_noise_BA,
                 alpha,
+                *middle,
             ),
         )
         require_finite_update(critic, batch, self._name_networks())
@@ -202,14 +205,17 @@ class SAC(OffPolicyAlgorithm):
         discounts_B: Array,
         next_noise_BA: Array,
         alpha: Array,
+        *middle: Any,
     ) -> tuple[Array, ...]:
         """Writes the critics' gradient; their loss is half the sum of both mean squared errors.
+
+        For the arguments see `_targets`; `middle` is what `draw_middle` returns.
 
         Returns:
             The loss, the mean value of the first critic, and the squared norm of the gradient.
         """
         backend = self.backend
-        targets_B1 = self._targets(next_observations, rewards_B, discounts_B, next_noise_BA, alpha)
+        targets_B1 = self._targets(next_observations, rewards_B, discounts_B, next_noise_BA, alpha, *middle)
         values = self.critics(observations, actions_BA)
         errors = [values_B1 - targets_B1 for values_B1 in values]
         critic_loss = 0.5 * sum(backend.mean(errors_B1[:, 0] ** 2) for errors_B1 in errors)
@@ -218,9 +224,20 @@ class SAC(OffPolicyAlgorithm):
         return critic_loss, q_mean, self.state.critics.squared_gradient_norm()
 
     def _targets(
-        self, next_observations: Observations, rewards_B: Array, discounts_B: Array, noise_BA: Array, alpha: Array
+        self,
+        next_observations: Observations,
+        rewards_B: Array,
+        discounts_B: Array,
+        noise_BA: Array,
+        alpha: Array,
+        *middle: Any,
     ) -> Array:
-        """Returns r + discount * (min Q_target(s', a') - alpha log pi(a'|s')), with a' from the policy, [B, 1]."""
+        """Returns r + discount * (min Q_target(s', a') - alpha log pi(a'|s')), with a' from the policy, [B, 1].
+
+        The reward of n steps includes the entropy between them; see `soft_returns`.
+        """
+        if middle:
+            rewards_B = rewards_B - alpha * sum_middle_logprobs(self.actor, self.backend, *middle)
         sample = squashed_gaussian.sample(self.actor.evaluate(next_observations)[0], noise_BA, self.backend)
         first_B1, second_B1 = self.target_critics.evaluate(next_observations, sample.actions_BA)
         next_B1 = self.backend.xp.minimum(first_B1, second_B1) - alpha * sample.logprobs_B[:, None]

@@ -1,12 +1,13 @@
 """A replay buffer: stores the latest transitions of all environments, and samples batches of them.
 
-Shapes: R rows (vector steps), N environments, B batch, O observation dims, A action dims.
+Shapes: R rows (vector steps), N environments, B batch, M observations between n steps, O observation dims, A action
+dims.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,11 @@ class ReplayBatch:
     """[B, *O] the observations after the last of these steps."""
     discounts: NDArray[np.float32]
     """[B] gamma to the power of the number of these steps; 0 if the last one terminated the episode."""
+    middle_obs: NDArray[Any] | None = None
+    """[n_step - 1, B, *O] the observations between these steps, first the one after the first step; None unless the
+    buffer is told to return them."""
+    middle_discounts: NDArray[np.float32] | None = None
+    """[n_step - 1, B] gamma to the power of the number of steps before each of them; 0 if there are fewer steps."""
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -52,6 +58,7 @@ class ReplayBuffer:
         action_dtype: Dtype of one action.
         n_step: Maximum number of steps that a sampled transition spans.
         gamma: Discount factor of a step.
+        returns_middle: Whether batches have the observations between these steps.
 
     Attributes:
         obs: Observations that were acted on, [R, N, *O].
@@ -74,6 +81,7 @@ class ReplayBuffer:
         action_dtype: np.dtype[Any],
         n_step: int = 1,
         gamma: float = 0.99,
+        returns_middle: bool = False,
     ) -> None:
         if capacity < num_envs or capacity % num_envs:
             raise ValueError(f"a buffer of {capacity} transitions can't be filled in whole steps of {num_envs}")
@@ -87,6 +95,7 @@ class ReplayBuffer:
         self._flat = {name: array.reshape(capacity, *array.shape[2:]) for name, array in self.arrays().items()}
         self.nbytes = sum(array.nbytes for array in self._flat.values())
         self._gammas = (gamma ** np.arange(n_step + 1)).astype(np.float32)
+        self._returns_middle = returns_middle and n_step > 1
         self._batch = self._empty_batch(0)
 
     @property
@@ -144,7 +153,7 @@ class ReplayBuffer:
             self._batch = self._empty_batch(batch_size)
         batch = self._batch
         self._take("rewards", first_B, batch.rewards)
-        last_B, steps_B = self._follow(first_B, batch.rewards) if self.n_step > 1 else (first_B, 1)
+        last_B, steps_B = self._follow(first_B, batch) if self.n_step > 1 else (first_B, 1)
         np.multiply(self._gammas[steps_B], ~self._flat["terminated"][last_B], out=batch.discounts)
         self._take("obs", first_B, batch.obs)
         self._take("actions", first_B, batch.actions)
@@ -201,16 +210,19 @@ class ReplayBuffer:
         for name, target in targets.items():
             target[:] = arrays[name]
 
-    def _follow(self, first_B: NDArray[np.int64], sums_B: NDArray[np.float32]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Adds the rewards of later steps to the sums; returns each transition's last step and number of steps."""
+    def _follow(self, first_B: NDArray[np.int64], batch: ReplayBatch) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Adds later steps to the batch's rewards and middle; returns each transition's last step and step count."""
         newest_row = (self.total // self.num_envs - 1) % len(self.rewards)
         last_B, steps_B = first_B, np.ones(len(first_B), np.int64)
         for k in range(1, self.n_step):
             ended_B = self._flat["terminated"][last_B] | self._flat["truncated"][last_B]
             goes_on_B = (steps_B == k) & ~ended_B & (last_B // self.num_envs != newest_row)
             last_B = np.where(goes_on_B, (last_B + self.num_envs) % self.capacity, last_B)
-            sums_B += self._gammas[k] * np.where(goes_on_B, self._flat["rewards"][last_B], np.float32(0))
+            batch.rewards[:] += self._gammas[k] * np.where(goes_on_B, self._flat["rewards"][last_B], np.float32(0))
             steps_B += goes_on_B
+            if batch.middle_obs is not None and batch.middle_discounts is not None:
+                self._take("obs", last_B, batch.middle_obs[k - 1])
+                np.multiply(self._gammas[k], goes_on_B, out=batch.middle_discounts[k - 1])
         return last_B, steps_B
 
     def _take(self, name: str, index_B: NDArray[np.int64], out: NDArray[Any]) -> None:
@@ -223,4 +235,9 @@ class ReplayBuffer:
             return np.empty((batch_size, *array.shape[2:]), array.dtype)
 
         rewards, discounts = like(self.rewards), like(self.rewards)
-        return ReplayBatch(like(self.obs), like(self.actions), rewards, like(self.next_obs), discounts)
+        batch = ReplayBatch(like(self.obs), like(self.actions), rewards, like(self.next_obs), discounts)
+        if not self._returns_middle:
+            return batch
+        shape = (self.n_step - 1, batch_size)
+        middle_obs = np.empty((*shape, *self.obs.shape[2:]), self.obs.dtype)
+        return replace(batch, middle_obs=middle_obs, middle_discounts=np.empty(shape, np.float32))

@@ -52,6 +52,7 @@ class FrameReplayBuffer(ReplayBuffer):
         action_dtype: Dtype of one action.
         n_step: Maximum number of steps that a sampled transition spans.
         gamma: Discount factor of a step.
+        returns_middle: See `ReplayBuffer`.
 
     Attributes:
         obs: Plane indices of the observations that were acted on, int32 [R, N, C].
@@ -69,9 +70,11 @@ class FrameReplayBuffer(ReplayBuffer):
         action_dtype: np.dtype[Any],
         n_step: int = 1,
         gamma: float = 0.99,
+        returns_middle: bool = False,
     ) -> None:
         channels, height, width = observation_shape
-        super().__init__(capacity, num_envs, (channels,), np.dtype(np.int32), action_shape, action_dtype, n_step, gamma)
+        places = (channels,), np.dtype(np.int32)
+        super().__init__(capacity, num_envs, *places, action_shape, action_dtype, n_step, gamma, returns_middle)
         self.frame_channels = frame_channels
         count = count_planes(capacity, num_envs, channels, frame_channels)
         self.planes = np.zeros((count, height, width), np.uint8)
@@ -122,7 +125,8 @@ class FrameReplayBuffer(ReplayBuffer):
             self._images = self._empty_images(batch_size)
         for places, images in zip((batch.obs, batch.next_obs), self._images, strict=True):
             np.take(self.planes, places, axis=0, out=images, mode="clip")
-        return replace(batch, obs=self._images[0], next_obs=self._images[1])
+        batch = replace(batch, obs=self._images[0], next_obs=self._images[1])
+        return batch if batch.middle_obs is None else replace(batch, middle_obs=self.planes[batch.middle_obs])
 
     def copy_rows(self, first: int, count: int) -> dict[str, NDArray[Any]]:
         """Returns copies like `ReplayBuffer.copy_rows`, and the `planes` that the copies index."""

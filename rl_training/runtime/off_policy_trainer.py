@@ -62,6 +62,8 @@ class OffPolicyTrainer(Trainer):
     algorithm: OffPolicyAlgorithm
     scale_actions: ClassVar[bool] = False
     """Whether the algorithm's actions lie in [-1, 1] and are scaled to the environment's bounds."""
+    needs_middle: ClassVar[bool] = False
+    """Whether the algorithm learns from the observations between n steps too."""
     require_size = staticmethod(require_size)
 
     def __init__(
@@ -94,11 +96,12 @@ class OffPolicyTrainer(Trainer):
     def _make_buffer(self) -> ReplayBuffer:
         config, encoder, codec = self.config, self.envs.encoder, self.envs.codec
         size, num_envs, n_step, gamma = config.buffer_size, config.num_envs, config.n_step, config.gamma
-        obs_shape, action = encoder.shape, (codec.shape, codec.dtype)
+        action, middle = (codec.shape, codec.dtype), self.needs_middle
         if config.frame_channels is None:
-            return ReplayBuffer(size, num_envs, obs_shape, encoder.dtype, *action, n_step=n_step, gamma=gamma)
-        frame_channels = config.frame_channels
-        return FrameReplayBuffer(size, num_envs, obs_shape, frame_channels, *action, n_step=n_step, gamma=gamma)
+            form = (size, num_envs, encoder.shape, encoder.dtype, *action)
+            return ReplayBuffer(*form, n_step=n_step, gamma=gamma, returns_middle=middle)
+        frames = (size, num_envs, encoder.shape, config.frame_channels, *action)
+        return FrameReplayBuffer(*frames, n_step=n_step, gamma=gamma, returns_middle=middle)
 
     def _start(self) -> None:
         self.envs.start()
@@ -162,9 +165,9 @@ class OffPolicyTrainer(Trainer):
         """Returns the batch in the current statistics; the reward of n steps is scaled and clipped as a sum."""
         observations, rewards = self.envs.observation_normalizer, self.envs.reward_normalizer
         if observations is not None:
-            batch = replace(
-                batch, obs=observations.normalize(batch.obs), next_obs=observations.normalize(batch.next_obs)
-            )
+            names = ("obs", "next_obs", "middle_obs")
+            given = {name: array for name in names if (array := getattr(batch, name)) is not None}
+            batch = replace(batch, **{name: observations.normalize(array) for name, array in given.items()})
         return batch if rewards is None else replace(batch, rewards=rewards.normalize(batch.rewards))
 
     def policy(self) -> Policy:

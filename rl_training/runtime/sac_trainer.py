@@ -22,6 +22,7 @@ class SACTrainer(OffPolicyTrainer):
     config: SACConfig
     algorithm: SAC
     scale_actions = True
+    needs_middle = True
 
     def _make_algorithm(self) -> SAC:
         return SAC(self.config, self.envs.encoder, self.envs.codec, self.device)
