@@ -74,7 +74,6 @@ class FilmedEnv:
         rendered = {**played.env_kwargs, "render_mode": "rgb_array"}
         played = played.model_copy(update={"num_envs": 1, "vectorization": "sync", "env_kwargs": rendered})
         groups = [range(0), range(1)]  # in a worker process
-        self._options = played.reset_options or None
         self._env = MaskedVectorEnv(played, groups, partial(make_env, played), answer_seconds=answer_seconds)
 
     @property
@@ -95,7 +94,7 @@ class FilmedEnv:
 
     def reset(self, seed: int) -> Any:
         """Begins an episode and returns its first observation."""
-        ((observation, _),) = self._env.call("reset", seed=seed, options=self._options)
+        ((observation, _),) = self._env.call("reset", seed=seed)
         return observation
 
     def step(self, action: Any) -> FilmedStep:

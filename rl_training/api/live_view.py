@@ -67,7 +67,7 @@ def _play(show: Show, env: EpisodeReplay, seed: int) -> PlayedEpisode:
     info: dict[str, Any] = {}
     over = False
     try:
-        observation, _ = env.reset(seed=seed, options=show.config.reset_options or None)
+        observation, _ = env.reset(seed=seed)
         while not over and env.episode_length < show.config.evaluation.max_episode_steps:
             check_handlers()
             (action,) = show.policy.act([observation])

@@ -52,7 +52,7 @@ app = App(
 for command in (
     *(champion_commands.promote, champion_commands.rollback),
     *(film_commands.record, film_commands.enjoy),
-    *(list_commands.configs, list_commands.algorithms),
+    *(list_commands.runs, list_commands.configs, list_commands.algorithms),
     *(server_commands.ui, server_commands.deploy, server_commands.doctor, server_commands.worker),
 ):
     app.command(command)

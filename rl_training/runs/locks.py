@@ -117,6 +117,22 @@ def require_free(run_dir: Path) -> None:
         lock.release()
 
 
+def is_locked(run_dir: Path) -> bool:
+    """Returns whether a process is training a run."""
+    path = run_dir.absolute() / RUN_LOCK
+    if not path.is_file() or path.is_symlink():
+        return False
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    except OSError:  # another user's run
+        return False
+    lock.release()
+    return False
+
+
 def remove_lock(run_dir: Path) -> None:
     """Removes the lock files of a run from a directory that is to hold no run."""
     path = run_dir / RUN_LOCK
