@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from mlflow_store import ship_all, tracked_run
+from waiting import LIMIT
 
 from rl_training.cli.app import run
 from rl_training.cli.list_commands import COLUMNS
@@ -201,3 +204,35 @@ def test_runs_of_mlflow_are_listed(client: Any, capfd: Any) -> None:
     )
     assert [run["state"] for run in runs] == ["finished", "running"]
     assert len(listed(capfd, "--mlflow", "--env", "Pendulum-v1")) == 1
+
+
+@pytest.mark.parametrize(("shell", "check"), [("bash", "-n"), ("zsh", "-n"), ("fish", "--no-execute")])
+def test_a_completion_script_is_one_that_its_shell_reads(shell: str, check: str, tmp_path: Path, capfd: Any) -> None:
+    assert run(["completion", shell]) == 0
+    text = capfd.readouterr().out
+    assert "rl-training" in text
+    assert "enjoy" in text
+    if (program := shutil.which(shell)) is None:
+        pytest.skip(f"{shell} is not installed")
+    script = tmp_path / "script"
+    script.write_text(text)
+    subprocess.run([program, check, str(script)], check=True, timeout=LIMIT)
+
+
+def test_bash_completes_commands_and_options(tmp_path: Path, capfd: Any) -> None:
+    assert run(["completion", "bash"]) == 0
+    script = tmp_path / "script"
+    script.write_text(capfd.readouterr().out)
+
+    def complete(*words: str) -> set[str]:
+        listed = " ".join(f"'{word}'" for word in words)
+        code = (
+            f"source {script}; COMP_WORDS=({listed}); COMP_CWORD={len(words) - 1}; _rl_training; echo ${{COMPREPLY[@]}}"
+        )
+        done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True, timeout=LIMIT)
+        return set(done.stdout.split())
+
+    assert complete("rl-training", "re") == {"record", "resume"}
+    assert complete("rl-training", "runs", "--st") == {"--state"}
+    assert complete("rl-training", "runs", "--state", "f") == {"finished", "failed"}
+    assert complete("rl-training", "flow", "ret") == {"retrain"}

@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter, validators
 
@@ -79,6 +79,7 @@ Offline = Annotated[
     bool, Parameter(help="Start even if MLflow can't be reached; `rl-training sync` sends the run later.")
 ]
 Deep = Annotated[bool, Parameter(help="Play 20 episodes of up to 100,000 steps each.")]
+Shell = Annotated[Literal["bash", "zsh", "fish"], Parameter(help="The shell.")]
 NewRun = Annotated[bool, Parameter(help="Create a new MLflow run if the old one was deleted.")]
 
 
@@ -203,6 +204,14 @@ def sync(run_dir: RunDir, *, new_run: NewRun = False, allow_module: AllowModule 
         report = sync_everything(run_dir, new_run=new_run, allow_modules=allow_module)
         write_result(out, report.to_dict(), report.lines(), as_json=json)
         return 0 if report.complete else EXIT_FAILED
+
+
+@app.command
+def completion(shell: Shell) -> int:
+    """Print the script that completes commands and options in a shell."""
+    with result_stream() as out:
+        write_result(out, {}, app.generate_completion(shell=shell).splitlines(), as_json=False)
+        return 0
 
 
 def run(arguments: Sequence[str]) -> int:
