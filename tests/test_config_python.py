@@ -85,6 +85,18 @@ def test_a_fault_is_one_line_without_any_text_of_pydantic(given, line):
     assert faults(lambda: PPOConfig(**{**NEEDED, **given})) == [f"PPOConfig: {line}"]
 
 
+def test_objects_of_python_are_refused_with_what_to_give_instead():
+    lines = faults(lambda: PPOConfig(env_id=dict, wrappers=[len], callbacks=[object()], total_timesteps=1_000))
+    assert lines == [
+        'PPOConfig: env_id: got a value of type type, expected an id: gymnasium.register("My-v0", entry_point=MyEnv), '
+        'then "My-v0"',
+        'PPOConfig: wrappers.0: got a value of type builtin_function_or_method, expected names such as "ClipReward", '
+        'or "module:Class" of your own',
+        'PPOConfig: callbacks.0: got a value of type object, expected names such as "module:Class"; pass objects to '
+        "train(config, callbacks=[...])",
+    ]
+
+
 def test_sections_by_themselves_get_the_same_help():
     assert faults(lambda: NetworkConfig(hiden=[3])) == ["NetworkConfig: hiden: unknown key; did you mean hidden?"]
 

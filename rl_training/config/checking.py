@@ -28,6 +28,14 @@ from rl_training.errors import ConfigError
 MOST_FAULTS = 100
 """Most faults that one error lists."""
 
+OBJECTS: Mapping[str, str] = {
+    "env_id": 'expected an id: gymnasium.register("My-v0", entry_point=MyEnv), then "My-v0"',
+    "wrappers": 'expected names such as "ClipReward", or "module:Class" of your own',
+    "training_wrappers": 'expected names such as "ClipReward", or "module:Class" of your own',
+    "callbacks": 'expected names such as "module:Class"; pass objects to train(config, callbacks=[...])',
+}
+"""What to do instead of giving a Python object, by the setting."""
+
 READ = object()
 """The context of pydantic for values that `TypedReader` has read."""
 
@@ -100,7 +108,8 @@ def read_python(data: Any, source: str) -> tuple[Node, list[Fault]]:
             entries[key] = make_node(to_plain_data(_dump_models(value), key), place, text="quoted")
         except ValueError as error:
             path, _, message = str(error).partition(": ")
-            faults.append(Fault(place, tuple(path.split(".")), message))
+            got, _, expected = message.partition(", ")
+            faults.append(Fault(place, tuple(path.split(".")), f"{got}, {OBJECTS.get(key, expected)}"))
         except RecursionError:
             faults.append(Fault(place, (key,), "nested too deeply"))
     return MapNode(entries, place), faults
