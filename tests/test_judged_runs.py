@@ -60,7 +60,7 @@ def test_a_resume_is_exact_wherever_callbacks_have_changed_the_environments(
         run_dir = tmp_path / f"stopped-{polls}"
         config = judged(algo, run_dir, vectorization=vectorization)
         stopped = MANAGER.setup(config, [MetricLog(run_dir), Changes()], stop=StopAfterPolls(polls)).train()
-        assert 10 < stopped.num_timesteps < 160
+        assert 0 < stopped.num_timesteps < 160
         trainer = MANAGER.resume(run_dir, [MetricLog(run_dir), Changes()])
         assert trainer.inexact == []
         trainer.train()

@@ -15,7 +15,7 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "resume.md"
 
 @pytest.mark.slow
 def test_a_resume_in_the_middle_of_an_episode_is_measured(tmp_path: Path) -> None:
-    cases = [case for case in CASES if case.name in ("CartPole-v1-ppo-normalised", "CartPole-v1-dqn-n-step")]
+    cases = [case for case in CASES if case.name in ("CartPole-v1-ppo-normalised", "CartPole-v1-dqn-changed")]
     results = measure(cases, tmp_path)
     assert [(result["algo"], result["exact"], result["differences"]) for result in results] == [
         ("ppo", True, []),
@@ -52,5 +52,5 @@ def test_the_page_shows_what_was_measured_last() -> None:
 
 def test_every_algorithm_is_tried_with_everything_that_a_run_can_have() -> None:
     tried = {algo: {case.variant for case in CASES if case.algo == algo} for algo in ALGORITHMS}
-    everything = {"sync", "normalised", "async", "frames", "n-step", "all"}
+    everything = {"sync", "normalised", "async", "frames", "n-step", "changed", "all"}
     assert tried == {"ppo": everything - {"n-step"}, "dqn": everything, "sac": everything}

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.harness import format_row
+from benchmarks.resume.changes import ChangeEnvironments
+from rl_training.runtime.callbacks import Callback
 
 ENVIRONMENTS: dict[str, tuple[str, int | None]] = {
     "CartPole-v1": ("dqn", None),
@@ -45,6 +47,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "async": {"vectorization": "async"},
     "frames": FRAMES,
     "n-step": {"n_step": 3},
+    "changed": {
+        "training_wrappers": [{"name": "ClipReward", "kwargs": {"min_reward": -1.0, "max_reward": 1.0}}],
+        "reset_options": {"low": -0.02, "high": 0.02, "x_init": 1.0, "y_init": 0.5},
+        "metrics": {"info": ["x_position"]},
+    },
     "all": {"vectorization": "async", "n_step": 3, **NORMALISED, **FRAMES},
 }
 """The settings of each variant in addition to `COMMON`."""
@@ -90,6 +97,10 @@ class Case:
     def name(self) -> str:
         """The name of the case, which is also a valid name for a directory."""
         return f"{self.env_id}-{self.algo}-{self.variant}"
+
+    def callbacks(self) -> list[Callback]:
+        """Returns the callbacks of a process that trains the case."""
+        return [ChangeEnvironments()] if self.variant == "changed" else []
 
     def settings(self) -> dict[str, Any]:
         """Returns the settings as they would be in a file."""

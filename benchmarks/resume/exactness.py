@@ -43,7 +43,9 @@ CAPTION = """\
 Runs that were stopped in the middle of their second or a later episode and resumed in a new process
 (`make bench-resume`): {exact} of the {cases} cases in {environments} environments were exact. `sync` and `async` are
 the kinds of vector environment. `normalised` normalizes observations and rewards, `frames` stacks three observations,
-`n-step` uses targets of three steps, and `all` combines all of these with `async`."""
+`n-step` uses targets of three steps, and `all` combines these with `async`. `changed` clips rewards in training alone,
+gives reset options, logs a number of infos, and has a callback that changes an attribute and the options, within
+episodes too."""
 WHOLE, STOPPED = "whole", "stopped"
 OBSERVATION, PLACE, ERROR = "observation.npy", "place.json", "error.txt"
 
@@ -147,14 +149,15 @@ class StopInMidEpisode(StopFlag):
 def train_whole(case: Case, directory: Path) -> None:
     """Trains a case without a stop."""
     config = config_from_mapping({**case.settings(), "run_dir": str(directory / WHOLE)})
-    DefaultExperimentManager().setup(config, [MetricLog(directory / WHOLE)]).train()
+    DefaultExperimentManager().setup(config, [MetricLog(directory / WHOLE), *case.callbacks()]).train()
 
 
 def train_and_stop(case: Case, directory: Path) -> None:
     """Trains a case until the stop, and records where that was."""
     stop = StopInMidEpisode()
     config = config_from_mapping({**case.settings(), "run_dir": str(directory / STOPPED)})
-    trainer = DefaultExperimentManager().setup(config, [MetricLog(directory / STOPPED)], stop=stop)
+    callbacks = [MetricLog(directory / STOPPED), *case.callbacks()]
+    trainer = DefaultExperimentManager().setup(config, callbacks, stop=stop)
     assert isinstance(trainer, PPOTrainer | OffPolicyTrainer)
     stop.trainer = trainer
     result = trainer.train()
@@ -173,7 +176,7 @@ def train_and_stop(case: Case, directory: Path) -> None:
 def resume(case: Case, directory: Path) -> None:
     """Resumes a case from its checkpoint, and trains it to the end."""
     run_dir = directory / STOPPED
-    trainer = DefaultExperimentManager().resume(run_dir, [MetricLog(run_dir)])
+    trainer = DefaultExperimentManager().resume(run_dir, [MetricLog(run_dir), *case.callbacks()])
     assert isinstance(trainer, PPOTrainer | OffPolicyTrainer)
     if trainer.envs.observation.tobytes() != np.load(directory / OBSERVATION, allow_pickle=False).tobytes():
         (directory / ERROR).write_text("resume: the observation after the resume is not the one before the stop")
