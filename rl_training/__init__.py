@@ -16,10 +16,10 @@ from rl_training import moved_names
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:  # the one list of public names
+    from rl_training.api.films.recording import record as record
     from rl_training.api.policies import evaluate as evaluate
     from rl_training.api.policies import load_policy as load_policy
     from rl_training.api.policies import promote as promote
-    from rl_training.api.recording import record as record
     from rl_training.api.summary import RunSummary as RunSummary
     from rl_training.api.train_and_resume import resume as resume
     from rl_training.api.train_and_resume import train as train

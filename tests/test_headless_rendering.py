@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from rl_training.api.episode_film import film_episode
+from rl_training.api.films.episode_film import film_episode
 from rl_training.errors import EnvironmentFault
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.system import headless_rendering

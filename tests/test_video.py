@@ -10,8 +10,8 @@ from filmed_envs import Filmed
 from mlflow_store import GOOD, make_run, write_policy
 from PIL import Image
 
-from rl_training.api import episode_film
-from rl_training.api.filmed_env import can_be_filmed
+from rl_training.api.films import episode_film
+from rl_training.api.films.filmed_env import can_be_filmed
 from rl_training.api.held_out_evaluation import evaluate_held_out
 from rl_training.errors import EnvironmentFault
 from rl_training.experiment.loading import config_from_mapping

@@ -6,7 +6,7 @@ import logging
 from pathlib import Path
 
 from rl_training import run_layout
-from rl_training.api.filmed_env import can_be_filmed
+from rl_training.api.films.filmed_env import can_be_filmed
 from rl_training.config.settings import TrainConfig
 from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runtime.checkpoint import Checkpoint
@@ -45,7 +45,7 @@ def evaluate_held_out(
 
 def _film(checkpoint: Checkpoint, config: TrainConfig, seed: int, path: Path, stop: StopFlag | None) -> None:
     """Writes a film of an episode if the environment can be rendered; an error is logged and otherwise ignored."""
-    from rl_training.api.episode_film import film_episode  # imports Pillow
+    from rl_training.api.films.episode_film import film_episode  # imports Pillow
 
     try:
         if can_be_filmed(config):

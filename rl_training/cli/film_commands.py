@@ -12,7 +12,7 @@ from rl_training.cli.output import result_stream, write_result
 from rl_training.cli.training_end import forbid_imports_from
 
 if TYPE_CHECKING:
-    from rl_training.api.played_episode import PlayedEpisode
+    from rl_training.api.films.played_episode import PlayedEpisode
 
 Episodes = Annotated[int, Parameter(validator=validators.Number(gte=1), help="Number of episodes (default: 1).")]
 Seed = Annotated[
@@ -33,7 +33,7 @@ def record(
 ) -> int:
     """Film episodes of the greedy policy of a checkpoint, as animated WebP files that browsers show."""
     with forbid_imports_from(source), result_stream() as stream:
-        from rl_training.api.recording import record as record_episodes
+        from rl_training.api.films.recording import record as record_episodes
 
         played = record_episodes(source, episodes=episodes, seed=seed, out=out, allow_modules=allow_module)
         write_result(stream, _to_json(played), [str(episode.film) for episode in played], as_json=json)
@@ -45,7 +45,7 @@ def enjoy(
 ) -> int:
     """Show episodes of the greedy policy of a checkpoint in a window; Ctrl-C closes it."""
     with forbid_imports_from(source), result_stream() as stream:
-        from rl_training.api.live_view import show_episodes
+        from rl_training.api.films.live_view import show_episodes
 
         played = show_episodes(source, episodes=episodes, seed=seed, allow_modules=allow_module)
         lines = [f"episode {i}: {', '.join(episode.words())}" for i, episode in enumerate(played, 1)]

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from rl_training.api.filmed_env import FilmedEnv, can_be_filmed, list_render_modes
-from rl_training.api.played_episode import PlayedEpisode, Show, prepare_show, read_success
+from rl_training.api.films.filmed_env import FilmedEnv, can_be_filmed, list_render_modes
+from rl_training.api.films.played_episode import PlayedEpisode, Show, prepare_show, read_success
 from rl_training.errors import EnvironmentFault, EnvironmentRefused, UserError
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.policy import require_same_spaces

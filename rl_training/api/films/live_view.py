@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from rl_training.api.filmed_env import list_render_modes
-from rl_training.api.played_episode import PlayedEpisode, Show, prepare_show, read_success
+from rl_training.api.films.filmed_env import list_render_modes
+from rl_training.api.films.played_episode import PlayedEpisode, Show, prepare_show, read_success
 from rl_training.envs.episode_replay import EpisodeReplay
 from rl_training.envs.episodes.episode_numbers import EpisodeNumbers
 from rl_training.envs.factory import make_env

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from rl_training.api.filmed_env import FilmedEnv
+from rl_training.api.films.filmed_env import FilmedEnv
 from rl_training.config.settings import TrainConfig
 from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runtime.policy import Policy
