@@ -55,7 +55,7 @@ def reference_loss(
 ) -> torch.Tensor:
     """The page's loss, of networks given by their parameters."""
     networks = (partial(q_of, parameters, dueling=config.dueling) for parameters in (online, target))
-    b = {name: torch.from_numpy(array) for name, array in vars(batch).items()}
+    b = {name: torch.from_numpy(array) for name, array in vars(batch).items() if array is not None}
     return PLAIN.dqn_loss(*networks, b, double=config.double)
 
 
@@ -121,7 +121,7 @@ def test_gradients_of_convolutions_equal_autograd(backend: Backend, space: gym.S
         return PLAIN.dueling(*outputs) if dueling else outputs[0]
 
     networks = (partial(q_by_autograd, network) for network in (dqn.network, dqn.target_network))
-    b = {name: to_tensors(array) for name, array in vars(batch).items()}
+    b = {name: to_tensors(array) for name, array in vars(batch).items() if array is not None}
     loss = PLAIN.dqn_loss(*networks, b, double=False)
     expected = torch.autograd.grad(loss, list(dqn.network.parameters()))
     for (name, parameter), gradient in zip(dqn.network.named_parameters(), expected, strict=True):
