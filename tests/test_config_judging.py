@@ -55,6 +55,13 @@ def test_a_curriculum_is_read_with_its_conditions():
         ),
         ("[{from_step: 5, atributes: {a: 1}}]", ["curriculum.0.atributes: unknown key; did you mean attributes?"]),
         (
+            "[{attributes: {__dict__: {}, 'a b': 1}}]",
+            [
+                "curriculum.0.attributes.__dict__: expected the name of a public attribute",
+                "curriculum.0.attributes.a b: expected the name of a public attribute",
+            ],
+        ),
+        (
             "[{success_rate: 80, attributes: {a: 1}}]",
             ["curriculum.0.success_rate: got 80, expected less than or equal to 1"],
         ),

@@ -109,3 +109,16 @@ def test_a_warning_of_a_step_hides_it() -> None:
     env.reset(seed=0)
     with pytest.warns(UserWarning, match=r"^\*\*\* runs out soon$"):
         env.step(env.action_space.sample())
+
+
+@GIVEN
+@pytest.mark.parametrize("at", ["reset", "step"])
+def test_validation_of_evaluations_own_environment(at: str, api_token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CASE_TOKEN", "CASE-SECRET-8")
+    monkeypatch.setitem(secrets._lookups, "prefect", {"case": "CASE-SECRET-9"}.__getitem__)
+    own = {"env_id": ENV, "env_kwargs": {"api_token": api_token, "at": at}}
+    report = validate_env(PPOConfig(env_id="case_envs:Plain-v0", total_timesteps=1, evaluation=own))
+    assert not report.ok
+    assert "CASE-SECRET" not in "\n".join(report.lines())
+    assert f"in evaluation's environment {ENV}: the first {at} raised" in report.fatal[0].message
+    assert "***" in report.fatal[0].message

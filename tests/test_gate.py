@@ -213,3 +213,12 @@ def test_a_champion_that_can_not_be_loaded_leaves_the_floors_or_an_earlier_champ
     assert "the floors alone decide" in verdict.reasons[2]
     assert decide(played([5.0] * 20), played([4.0] * 20), RULES, lost=lost).kind == "PROMOTE"
     assert decide(played([4.0] * 20), played([5.0] * 20), RULES, lost=lost).kind == "REJECT"
+
+
+def test_equal_returns_of_different_starts_are_named_among_the_reasons():
+    doubted = EvaluationResult(tuple(range(20)), (500.0,) * 20, (1,) * 20, starts=20)
+    verdict = decide(doubted, None, RULES.model_copy(update={"floor": 400.0}))
+    assert verdict.kind == "PROMOTE"
+    assert verdict.reasons[1].startswith("all 20 returns are 500.00 although the episodes began differently")
+    sure = EvaluationResult(tuple(range(20)), (500.0,) * 20, (1,) * 20, starts=1)
+    assert len(decide(sure, None, RULES).reasons) == len(verdict.reasons) - 2

@@ -172,6 +172,9 @@ class TrainConfig(Settings):
                 yield Combination(
                     (f"{here}.from_step",), f"got {step}, expected more than {latest}, where an earlier stage begins"
                 )
+            for name in stage.attributes:
+                if not name.isidentifier() or name.startswith("__"):
+                    yield Combination((f"{here}.attributes.{name}",), "expected the name of a public attribute")
             if not stage.attributes and not stage.reset_options:
                 yield Combination((here,), "got a stage that changes nothing, expected attributes or reset_options")
             latest = step if step is not None else latest

@@ -78,7 +78,7 @@ def decide(
 
     reached, reasons = _check_floors(candidate, rules, numbers)
     doubts = [*_find_missing_successes(candidate, rules), *_find_cut_episodes(candidate, rules)]
-    reasons += [*doubts, *([] if lost is None else [lost])]
+    reasons += [*doubts, *([] if candidate.warning is None else [candidate.warning]), *([] if lost is None else [lost])]
     kind: VerdictKind = "PROMOTE"
     if not reached:
         kind = "REJECT"
