@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium.vector import VectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs import factory
 from rl_training.envs.episodes.episode_numbers import EpisodeNumbers
+from rl_training.envs.episodes.vector_infos import take_final_row, take_row
 from rl_training.envs.factory import make_env
 from rl_training.envs.training_envs import Episode, TrainingEnvs
 from rl_training.errors import CheckpointError
@@ -157,3 +159,38 @@ def test_every_number_of_an_episode_is_finite(value: Any, form: Any) -> None:
         assert found == {"is_success": float(value), "info/key": float(value)}
     elif isinstance(value, float) and math.isfinite(value):
         assert found["info/key"] == value
+
+
+INFOS = st.lists(
+    st.fixed_dictionaries(
+        {"always": st.integers(0, 9)},
+        optional={
+            "sometimes": st.floats(allow_nan=False),
+            "text": st.text(max_size=3),
+            "in": st.fixed_dictionaries({"x": st.booleans()}),
+        },
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(INFOS)
+def test_a_row_of_gymnasiums_infos_is_the_info_of_its_environment(each: list[dict[str, Any]]) -> None:
+    envs = VectorEnv()
+    envs.num_envs = len(each)
+    infos: dict[str, Any] = {}
+    for i, info in enumerate(each):
+        infos = envs._add_info(infos, info, i)
+    assert [take_row(infos, i, len(each)) for i in range(len(each))] == each
+    assert [take_final_row({"final_info": infos}, i, len(each)) for i in range(len(each))] == each
+    assert [take_final_row({"final_info": np.array(each)}, i, len(each)) for i in range(len(each))] == each
+
+
+ODD = st.one_of(st.none(), st.integers(), st.text(), st.lists(st.integers(), max_size=3), st.just(np.zeros(())))
+
+
+@given(st.dictionaries(st.sampled_from(["a", "_a", "final_info", "_final_info", "b"]), ODD))
+def test_infos_of_no_form_give_no_more_than_their_rows(infos: dict[str, Any]) -> None:
+    for take in (take_row, take_final_row):
+        assert set(take(infos, 1, 2)) <= infos.keys()

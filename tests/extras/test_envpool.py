@@ -41,7 +41,9 @@ def test_rows_are_followed_by_gymnasiums_own_cartpole() -> None:
             assert step.done[i] == (terminated or lengths[i] == 25)
             assert step.truncated[i] == (lengths[i] == 25)
             assert step.reward[i] == reward
-        assert step.episodes == [(i, float(lengths[i]), lengths[i]) for i in np.flatnonzero(step.done)]
+        assert [episode[:3] for episode in step.episodes] == [
+            (i, float(lengths[i]), lengths[i]) for i in np.flatnonzero(step.done)
+        ]
         ended += (step.terminated.sum(), step.truncated.sum())
         lengths[step.done] = 0
     assert ended.min() > 5
@@ -63,6 +65,24 @@ def test_a_resume_begins_fresh_episodes() -> None:
     again, twice = (TrainingEnvs(envs._config, gamma=0.9) for _ in range(2))
     assert again.load_state_dict(state) == twice.load_state_dict(state) == list(range(8))
     assert again.observation.tolist() == twice.observation.tolist() != started().observation.tolist()
+
+
+def test_infos_have_a_row_for_each_environment() -> None:
+    envs = started(metrics={"info": ["elapsed_step"]}, max_episode_steps=5)
+    envs.collect_infos = True
+    for t in range(1, 5):
+        assert [info["elapsed_step"] for info in envs.step(np.arange(8) % 2).infos] == [t] * 8
+    episodes = envs.step(np.arange(8) % 2).episodes
+    assert [episode.numbers for episode in episodes] == [{"info/elapsed_step": 5.0}] * 8
+
+
+def test_what_its_environments_do_not_have_is_refused() -> None:
+    words = "got reset options, which native environments in EnvPool do not take; set vectorization to sync"
+    envs = started()
+    with pytest.raises(EnvironmentRefused, match=words):
+        envs.set_reset_options({"low": 0.0})
+    with pytest.raises(EnvironmentRefused, match="'CartPole-v1' has no attribute 'gravity'"):
+        envs.set_attr("gravity", 1.0)
 
 
 def test_validation_says_what_does_not_fit() -> None:
