@@ -96,6 +96,14 @@ def test_films_show_the_environment_of_evaluation_with_its_options_and_limit() -
     assert [shade for shade, _ in frames(episode.film)] == list(range(40, 61))
 
 
+@pytest.mark.parametrize("env_id", ["Filmed-v0", "__main__:Filmed-v0"])
+def test_an_environment_that_only_this_process_knows_is_filmed(env_id: str) -> None:
+    config = config_from_mapping({**SMALL, "env_id": env_id, "env_kwargs": {"length": 12}})
+    (episode,) = rl_training.record(DefaultExperimentManager().setup(config).train().run_dir)
+    assert episode.film is not None
+    assert frames(episode.film) == [(step, 100) for step in range(13)]
+
+
 def test_the_command_films_the_episodes_that_evaluate_plays(capfd: Any) -> None:
     run_dir, _ = make_run()
     source = str(write_policy(run_dir, 100, BAD).path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import time
+from contextlib import closing
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,7 @@ from rl_training.api.films.filmed_env import FilmedEnv
 from rl_training.config.settings import TrainConfig
 from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runtime.policy import Policy
+from rl_training.system.paths import keep_working_folder
 
 MOST_FRAMES = 100
 MOST_BYTES = 2 * 2**20
@@ -47,12 +49,9 @@ def film_episode(policy: Policy, config: TrainConfig, seed: int, stop: StopFlag 
         EnvironmentRefused: The environment can't be created.
         StopTraining: `stop` was set.
     """
-    env = FilmedEnv(config, answer_seconds=ANSWER_SECONDS)
-    try:
+    with keep_working_folder(), closing(FilmedEnv(config, answer_seconds=ANSWER_SECONDS)) as env:
         frames, stride = _play(policy, env, seed, stop)
         return _encode_gif(frames, stride * env.frame_seconds)
-    finally:
-        env.close()
 
 
 def _play(policy: Policy, env: FilmedEnv, seed: int, stop: StopFlag | None) -> tuple[list[Image.Image], int]:

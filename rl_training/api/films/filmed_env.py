@@ -1,6 +1,7 @@
 """The environment of a film: evaluation's environment, which returns pictures, in a process of its own.
 
-If the renderer is missing, hangs or crashes, only the film is lost.
+If the renderer is missing, hangs or crashes, only the film is lost. An environment that only this process knows, such
+as one of a notebook, is played here.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from gymnasium.envs.registration import load_env_creator
 
 from rl_training.config.settings import TrainConfig
-from rl_training.envs.env_lookup import find_spec
+from rl_training.envs.env_lookup import find_plugin_module, find_spec
 from rl_training.envs.factory import make_env
 from rl_training.envs.vector.masked_vector_env import MaskedVectorEnv
 from rl_training.errors import EnvironmentFault
@@ -73,7 +74,7 @@ class FilmedEnv:
         played = config.for_evaluation()
         rendered = {**played.env_kwargs, "render_mode": "rgb_array"}
         played = played.model_copy(update={"num_envs": 1, "vectorization": "sync", "env_kwargs": rendered})
-        groups = [range(0), range(1)]  # in a worker process
+        groups = [range(1)] if _is_known_here_alone(played) else [range(0), range(1)]  # the others: a worker process
         self._env = MaskedVectorEnv(played, groups, partial(make_env, played), answer_seconds=answer_seconds)
 
     @property
@@ -130,3 +131,11 @@ class FilmedEnv:
     def close(self) -> None:
         """Ends the process of the environment."""
         self._env.close()
+
+
+def _is_known_here_alone(config: TrainConfig) -> bool:
+    """Returns whether another process could not make the environment of the settings."""
+    names = (config.env_id, *(wrapper.name for wrapper in config.wrappers))
+    if any(name.rpartition(":")[0] == "__main__" for name in names):
+        return True
+    return find_plugin_module(config.env_id) is not None
