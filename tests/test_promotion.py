@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 
 import mlflow
@@ -11,7 +12,7 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from mlflow_store import BAD, GOOD, WEAK, run_with_policy, ship_all, write_policy
 
-from rl_training.errors import CheckpointError, TrackingError, UserError
+from rl_training.errors import TrackingError, UserError
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.promotion import promote as promote_module
 from rl_training.promotion.decision import draw_fresh_seeds
@@ -219,9 +220,9 @@ def test_a_champion_that_changes_meanwhile_is_played_against_too(client, monkeyp
     candidate, run_id = run_with_policy(BAD, seed=7)
     decide = promote_module.decide
 
-    def someone_else_acts(*results):
+    def someone_else_acts(*results, **options):
         client.set_registered_model_alias(MODEL, "champion", "2")
-        return decide(*results)
+        return decide(*results, **options)
 
     monkeypatch.setattr(promote_module, "decide", someone_else_acts)
     result = offer(candidate, run_id, force="so that the gate does not hold it")
@@ -252,16 +253,20 @@ def test_trouble_is_not_taken_for_no_champion(client, monkeypatch):
     assert aliases(client) == {}
 
 
-def test_a_champion_whose_copy_is_damaged_is_an_error(client):
+def test_a_champion_whose_copy_is_damaged_is_named_and_stays_until_something_can_judge(client):
     first, first_run = run_with_policy(WEAK, seed=1)
     offer(first, first_run)
     root = Path(client.get_model_version_download_uri(MODEL, "1").removeprefix("file://"))
     path = root / "data" / "checkpoint" / "policy.pt"
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
     better, better_run = run_with_policy(GOOD, seed=2)
-    with pytest.raises(CheckpointError, match=r"policy\.pt is damaged"):
-        offer(better, better_run)
-    assert champion(client) == "1"
+    held = offer(better, better_run)
+    assert (held.verdict.kind, champion(client)) == ("HOLD", "1")
+    assert re.match(r"the champion, version 1, can't be loaded: .*policy\.pt is damaged", held.verdict.reasons[0])
+    record = json.loads(Path(client.download_artifacts(better_run, f"promotions/{held.decision_id}.json")).read_text())
+    assert record["lost_champion"] == {"version": "1", "reason": held.verdict.reasons[0]}
+    result = offer(better, better_run, floor=475.0)
+    assert (result.verdict.kind, result.alias, result.previous_version) == ("PROMOTE", "champion", "1")
 
 
 def test_a_run_that_mlflow_does_not_know_is_an_error(client):

@@ -1,6 +1,7 @@
 """Rollbacks: to which version, how far, and when they are refused."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,9 @@ from mlflow_store import BAD, GOOD, WEAK, run_with_policy
 
 from rl_training.api.promotion import promote_candidate, roll_back
 from rl_training.errors import CheckpointError, TrackingError, UserError
-from rl_training.promotion.champion_history import find_previous_champion
+from rl_training.promotion.champion_history import list_previous_champions
 from rl_training.promotion.model_registry import get_champion
+from rl_training.promotion.monitoring import monitor
 
 MODEL = "CartPole-v1"
 RULES = ["promotion.episodes=20"]
@@ -29,6 +31,14 @@ def champion(client):
     return str(get_champion(client, MODEL).version)
 
 
+def aliases(client):
+    return {alias: str(version) for alias, version in client.get_registered_model(MODEL).aliases.items()}
+
+
+def numbers_before(client, version):
+    return (str(earlier.version) for earlier in list_previous_champions(client, MODEL, version))
+
+
 def test_the_previous_champion_is_champion_again(client):
     champions(client, BAD, WEAK)
     result = roll_back(MODEL, reason="  falls over\nin the field ")
@@ -36,6 +46,10 @@ def test_the_previous_champion_is_champion_again(client):
     assert champion(client) == "1"
     tags = client.get_model_version(MODEL, "2").tags
     assert json.loads(tags["gate.rolled_back"])["reason"] == "falls over in the field"
+    assert aliases(client) == {"champion": "1"}  # what was rolled back does not challenge the champion
+    description = client.get_model_version(MODEL, "2").description
+    assert description.startswith(f"Rolled back to version 1 on {result.time}: falls over in the field\n")
+    assert "mean return" in description
     assert result.to_dict() == {
         "model": MODEL,
         "version": "1",
@@ -67,9 +81,9 @@ def test_what_was_rolled_back_comes_back_by_new_evidence_only(client):
 @pytest.mark.slow
 def test_each_rollback_goes_one_version_further_and_skips_deleted_versions(client):
     champions(client, BAD, WEAK, BAD, WEAK)
-    assert str(find_previous_champion(client, MODEL, "4").version) == "3"
+    assert next(numbers_before(client, "4")) == "3"
     client.delete_model_version(MODEL, "3")
-    assert str(find_previous_champion(client, MODEL, "4").version) == "2"
+    assert next(numbers_before(client, "4")) == "2"
     assert roll_back(MODEL, reason="a test").version == "2"
     assert roll_back(MODEL, reason="a test").version == "1"
     with pytest.raises(UserError, match="version 1 of CartPole-v1 has no champion before it that is still there"):
@@ -143,16 +157,54 @@ def test_a_rollback_that_was_cut_off_is_done_when_it_is_asked_again(client, monk
     assert roll_back(MODEL, reason="a test", version="2").version == "1"
 
 
+def files(client, version):
+    return Path(client.get_model_version_download_uri(MODEL, version).removeprefix("file://"))
+
+
 @pytest.mark.slow
 def test_a_champion_that_is_damaged_can_be_rolled_back(client):
     champions(client, BAD, WEAK)
-    root = Path(client.get_model_version_download_uri(MODEL, "2").removeprefix("file://"))
-    path = root / "data" / "checkpoint" / "policy.pt"
-    path.write_bytes(b"")
-    _, run_id = run_with_policy(GOOD, seed=9)
-    with pytest.raises(
-        CheckpointError, match=r"version 2 .*, the champion, can't be used: .*; go back with `rl-training r"
-    ):
-        promote_candidate(run_id, RULES)
+    (files(client, "2") / "data" / "checkpoint" / "policy.pt").write_bytes(b"")
     assert roll_back(MODEL, reason="damaged").version == "1"
+    _, run_id = run_with_policy(GOOD, seed=9)
     assert promote_candidate(run_id, RULES).previous_version == "1"
+
+
+@pytest.mark.slow
+def test_a_champion_whose_files_are_gone_is_named_and_the_one_before_judges(client):
+    champions(client, WEAK, GOOD)
+    shutil.rmtree(files(client, "2"))
+    with pytest.raises(
+        CheckpointError,
+        match=r"the champion of CartPole-v1, version 2, can't be loaded: .*; go back with `rl-training rollback Ca",
+    ):
+        monitor(f"models:/{MODEL}@champion")
+    _, worse = run_with_policy(BAD, seed=8)
+    rejected = promote_candidate(worse, RULES)
+    assert (rejected.verdict.kind, champion(client)) == ("REJECT", "2")
+    assert rejected.verdict.reasons[0].startswith("the champion, version 2, can't be loaded: version 2 of CartPole-v1")
+    assert rejected.verdict.reasons[0].endswith("; version 1, the last champion that can be, is compared in its place")
+    assert (rejected.previous_version, rejected.opponent_version) == ("2", "1")
+    assert promote_candidate(worse, RULES) == rejected  # the recorded decision
+    forced = promote_candidate(worse, RULES, force="the store lost the champion")
+    assert (forced.alias, forced.previous_version, champion(client)) == ("champion", "2", forced.version)
+
+
+@pytest.mark.slow
+def test_a_lost_champion_without_one_before_leaves_the_floors_to_decide(client):
+    champions(client, WEAK)
+    kept = files(client, "1").rename(files(client, "1").with_name("elsewhere"))
+    _, run_id = run_with_policy(GOOD, seed=9)
+    held = promote_candidate(run_id, RULES)
+    assert (held.verdict.kind, held.alias, held.opponent_version) == ("HOLD", "challenger", None)
+    assert "nothing can judge the candidate; set a floor, or promote it with --force" in held.verdict.reasons[-1]
+    kept.rename(files(client, "1"))
+    assert promote_candidate(run_id, RULES).alias == "champion"  # the champion can be played against again
+    shutil.rmtree(files(client, "2"))
+    shutil.rmtree(files(client, "1"))
+    _, other = run_with_policy(WEAK, seed=10)
+    promoted = promote_candidate(other, [*RULES, "promotion.floor=20"])
+    assert (promoted.verdict.kind, promoted.alias, promoted.previous_version) == ("PROMOTE", "champion", "2")
+    assert promoted.verdict.judged_by == ("promotion.floor",)
+    with pytest.raises(CheckpointError, match=r"version 2 of CartPole-v1, the champion before, can't be used: "):
+        roll_back(MODEL, reason="a test")

@@ -57,7 +57,9 @@ def format_promotion_report(promotion: Mapping[str, Any], run_url: str | None, v
 
     candidate, champion = promotion["candidate"], promotion["champion"]
     players = [candidate] if champion is None else [candidate, champion]
-    names = [f"candidate, version {promotion['version']}", f"champion, version {promotion['previous_version']}"]
+    opponent = promotion["opponent_version"]
+    role = "champion" if opponent == promotion["previous_version"] else "earlier champion"
+    names = [f"candidate, version {promotion['version']}", f"{role}, version {opponent}"]
     rows = [
         ("mean return", *(f"{player['return_mean']:,.2f}" for player in players)),
         ("95 % interval", *(f"{player['ci_low']:,.2f} to {player['ci_high']:,.2f}" for player in players)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from rl_training.errors import TrackingError
@@ -34,11 +34,8 @@ MOST_EARLIER = 100
 """Number of earlier champions that are recorded."""
 
 
-def find_previous_champion(client: MlflowClient, model: str, version: str) -> ModelVersion | None:
-    """Returns the champion before a version: the newest that still exists and was not rolled back itself.
-
-    Returns:
-        That version, or None if there is none.
+def list_previous_champions(client: MlflowClient, model: str, version: str) -> Iterator[ModelVersion]:
+    """Yields the champions before a version that still exist and were not rolled back themselves, the newest first.
 
     Raises:
         MlflowException: There is no such version, or the registry returns another error.
@@ -46,8 +43,7 @@ def find_previous_champion(client: MlflowClient, model: str, version: str) -> Mo
     for number in _read_champions_before(client.get_model_version(model, version)):
         found = None if number in ("none", str(version)) else _get_version(client, model, number)
         if found is not None and not _is_rolled_back(found):
-            return found
-    return None
+            yield found
 
 
 def make_succession_tags(champion: ModelVersion | None, decision_id: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from rl_training.config.settings import TrainConfig
 from rl_training.promotion.gate import Verdict
-from rl_training.runtime.evaluation import EvaluationResult
+from rl_training.runs.evaluation_result import EvaluationResult, select_evaluation_numbers
 from rl_training.seeding import env_seeds, episode_seeds
 from rl_training.tracking import json_files
 from rl_training.tracking.record_schemas import Decision
@@ -41,7 +41,9 @@ class PromotionResult:
     candidate: EvaluationResult
     """The candidate's episodes."""
     champion: EvaluationResult | None
-    """The champion's episodes; None if there was no champion."""
+    """The episodes of the champion, or of the last champion that could be loaded; None if there was none."""
+    opponent_version: str | None = None
+    """The version that played them: the champion, unless it could not be loaded."""
     previous_version: str | None
     """The version that was champion when the decision was made."""
     decision_id: str
@@ -63,12 +65,14 @@ class PromotionResult:
             "verdict": self.verdict.kind,
             "reasons": list(self.verdict.reasons),
             "numbers": self.verdict.numbers,
+            "judged_by": list(self.verdict.judged_by),
             "forced": self.forced,
             "model": self.model,
             "version": self.version,
             "alias": self.alias,
             "moved": self.moved,
             "previous_version": self.previous_version,
+            "opponent_version": self.opponent_version,
             "candidate": _summarize(self.candidate),
             "champion": None if self.champion is None else _summarize(self.champion),
             "decision_id": self.decision_id,
@@ -95,11 +99,54 @@ def format_promotion(promotion: Mapping[str, Any]) -> list[str]:
 
 def format_promotion_line(promotion: Mapping[str, Any]) -> str:
     """Returns the verdict in the result of `PromotionResult.to_dict` as one line of text."""
-    forced = f", forced ({promotion['forced']})" if promotion.get("forced") else ""
     alias = f", now {promotion['alias']}" if promotion["alias"] else ""
-    return (
-        f"{promotion['verdict']}{forced}: registered model {promotion['model']}, version {promotion['version']}{alias}"
+    verdict = format_verdict(promotion["verdict"], promotion.get("forced"), promotion.get("judged_by"))
+    return f"{verdict}: registered model {promotion['model']}, version {promotion['version']}{alias}"
+
+
+def format_verdict(kind: str, forced: str | None, judged_by: Iterable[str] | None) -> str:
+    """Returns a verdict as text, with the reason if it was overridden, and whether anything judged a promotion.
+
+    Args:
+        kind: PROMOTE, HOLD or REJECT.
+        forced: The reason for promoting the candidate whatever the verdict.
+        judged_by: What judged the candidate; None if that is not known.
+    """
+    unjudged = kind == "PROMOTE" and judged_by is not None and not list(judged_by)
+    by = ", judged by nothing but being first" if unjudged else ""
+    return f"{kind}{by}, forced ({forced})" if forced else f"{kind}{by}"
+
+
+def describe_version(record: Mapping[str, Any], run_name: str) -> str:
+    """Returns the description of a candidate's version, in Markdown, from the record of the decision on it.
+
+    Args:
+        record: The record.
+        run_name: The name of the run that the candidate comes from.
+    """
+    verdict, candidate = read_verdict(record), record["candidate"]
+    result = EvaluationResult.from_dict(candidate["evaluation"])
+    rate = "" if result.success_rate is None else f", success rate {result.success_rate:.1%}"
+    raw = "" if result.raw_return_mean is None else f", mean raw return {result.raw_return_mean:.6g}"
+    cut = f", {result.cut} of them cut" if result.cut else ""
+    return "\n".join(
+        [
+            f"**{format_verdict(verdict.kind, record['forced'], verdict.judged_by)}**: mean return "
+            f"{result.return_mean:.6g} (95 % interval {result.ci_low:.6g} to {result.ci_high:.6g}){raw}{rate} over "
+            f"{result.episodes} episodes{cut}; step {candidate['num_timesteps']:,} of run {run_name}",
+            "",
+            *(f"- {reason}" for reason in verdict.reasons),
+            "",
+            f"Decided {record['time']}; `{record_path(record['decision_id'])}` among the run's artifacts has every "
+            f"episode.",
+        ]
     )
+
+
+def read_verdict(record: Mapping[str, Any]) -> Verdict:
+    """Returns the verdict in a record."""
+    verdict = record["verdict"]
+    return Verdict(verdict["kind"], tuple(verdict["reasons"]), verdict["numbers"])
 
 
 def record_path(decision_id: str) -> str:
@@ -116,16 +163,18 @@ def make_result(
     record: Mapping[str, Any], run_id: str, version: str, alias: str | None, *, moved: bool = False
 ) -> PromotionResult:
     """Returns the result of a decision from its record."""
-    verdict, champion = record["verdict"], record["champion"]
+    champion, lost = record["champion"], record.get("lost_champion")
+    opponent = champion["version"] if champion else None
     return PromotionResult(
-        verdict=Verdict(verdict["kind"], tuple(verdict["reasons"]), verdict["numbers"]),
+        verdict=read_verdict(record),
         forced=record["forced"],
         model=record["model"],
         version=version,
         alias=alias,
         candidate=EvaluationResult.from_dict(record["candidate"]["evaluation"]),
         champion=EvaluationResult.from_dict(champion["evaluation"]) if champion else None,
-        previous_version=champion["version"] if champion else None,
+        opponent_version=opponent,
+        previous_version=lost["version"] if lost else opponent,
         decision_id=record["decision_id"],
         time=record["time"],
         run_id=run_id,
@@ -162,4 +211,4 @@ def draw_fresh_seeds(decision_id: str, episodes: int, settings: Iterable[TrainCo
 
 
 def _summarize(result: EvaluationResult) -> dict[str, Any]:
-    return {name: value for name, value in result.to_dict().items() if not isinstance(value, list)}
+    return select_evaluation_numbers(result.to_dict())

@@ -8,6 +8,7 @@ Pairing the episodes by seed removes the luck of the initial state.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -33,7 +34,7 @@ class Verdict:
     @property
     def judged_by(self) -> tuple[str, ...]:
         """What judged the candidate: settings of floors, and `champion` if it was compared with one."""
-        return tuple(name for number, name in _JUDGES.items() if number in self.numbers)
+        return find_judges(self.numbers)
 
 
 _JUDGES = {
@@ -45,6 +46,11 @@ _JUDGES = {
 """The number that each judge leaves in a verdict, and the judge's name."""
 
 FLOORS = tuple(name for name in _JUDGES.values() if name != "champion")
+
+
+def find_judges(numbers: Mapping[str, float]) -> tuple[str, ...]:
+    """Returns what judged a candidate, from the numbers of its verdict; see `Verdict.judged_by`."""
+    return tuple(name for number, name in _JUDGES.items() if number in numbers)
 
 
 def decide(
@@ -86,7 +92,7 @@ def decide(
         kind, reason = _compare(candidate, champion, rules, numbers)
         reasons.append(reason)
     else:
-        kind, reason = _decide_alone(any(name in numbers for name in _JUDGES), lost)
+        kind, reason = _decide_alone(bool(find_judges(numbers)), lost)
         reasons.append(reason)
     if doubts and kind == "PROMOTE":
         kind = "HOLD"

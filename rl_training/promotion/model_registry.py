@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 
+MOST_DESCRIPTION = 5_000
+"""Limit on the length of a version's description in MLflow's database."""
+
 CANDIDATE_KEY = "candidate_key"
 """Tag of a version: its run and policy, so that offering the same candidate again creates no second version."""
 
@@ -47,6 +50,18 @@ def get_champion(client: MlflowClient, model: str) -> ModelVersion | None:
         if error.error_code in UNKNOWN_CODES:
             return None
         raise
+
+
+def remove_challenger(client: MlflowClient, version: ModelVersion) -> None:
+    """Removes the alias `challenger` from a version that has it."""
+    aliases = client.get_registered_model(version.name).aliases
+    if str(aliases.get(CHALLENGER)) == str(version.version):
+        client.delete_registered_model_alias(version.name, CHALLENGER)
+
+
+def set_description(client: MlflowClient, version: ModelVersion, text: str) -> None:
+    """Sets a version's description, in Markdown, cut at the length that MLflow stores."""
+    client.update_model_version(version.name, version.version, text[:MOST_DESCRIPTION])
 
 
 def get_or_register(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rl_training.config.checking import require_sections
 from rl_training.config.parsing import Overrides, read_overrides
 from rl_training.config.settings import TrainConfig
-from rl_training.errors import NoChampion, UserError
+from rl_training.errors import CheckpointError, NoChampion, UserError
 from rl_training.experiment.loading import config_from_mapping, config_of_checkpoint, recorded_settings
 from rl_training.promotion.champion_history import PROMOTED_BY, get_number
 from rl_training.promotion.decision import draw_fresh_seeds, read_decision, record_path
@@ -30,6 +31,7 @@ from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy, select_evaluation_numbers
 from rl_training.runtime.workflows import load_policy
 from rl_training.system.download_directories import discard_downloads, make_download_directory
+from rl_training.system.programs import program
 from rl_training.tracking.checkpoint_sources import ModelSource, download_checkpoint, find_version, parse_source
 from rl_training.tracking.mlflow_store import (
     connect,
@@ -180,7 +182,7 @@ def _monitor_version(
     allow_modules: Collection[str],
     stop: StopFlag | None,
 ) -> MonitoringResult:
-    checkpoint = download_version_policy(client, uri, version)
+    checkpoint = _download(client, uri, version)
     given = config_of_checkpoint(checkpoint, allow_modules=allow_modules)
     run = find_monitoring_run(client, uri, version.name)
     there = run.find(evaluation_id) if run is not None else None
@@ -208,6 +210,19 @@ def _monitor_version(
     drop = DropVerdict.from_dict(there.record["drop"])
     run.log(there, _make_metrics(there, evaluation, drop))
     return _make_result(checkpoint, given.env_id, evaluation_id, evaluation, drop, run, there)
+
+
+def _download(client: MlflowClient, uri: str, version: ModelVersion) -> Checkpoint:
+    try:
+        return download_version_policy(client, uri, version)
+    except CheckpointError as error:
+        name, champion = version.name, get_champion(client, version.name)
+        if get_number(champion) != get_number(version):
+            raise
+        raise CheckpointError(
+            f"the champion of {name}, version {version.version}, can't be loaded: {error}; go back with "
+            f"`{program('rl-training')} rollback {shlex.quote(name)} --reason TEXT`, or promote another version"
+        ) from error
 
 
 def _read_promotion(client: MlflowClient, version: ModelVersion) -> dict[str, Any] | None:

@@ -7,16 +7,14 @@ therefore completed, not decided again, when it is requested again.
 
 from __future__ import annotations
 
-import json
 import logging
-import shlex
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.config.settings import TrainConfig
-from rl_training.errors import CheckpointError, TrackingError, UserError
+from rl_training.errors import TrackingError, UserError
 from rl_training.experiment.loading import recorded_settings
 from rl_training.promotion.champion_history import (
     PROMOTED_BY,
@@ -32,10 +30,19 @@ from rl_training.promotion.decision import (
     hash_question,
     make_result,
     read_decision,
+    read_verdict,
     record_path,
 )
-from rl_training.promotion.gate import decide
-from rl_training.promotion.model_registry import CHALLENGER, CHAMPION, get_champion, get_model_name, get_or_register
+from rl_training.promotion.decision_writing import DECISION_TAG, write_decision
+from rl_training.promotion.gate import FLOORS, decide
+from rl_training.promotion.model_registry import (
+    CHALLENGER,
+    CHAMPION,
+    get_champion,
+    get_model_name,
+    get_or_register,
+)
+from rl_training.promotion.opponent import Opponent, find_opponent
 from rl_training.promotion.promotion_lock import PromotionLock, promotion_lock
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.checkpoint import Checkpoint
@@ -43,14 +50,12 @@ from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy
 from rl_training.runtime.workflows import load_policy, resolve_local_checkpoint
 from rl_training.security.secrets import redact_text
 from rl_training.system.download_directories import make_download_directory
-from rl_training.system.programs import program
 from rl_training.tracking.mlflow_store import (
     connect,
     resolve_tracking_uri,
     translate_mlflow_errors,
 )
 from rl_training.tracking.shipping.run_page import try_refresh_page
-from rl_training.tracking.version_files import download_version_policy
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -58,10 +63,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-DECISION_TAG = "decision."
-"""Prefix of a version's tag for each decision on it; the value is the verdict."""
+LATER_RULES = ("success_floor", "allow_cut")
+"""Rules that earlier versions did not have."""
 
-FORCED_TAG = "gate.forced"
+EVALUATION_ENV = ("env_id", "env_kwargs", "wrappers", "reset_options")
+"""Settings of evaluation that make its environment another one than that of training."""
 
 TRIES = 3
 """How often to decide if each time the champion has changed before it could be replaced."""
@@ -90,7 +96,7 @@ def promote(
         stop: Polled between the steps of the episodes.
 
     Raises:
-        CheckpointError: The candidate or the champion's copy is damaged.
+        CheckpointError: The candidate is damaged.
         TrackingError: The registry can't be reached, or another promotion did not end in time.
         UserError: MLflow has no such run, the champion plays another task, or the reason is empty.
         StopTraining: `stop` was set.
@@ -141,12 +147,7 @@ class _Promotion:
             is_champion = get_number(version) == get_number(champion)
             if is_champion and PROMOTED_BY in version.tags:
                 return self._make_result(version, self._read(version.tags[PROMOTED_BY]), CHAMPION)
-            question = self._hash_question(version, champion)
-            if DECISION_TAG + question in version.tags:
-                record = self._read(question)
-            else:
-                record = self._decide(version, copy, champion, question)
-                self._write(version, record)
+            record = self._get_or_decide(version, copy, champion)
             if record["forced"] is None and record["verdict"]["kind"] != "PROMOTE":
                 return self._make_result(version, record, self._challenge(version, record, is_champion))
             if self._make_champion(version, record, champion, lock):
@@ -154,8 +155,29 @@ class _Promotion:
             logger.warning("the champion of %s changed during the decision; deciding again", self.model)
         raise TrackingError(f"the champion of {self.model} changed {TRIES} times while it was decided; try again")
 
+    def _get_or_decide(self, version: ModelVersion, copy: Checkpoint, champion: ModelVersion | None) -> dict[str, Any]:
+        """Returns the record of the decision on this question, which is made and recorded unless it was before."""
+        question = self._hash_question(version, champion)
+        if DECISION_TAG + question in version.tags:
+            return self._read(question)
+        opponent, lost = find_opponent(self.client, self.uri, self.model, champion)
+        if lost is not None:  # another question, which no longer stands once the champion can be loaded again
+            question = hash_question({"question": question, "opponent": opponent and str(opponent.version.version)})
+            if DECISION_TAG + question in version.tags:
+                return self._read(question)
+        record = self._decide(version, copy, opponent, question, lost)
+        if champion is not None and lost is not None:
+            record["lost_champion"] = {"version": str(champion.version), "reason": lost}
+        write_decision(self.client, version, self.run_id, record)
+        return record
+
     def _hash_question(self, version: ModelVersion, champion: ModelVersion | None) -> str:
+        evaluation = self.config.evaluation.model_dump(mode="json")
+        own = {name: evaluation[name] for name in EVALUATION_ENV if evaluation[name] is not None}
         rules = self.config.promotion.model_dump(mode="json", exclude={"enabled", "model"})
+        for name in LATER_RULES:  # earlier versions had no such rule; their decisions stand where it has no effect
+            if not rules[name]:
+                del rules[name]
         return hash_question(
             {
                 "model": self.model,
@@ -163,53 +185,41 @@ class _Promotion:
                 # A rollback is new evidence, so an earlier decision must not bring the version back.
                 "rolled_back": version.tags.get(ROLLED_BACK),
                 "champion": None if champion is None else [str(champion.version), champion.tags.get("policy_sha256")],
-                "rules": {**rules, "max_episode_steps": self.config.evaluation.max_episode_steps},
+                "rules": {**rules, "max_episode_steps": evaluation["max_episode_steps"], **own},
                 "forced": self.force,
             }
         )
 
     def _decide(
-        self, version: ModelVersion, copy: Checkpoint, champion: ModelVersion | None, question: str
+        self, version: ModelVersion, copy: Checkpoint, opponent: Opponent | None, question: str, lost: str | None
     ) -> dict[str, Any]:
         """Plays both registered copies on fresh episodes and returns the record of the decision."""
         config, rules = self.config, self.config.promotion
-        opponent = None if champion is None else self._download_champion(champion)
-        played_before = [config, *(recorded_settings(side) for side in (copy, opponent) if side is not None)]
+        sides = [copy] if opponent is None else [copy, opponent.checkpoint]
+        played_before = [config, *map(recorded_settings, sides)]
         seeds = draw_fresh_seeds(question, rules.episodes, played_before)
         policy = load_policy(copy)
         candidate_result = evaluate_policy(policy, config, seeds, stop=self.stop)
-        champion_result = None
-        if champion is not None and opponent is not None:
-            other = load_policy(opponent)
+        other_result, other_side = None, None
+        if opponent is not None:
+            other = opponent.policy
             if (other.observation_space, other.action_space) != (policy.observation_space, policy.action_space):
                 raise UserError(
-                    f"version {champion.version} of {self.model}, the champion, has other spaces than {config.env_id}: "
-                    f"it plays another task; set promotion.model to a name of this task's own"
+                    f"version {opponent.version.version} of {self.model}, the champion, has other spaces than "
+                    f"{config.env_id}: it plays another task; set promotion.model to a name of this task's own"
                 )
-            champion_result = evaluate_policy(other, config, seeds, stop=self.stop)
+            other_result = evaluate_policy(other, config, seeds, stop=self.stop)
+            other_side = self._describe_side(opponent.version, opponent.checkpoint, other_result)
         return {
             "decision_id": question,
             "time": datetime.now(UTC).isoformat(timespec="seconds"),
             "model": self.model,
             "rules": rules.model_dump(mode="json"),
-            "verdict": asdict(decide(candidate_result, champion_result, rules)),
+            "verdict": asdict(decide(candidate_result, other_result, rules, lost=lost)),
             "forced": self.force,
             "candidate": self._describe_side(version, copy, candidate_result),
-            "champion": champion
-            and opponent
-            and champion_result
-            and self._describe_side(champion, opponent, champion_result),
+            "champion": other_side,
         }
-
-    def _download_champion(self, champion: ModelVersion) -> Checkpoint:
-        try:
-            return download_version_policy(self.client, self.uri, champion)
-        except CheckpointError as error:
-            raise CheckpointError(
-                f"version {champion.version} of {self.model}, the champion, can't be used: {error}; go back with "
-                f"`{program('rl-training')} rollback {shlex.quote(self.model)} --reason TEXT`, or delete that version "
-                f"in MLflow"
-            ) from error
 
     def _describe_side(self, version: ModelVersion, checkpoint: Checkpoint, result: EvaluationResult) -> dict[str, Any]:
         return {
@@ -221,23 +231,6 @@ class _Promotion:
             "versions": checkpoint.manifest.versions,
             "evaluation": result.to_dict(),
         }
-
-    def _write(self, version: ModelVersion, record: dict[str, Any]) -> None:
-        """Records the decision as a run artifact and as tags of the version; the last tag marks it as complete."""
-        question, verdict = record["decision_id"], record["verdict"]
-        self.client.log_text(self.run_id, json.dumps(record, indent=2, allow_nan=False), record_path(question))
-        if FORCED_TAG in version.tags:
-            self.client.delete_model_version_tag(self.model, version.version, FORCED_TAG)
-        tags = {
-            "gate.verdict": verdict["kind"],
-            "gate.reasons": "\n".join(verdict["reasons"]),
-            "gate.numbers": json.dumps(verdict["numbers"]),
-            "gate.record": f"runs:/{self.run_id}/{record_path(question)}",
-            "gate.decision_id": question,
-            **({} if record["forced"] is None else {FORCED_TAG: record["forced"]}),
-            DECISION_TAG + question: verdict["kind"],
-        }
-        set_tags(self.client, version, tags)
 
     def _read(self, question: str) -> dict[str, Any]:
         path = self.client.download_artifacts(self.run_id, record_path(question), str(make_download_directory()))
@@ -256,7 +249,15 @@ class _Promotion:
         """Moves both aliases, `champion` last; returns False if the champion has changed since the decision."""
         set_tags(self.client, version, make_succession_tags(champion, record["decision_id"]))
         self.client.set_registered_model_alias(self.model, CHALLENGER, version.version)
-        return replace_champion(self.client, self.model, champion, str(version.version), lock)
+        moved = replace_champion(self.client, self.model, champion, str(version.version), lock)
+        if moved and record["forced"] is None and not read_verdict(record).judged_by:
+            logger.warning(
+                "version %s of %s is champion, judged by nothing but being first: set %s, or one of the other floors",
+                version.version,
+                self.model,
+                FLOORS[0],
+            )
+        return moved
 
     def _make_result(
         self, version: ModelVersion, record: dict[str, Any], alias: str | None, *, moved: bool = False

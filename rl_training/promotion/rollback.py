@@ -12,13 +12,13 @@ from rl_training.errors import CheckpointError, TrackingError, UserError
 from rl_training.promotion.champion_history import (
     PROMOTED_BY,
     ROLLED_BACK,
-    find_previous_champion,
     get_number,
+    list_previous_champions,
     read_rollback,
     replace_champion,
     set_tags,
 )
-from rl_training.promotion.model_registry import get_champion
+from rl_training.promotion.model_registry import get_champion, remove_challenger, set_description
 from rl_training.promotion.promote import clean_reason
 from rl_training.promotion.promotion_lock import PromotionLock, promotion_lock
 from rl_training.runtime.workflows import load_policy
@@ -63,8 +63,8 @@ def roll_back(
 ) -> RollbackResult:
     """Makes the previous champion of a model champion again, after its policy has been verified and loaded.
 
-    The version that is rolled back keeps its tags and gets a tag with the reason. Only a new decision can promote it
-    again.
+    The version that is rolled back keeps its tags, gets a tag with the reason and says so in its description. It is no
+    longer the challenger, and only a new decision can promote it again.
 
     Args:
         model: The registered model's name.
@@ -100,7 +100,7 @@ def _roll_back(
     client: MlflowClient, uri: str, champion: ModelVersion, reason: str, lock: PromotionLock
 ) -> RollbackResult:
     model = champion.name
-    target = find_previous_champion(client, model, champion.version)
+    target = next(list_previous_champions(client, model, champion.version), None)
     if target is None:
         raise UserError(
             f"version {champion.version} of {model} has no champion before it that is still there and was not rolled "
@@ -122,6 +122,9 @@ def _roll_back(
     )
     mark = {**result.to_dict(), "promoted_by": champion.tags.get(PROMOTED_BY)}
     set_tags(client, champion, {ROLLED_BACK: json.dumps(mark)})
+    note = f"Rolled back to version {target.version} on {result.time}: {reason}"
+    set_description(client, champion, f"{note}\n\n{champion.description or ''}")
+    remove_challenger(client, champion)
     if not replace_champion(client, model, champion, result.version, lock):
         raise TrackingError(
             f"the champion of {model} changed during the rollback; check which version is champion and try again"

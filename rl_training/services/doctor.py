@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from rl_training.errors import UserError
+from rl_training.promotion.floor_check import check_floors
 from rl_training.services.crash_automations import build_automations, has_same_effect
 from rl_training.services.moved_entrypoints import has_moved
 from rl_training.services.prefect_environment import prepare_prefect
@@ -51,11 +52,15 @@ class Diagnosis:
 
 
 def diagnose(*, fix: bool = False) -> Diagnosis:
-    """Checks MLflow and, if one is set up, the Prefect server.
+    """Checks MLflow, the champions in it and, if one is set up, the Prefect server.
 
     Args:
         fix: Whether to end runs in MLflow whose process no longer exists.
     """
+    return Diagnosis((*_check_services(fix=fix), *check_floors()))
+
+
+def _check_services(*, fix: bool) -> list[CheckResult]:
     findings: list[CheckResult] = []
     with prepare_prefect():
         from prefect.settings import PREFECT_API_URL
@@ -63,8 +68,7 @@ def diagnose(*, fix: bool = False) -> Diagnosis:
         if PREFECT_API_URL.value() is None:
             text = "no server is set up, so each flow of the command line starts its own; there are no schedules"
             findings.append(CheckResult("prefect", "note", text, "set PREFECT_API_URL to use deployments"))
-            findings += check_mlflow(fix=fix)
-            return Diagnosis(tuple(findings))
+            return [*findings, *check_mlflow(fix=fix)]
         try:
             with connect_to_user_server() as (shown, client):
                 findings.append(CheckResult("prefect", "ok", f"{shown} answers"))
@@ -73,7 +77,7 @@ def diagnose(*, fix: bool = False) -> Diagnosis:
         except UserError as error:
             findings.append(CheckResult("prefect", "problem", str(error)))
             findings += check_mlflow(fix=fix)
-    return Diagnosis(tuple(findings))
+    return findings
 
 
 def _check_prefect(client: SyncPrefectClient) -> Iterator[CheckResult]:

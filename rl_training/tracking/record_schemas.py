@@ -165,6 +165,14 @@ class Champion(TypedDict):
 
 
 @with_config(_MORE)
+class LostChampion(TypedDict):
+    """A champion that could not be loaded, in the record of a decision."""
+
+    version: str
+    reason: str
+
+
+@with_config(_MORE)
 class Decision(TypedDict):
     """The record of a promotion decision."""
 
@@ -176,6 +184,7 @@ class Decision(TypedDict):
     forced: str | None
     candidate: CandidateRecord
     champion: Champion | None
+    lost_champion: NotRequired[LostChampion | None]
 
 
 class Drop(TypedDict):
