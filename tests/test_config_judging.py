@@ -143,6 +143,13 @@ def test_info_keys_are_names_of_metrics():
         assert "as MLflow needs for a metric's name" in line
 
 
+def test_the_stages_of_a_curriculum_are_bounded():
+    stages = ", ".join(f"{{from_step: {i}, attributes: {{a: 1}}}}" for i in range(1_001))
+    (line,) = faults(f"curriculum: [{stages}]")
+    assert "curriculum: got a list, expected " in line
+    assert "1000" in line
+
+
 def test_received_settings_can_not_ask_for_many_numbers_of_each_environment():
     names = ", ".join(f"n{i}" for i in range(101))
     (line,) = faults(f"metrics: {{info: [{names}]}}")

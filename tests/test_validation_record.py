@@ -34,6 +34,12 @@ def test_an_environment_that_draws_from_a_global_generator_is_not_deterministic_
     assert "it draws from the global generator of numpy; use self.np_random" in warning["message"]
 
 
+def test_a_global_generator_that_made_no_difference_yet_is_named_too():
+    (warning,) = recorded(train(settings(env_id="case_envs:GlobalChance-v0"), track=False).run_dir)
+    assert warning["code"] == "global-generator"
+    assert "it uses the global generator of random, which other code shares" in warning["message"]
+
+
 def test_a_run_without_warnings_says_so_and_a_resume_renews_the_record():
     summary = train(settings(), track=False)
     assert recorded(summary.run_dir) == []

@@ -63,7 +63,7 @@ class TrainConfig(Settings):
     """Wrappers of the training environments alone, outside `wrappers`; for example one that shapes the reward."""
     reset_options: Kwargs = Field(default_factory=dict)
     """The `options` of each `reset`."""
-    curriculum: tuple[CurriculumStage, ...] = Field(default=(), strict=False)
+    curriculum: Annotated[tuple[CurriculumStage, ...], Field(max_length=1_000)] = Field(default=(), strict=False)
     """Stages that change the training environments by step or by success rate."""
     callbacks: tuple[CallbackConfig, ...] = Field(default=(), strict=False)
     """Callbacks of training, in the order in which they see each event; a bare `module:Class` has no arguments."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import gymnasium as gym
@@ -43,6 +44,13 @@ class GlobalNumbers(Plain):
         observation = super().observe()
         observation[3] = np.random.uniform(-1, 1)
         return observation
+
+
+class GlobalChance(Plain):
+    """Draws from the global generator of `random`, for an event that is too rare to be seen."""
+
+    def observe(self) -> Any:
+        return super().observe() + np.float32(random.random() > 1 - 1e-12)
 
 
 class RemembersEpisodes(Plain):

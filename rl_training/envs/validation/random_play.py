@@ -150,15 +150,28 @@ class Player:
             difference = failure(during, error)
         if difference is not None:
             self._twin = None
-            drawn = [name for name, state in _take_global_state().items() if state != self._global_state[name]]
-            cause = (
-                f" (it draws from the global generator of {' and '.join(drawn)}; use self.np_random)" if drawn else ""
-            )
+            drawn = self._name_global_generators()
+            cause = f" (it draws from the global generator of {drawn}; use self.np_random)" if drawn else ""
             message = (
                 f"not deterministic: with the same seed and actions, a second environment gave another {during}: "
                 f"{difference.message}{cause}; a resume can't continue such an episode and begins a fresh one"
             )
             self._add([Breach("warning", "not-deterministic", message, difference.feature, difference.value)])
+
+    def check_global_generators(self) -> list[Breach]:
+        """Returns a warning if global generators were used although no difference to the twin has shown it."""
+        drawn = self._name_global_generators()
+        if self._twin is None or not drawn:
+            return []
+        message = (
+            f"it uses the global generator of {drawn}, which other code shares and no seed of an environment controls, "
+            f"so a resume may not be exact; draw from self.np_random"
+        )
+        return [Breach("warning", "global-generator", message)]
+
+    def _name_global_generators(self) -> str:
+        now = _take_global_state()
+        return " and ".join(name for name, state in now.items() if state != self._global_state[name])
 
     def _describe_call(self, during: str) -> str:
         if during == "step":

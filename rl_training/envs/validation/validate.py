@@ -73,6 +73,7 @@ def validate_env(
                     _check_twin_spaces(env, twin, found)
                     player = Player(env, twin, env_seeds(config.seed, 1)[0], found, watch, options)
                     played = _play(player, env, episodes, max_steps, found)
+                    found.add(player.check_global_generators())
                     steps, speed = player.steps, _measure_speed(player, env, config, found, watch)
                     found.add(check_action_mask(config, training[0], player.gives_mask))
                     found.add(check_last_infos(config, player.last_infos))
