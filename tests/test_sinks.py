@@ -26,7 +26,7 @@ from rl_training.runs.locks import take_over
 from rl_training.runs.stopping import StopFlag
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.sinks import following
-from rl_training.tracking.sinks.completion import complete_sinks
+from rl_training.tracking.sinks.completion import SinkReport, complete_sinks
 from rl_training.tracking.sinks.follower import Follower
 from rl_training.tracking.sinks.following import follow_metrics
 from rl_training.tracking.sinks.lookup import require_usable_sinks
@@ -432,6 +432,9 @@ class FakeWandb:
 
     def init(self, *, project, id, name, config, dir, resume):
         assert resume == "allow"
+        (Path(dir) / "wandb").mkdir(exist_ok=True)
+        (Path(dir) / "wandb" / "latest-run").unlink(missing_ok=True)
+        (Path(dir) / "wandb" / "latest-run").symlink_to("somewhere")
         server = self.runs.setdefault(id, {"steps": [], "config": {}, "name": name})
         server["config"] |= {key: value for key, value in config.items() if key not in server["config"]}
         run = SimpleNamespace(step=server["steps"][-1][0] + 1 if server["steps"] else 0)
@@ -483,7 +486,7 @@ def test_the_sink_for_weights_and_biases_logs_each_line_once(wandb):
     pass_all(run_dir, WANDB)
     locate(run_dir, WANDB, ".json").write_text(before)  # killed before its progress was recorded
     log_lines(run_dir, [60])
-    pass_all(run_dir, WANDB)
+    assert complete_sinks(run_dir) == [SinkReport(WANDB, 0, "")]
     ((uid, server),) = wandb.runs.items()
     assert uid == read_run(run_dir)[0].run_uid
     assert steps_of(server) == [10, 20, 30, 30, 40, 50, 60]

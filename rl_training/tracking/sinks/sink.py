@@ -17,7 +17,7 @@ class SinkRun:
     name: str
     """The run's name, as in MLflow."""
     run_dir: Path
-    """The run's directory."""
+    """The run's directory, in which a sink that keeps files has a folder of its own."""
     settings: Mapping[str, Any]
     """The resolved settings as JSON values, secrets hidden."""
 
