@@ -8,9 +8,11 @@ from mlflow_store import ship_all, tracked_run
 
 from rl_training import run_layout
 from rl_training.runtime.evaluation import EvaluationResult
+from rl_training.system.paths import embedded_tracking_uri
 from rl_training.tracking import json_files
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.shipping.figures import CURVE, HISTOGRAM, Figures, LearningCurve, draw_evaluation_histogram
+from rl_training.tracking.shipping.shipment import Shipment
 
 EVALUATION = EvaluationResult((1, 2, 3, 4, 5), (0.0, 10.0, 10.0, 10.0, 20.0), (1, 1, 1, 1, 1))
 
@@ -114,6 +116,23 @@ def test_a_description_that_somebody_has_rewritten_stays(client):
     ship_all(run_dir)
     assert HISTOGRAM in {entry.path for entry in client.list_artifacts(run_id)}
     assert note_of(client, run_id) == "The one with the odd reward."
+
+
+def test_an_artifact_store_that_is_away_keeps_neither_metrics_nor_the_description_from_being_sent(client, monkeypatch):
+    run_dir = tracked_run()
+    json_files.write_json(run_dir / "artifacts" / run_layout.HELD_OUT, EVALUATION.to_dict())
+    run_id = ship_all(run_dir).address.run_id
+    log = MetricLog(run_dir)
+    log.log(10, {"eval/return_mean": 9.0}, "eval")
+    log.close()
+    shipment = Shipment(run_dir, embedded_tracking_uri())
+    shipment.open()
+    monkeypatch.setattr(type(client), "list_artifacts", lambda *args: 1 / 0)
+    shipment.ship()
+    shipment.ship()
+    monkeypatch.undo()
+    assert client.get_run(run_id).data.metrics == {"eval/return_mean": 9.0}
+    assert pictures_of(client, run_id) == [HISTOGRAM]
 
 
 def test_a_lost_message_leaves_no_picture_out(client, monkeypatch):

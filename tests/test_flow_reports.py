@@ -34,7 +34,14 @@ def promotion(candidate, champion):
                (("candidate", candidate), ("champion", champion))}  # fmt: skip
     return {
         **players,
-        **{"verdict": "HOLD", "reasons": ["because"], "model": "m", "version": "2", "previous_version": "1"},
+        **{
+            "verdict": "HOLD",
+            "reasons": ["because"],
+            "model": "m",
+            "version": "2",
+            "previous_version": "1",
+            "opponent_version": "1",
+        },
         **{"run_id": "r", "record": "runs:/r/x", "alias": None, "forced": None, "numbers": {}, "moved": False},
     }
 

@@ -114,6 +114,29 @@ def test_resume_flow_trains_on_from_the_logged_checkpoint_and_meets_the_champion
 
 
 @pytest.mark.slow
+def test_a_run_that_reached_its_return_is_finished_and_resumed_by_its_uid_as_another_attempt(flow_client: Any) -> None:
+    config = {**TINY, "promotion": {"enabled": False}, "seed": 5}
+    config["evaluation"] = {**TINY["evaluation"], "stop_at_return": -1e9, "stop_after": 2}
+    began = train_flow(config, return_state=True)
+    first = began.result()
+    assert (first["stop_reason"], first["num_timesteps"]) == ("return_reached", 1_000)
+    run = flow_client.get_run(first["run_id"])
+    assert (run.info.status, run.data.tags["stop_reason"]) == ("FINISHED", "return_reached")
+    assert "**Finished** early" in run.data.tags["mlflow.note.content"]
+
+    resumed = resume_flow(first["run_uid"], return_state=True)
+    second = resumed.result()
+    assert second["run_id"] == first["run_id"]
+    assert second["num_timesteps"] > 1_000
+    tags = flow_client.get_run(first["run_id"]).data.tags
+    ids = [str(state.state_details.flow_run_id) for state in (began, resumed)]
+    assert [attempt["flow_run"] for attempt in json.loads(tags["attempts"])] == ids
+    assert tags["prefect.flow"] == "train-flow"
+    assert [tags[f"prefect.flow_run.{flow_run}"] for flow_run in ids] == ["attempt 1", "attempt 2"]
+    assert all(flow_run in tags["mlflow.note.content"] for flow_run in ids)
+
+
+@pytest.mark.slow
 def test_resume_flow_fine_tunes_if_asked_to(trained: tuple[Any, dict[str, Any]], flow_client: Any) -> None:
     _, first = trained
     changed = {"env_id": "case_envs:SeedEcho-v0", "total_timesteps": 500, "promotion": {"enabled": False}}

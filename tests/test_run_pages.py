@@ -206,6 +206,22 @@ def test_the_page_shows_what_the_episodes_say_besides_the_return(client):
     assert "success rate 25.0 %, mean raw return 3.00, mean info/fuel 0.5, **2 episodes cut** at" in page
 
 
+def test_metrics_and_tags_of_a_users_own_keep_nothing_from_being_sent(client, caplog):
+    run_dir = tracked_run()
+    log = MetricLog(run_dir)
+    log.log(100, {"heldout/return_mean": 7.0}, "heldout")
+    log.close()
+    run_id = ship_all(run_dir, lambda: {"status": "FINISHED", "time": 1.0}).address.run_id
+    assert "Held out: mean return 7.00." in page_of(client, run_id)
+    client.set_tag(run_id, "attempt", "the first")
+    write_policy(run_dir, 100, (1.0, 0.5))
+    client.set_tag(run_id, "forked_from.run_uid", "x")
+    shipment = ship_all(run_dir, lambda: {"status": "FAILED", "time": 1.0})
+    assert shipment.describe_unsent() == ""
+    assert f"the description of run {run_id} can't be written" in caplog.text
+    assert client.get_run(run_id).info.status == "FAILED"
+
+
 def test_warnings_of_validation_are_on_the_page_from_the_start(client):
     run, config = make_run()
     begin(run.run_dir, config, {})

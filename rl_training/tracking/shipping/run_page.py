@@ -54,13 +54,26 @@ def refresh_page(client: MlflowClient, run_id: str, *, sending: bool = False) ->
     run = client.get_run(run_id)
     if not (run.data.tags.keys() >= _TITLE_TAGS and "total_timesteps" in run.data.params):
         return  # it is no run of rl_training, or its description is not sent yet
-    first = _write_title(run)
-    if not run.data.tags.get(NOTE, first).startswith(first):
+    try:
+        page = _write_page(client, run, sending)
+    except (
+        ValueError,
+        LookupError,
+        TypeError,
+    ) as error:  # a user changed the tags or logged metrics
+        logger.warning("the description of run %s can't be written: %s", run_id, one_line(error))
         return
-    artifacts = {entry.path for entry in client.list_artifacts(run_id)}
+    first, _, _ = page.partition("\n\n")
+    if run.data.tags.get(NOTE, first).startswith(first):
+        client.set_tag(run_id, NOTE, shorten(page, MAX_TAG))
+
+
+def _write_page(client: MlflowClient, run: Run, sending: bool) -> str:
+    run_id = run.info.run_id
+    pictures = _list_pictures(client, run)
     parts = [
-        first,
-        *(f"![{name}](get-artifact?path={name}&run_uuid={run_id})" for name in PICTURES if name in artifacts),
+        _write_title(run),
+        *(f"![{name}](get-artifact?path={name}&run_uuid={run_id})" for name in pictures),
         _write_state(run, sending),
         _write_results(run.data.metrics),
         *_write_doubts(run),
@@ -70,7 +83,7 @@ def refresh_page(client: MlflowClient, run_id: str, *, sending: bool = False) ->
         _write_versions(client, run_id),
         "The settings are in `config.yaml` among the artifacts, and the checkpoints under `checkpoints/`.",
     ]
-    client.set_tag(run_id, NOTE, shorten("\n\n".join(filter(None, parts)), MAX_TAG))
+    return "\n\n".join(filter(None, parts))
 
 
 def try_refresh_page(client: MlflowClient, run_id: str, *, sending: bool = False) -> None:
@@ -88,6 +101,16 @@ def _write_title(run: Run) -> str:
     tags = run.data.tags
     steps = int(run.data.params["total_timesteps"])
     return f"**{tags['algo']}** on **{tags['env_id']}**, seed {tags['seed']}, {steps:,} steps."
+
+
+def _list_pictures(client: MlflowClient, run: Run) -> list[str]:
+    """Returns the pictures among the artifacts; those of the present description if the artifacts can't be listed."""
+    try:
+        there = {entry.path for entry in client.list_artifacts(run.info.run_id)}
+    except Exception as error:  # of any kind of store; without it the rest of the run can still be sent
+        logger.warning("the artifacts of run %s can't be listed: %s", run.info.run_id, one_line(error))
+        return [name for name in PICTURES if f"![{name}]" in run.data.tags.get(NOTE, "")]
+    return [name for name in PICTURES if name in there]
 
 
 def _write_state(run: Run, sending: bool) -> str:
@@ -124,12 +147,13 @@ def _write_results(metrics: Mapping[str, float]) -> str:
     if "return_mean" not in numbers:
         return ""
     parts = [f"mean return {numbers['return_mean']:,.2f}"]
-    if "ci_low" in numbers:
+    if {"ci_low", "ci_high"} <= numbers.keys():
         parts[0] += f" (95 % interval {numbers['ci_low']:,.2f} to {numbers['ci_high']:,.2f})"
     parts += describe_other_numbers(numbers)
     if numbers.get("cut_episodes"):
         parts.append(f"**{numbers['cut_episodes']:.0f} episodes cut** at `evaluation.max_episode_steps`")
-    return f"Over {numbers['episodes']:.0f} held-out episodes: {', '.join(parts)}."
+    played = f"Over {numbers['episodes']:.0f} held-out episodes" if "episodes" in numbers else "Held out"
+    return f"{played}: {', '.join(parts)}."
 
 
 def _write_doubts(run: Run) -> Iterator[str]:
