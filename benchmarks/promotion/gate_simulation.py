@@ -18,7 +18,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import binom
 
-from benchmarks.harness import RESULTS, record, replace_block, update_file
+from benchmarks.harness import RESULTS, count_cpus, record, replace_block, update_file
 from rl_training.config.sections import PromotionConfig
 from rl_training.promotion.gate import decide
 from rl_training.promotion.performance_drop import find_drop
@@ -34,9 +36,9 @@ from rl_training.runs.evaluation_result import EvaluationResult
 
 NAME = "gate"
 SEED = 20260214
-DECISIONS = 1_000
+DECISIONS = 500
 EPISODES = (20, 50, 100)
-PROMOTED = 500
+PROMOTED = 200
 """Number of promoted policies whose later evaluation is simulated."""
 BETTER = 0.5
 """How much better the better candidate is, in standard deviations of one policy's returns."""
@@ -173,9 +175,12 @@ def count_allowed(decisions: int) -> int:
 
 def measure() -> dict[str, Any]:
     """Returns the results of all cases."""
-    cases = [(case, episodes) for case in (*EQUAL, *UNEQUAL) for episodes in EPISODES]
-    results = [simulate(case, episodes, (SEED, i)) for i, (case, episodes) in enumerate(cases)]
-    watched = [(name, episodes) for name in WATCHED for episodes in EPISODES]
+    cases = list(product((*EQUAL, *UNEQUAL), EPISODES))
+    watched = list(product(WATCHED, EPISODES))
+    with ProcessPoolExecutor(count_cpus()) as pool:
+        later = [pool.submit(simulate_watch, *case, (SEED, 1, i)) for i, case in enumerate(watched)]
+        results = list(pool.map(simulate, *zip(*cases, strict=True), [(SEED, i) for i in range(len(cases))]))
+        watches = [future.result() for future in later]
     equal = results[: len(EQUAL) * len(EPISODES)]
     return {
         "decisions": DECISIONS,
@@ -187,7 +192,7 @@ def measure() -> dict[str, Any]:
         "first_decisions": simulate(*CHECKED, (SEED,), decisions=50),
         "equal_policies": equal,
         "equal_means_alone": results[len(equal) :],
-        "watched": [simulate_watch(name, episodes, (SEED, 1, i)) for i, (name, episodes) in enumerate(watched)],
+        "watched": watches,
     }
 
 
