@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.harness import format_row
-from benchmarks.resume.changes import ChangeEnvironments
+from benchmarks.resume.changes import ChangeEnvironments, make_curriculum
 from rl_training.runtime.callbacks import Callback
 
 ENVIRONMENTS: dict[str, tuple[str, int | None]] = {
@@ -52,6 +52,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "reset_options": {"low": -0.02, "high": 0.02, "x_init": 1.0, "y_init": 0.5},
         "metrics": {"info": ["x_position"]},
     },
+    "curriculum": {"vectorization": "async"},
     "all": {"vectorization": "async", "n_step": 3, **NORMALISED, **FRAMES},
 }
 """The settings of each variant in addition to `COMMON`."""
@@ -106,7 +107,8 @@ class Case:
         """Returns the settings as they would be in a file."""
         own = {"algo": self.algo, "env_id": self.env_id, "max_episode_steps": self.max_episode_steps}
         variant = {key: value for key, value in VARIANTS[self.variant].items() if key != "n_step" or self.algo != "ppo"}
-        return {**COMMON, **own, **ALGORITHMS[self.algo], **variant}
+        stages = {"curriculum": make_curriculum(self.env_id)} if self.variant == "curriculum" else {}
+        return {**COMMON, **own, **ALGORITHMS[self.algo], **variant, **stages}
 
 
 def _make_cases() -> Iterator[Case]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rl_training.runtime.callbacks import Callback, TrainerState
 
 ATTRIBUTES: dict[str, tuple[str, tuple[float, ...]]] = {
@@ -15,6 +17,13 @@ ATTRIBUTES: dict[str, tuple[str, tuple[float, ...]]] = {
 
 ATTRIBUTE_EVERY, OPTIONS_EVERY = 14, 46
 """Environment steps between two changes of the attribute, and of the reset options."""
+
+
+def make_curriculum(env_id: str) -> list[dict[str, Any]]:
+    """Returns stages that begin with the run, before the stop and after it."""
+    name, values = ATTRIBUTES[env_id]
+    first, *later = [{"attributes": {name: value}} for value in values]
+    return [first, *({"from_step": step, **stage} for step, stage in zip((101, 331), later, strict=True))]
 
 
 class ChangeEnvironments(Callback):

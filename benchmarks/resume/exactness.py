@@ -45,7 +45,7 @@ Runs that were stopped in the middle of their second or a later episode and resu
 the kinds of vector environment. `normalised` normalizes observations and rewards, `frames` stacks three observations,
 `n-step` uses targets of three steps, and `all` combines these with `async`. `changed` clips rewards in training alone,
 gives reset options, logs a number of infos, and has a callback that changes an attribute and the options, within
-episodes too."""
+episodes too. A `curriculum` changes the attribute twice, before the stop and after it, with `async`."""
 WHOLE, STOPPED = "whole", "stopped"
 OBSERVATION, PLACE, ERROR = "observation.npy", "place.json", "error.txt"
 
