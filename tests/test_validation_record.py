@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rl_training import resume, train
+from rl_training import resume, train, train_ppo
 from rl_training.config.ppo import PPOConfig
 from tests.tiny_tasks import PLAIN
 
@@ -32,6 +32,11 @@ def test_an_environment_that_draws_from_a_global_generator_is_not_deterministic_
     (warning,) = recorded(summary.run_dir)
     assert warning["code"] == "not-deterministic"
     assert "it draws from the global generator of numpy; use self.np_random" in warning["message"]
+
+
+def test_the_functions_that_train_without_a_record_in_mlflow_keep_the_warnings_too():
+    (warning,) = recorded(train_ppo(settings(env_id="case_envs:GlobalNumbers-v0")).run_dir)
+    assert warning["code"] == "not-deterministic"
 
 
 def test_a_global_generator_that_made_no_difference_yet_is_named_too():

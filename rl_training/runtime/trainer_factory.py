@@ -15,7 +15,7 @@ from rl_training.config.parsing import read_yaml
 from rl_training.config.resume_rules import Difference, check_differences, find_differences, make_difference
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.space_json import space_from_json, space_to_json
-from rl_training.envs.validation.validate import CheckSpaces, require_valid, validate_env
+from rl_training.envs.validation.validate import CheckSpaces, ValidationReport, require_valid, validate_env
 from rl_training.errors import CheckpointError, ConfigError, UserError, one_line
 from rl_training.run_layout import CHECKPOINTS, CONFIG, METADATA
 from rl_training.runs.locks import RunLock
@@ -65,29 +65,28 @@ def train(
     callbacks: Iterable[Callback],
     resume_from: str | Path | Checkpoint | None,
 ) -> TrainResult:
-    """Trains an algorithm; `train_ppo` and the other `train_...` functions hand on the last three arguments.
+    """Trains an algorithm and returns the result; `train_ppo` and the others hand on the last three arguments.
 
     Args:
         trainer_type: The algorithm's trainer.
         config_type: The class of the algorithm's settings.
         check_spaces: Returns the reasons why the algorithm can't train on given spaces.
         config: The settings.
-        callbacks: The callbacks, in the order in which they see each event.
-        resume_from: A checkpoint, its directory, or a run's directory, to continue from; None for a new run.
-
-    Returns:
-        The result of the run.
+        callbacks: See `make_trainer`.
+        resume_from: See `make_trainer`.
 
     Raises:
         UserError: The settings, the environment or the checkpoint can't be used, or this process is training already.
         RunFailed: The environment, the numbers or a callback failed during training.
     """
-    if resume_from is None:
-        check_trainable(config, config_type, check_spaces)
-    return make_trainer(trainer_type, config, callbacks, resume_from=resume_from).train()
+    report = check_trainable(config, config_type, check_spaces) if resume_from is None else None
+    trainer = make_trainer(trainer_type, config, callbacks, resume_from=resume_from)
+    if report is not None:
+        update_metadata(trainer.run, {"validation": report.to_record()})
+    return trainer.train()
 
 
-def check_trainable(config: TrainConfig, expected: type[TrainConfig], check_spaces: CheckSpaces) -> None:
+def check_trainable(config: TrainConfig, expected: type[TrainConfig], check_spaces: CheckSpaces) -> ValidationReport:
     """Checks the settings and the environment that an algorithm's `train_...` function gets, before it writes anything.
 
     Raises:
@@ -97,7 +96,8 @@ def check_trainable(config: TrainConfig, expected: type[TrainConfig], check_spac
     if not isinstance(config, expected):
         got = f"got {type(config).__name__} (algo: {config.algo})"
         raise ConfigError(f"{got}, expected {expected.__name__}; `train_{config.algo}` takes these settings")
-    require_valid(validate_env(config, check_spaces))
+    require_valid(report := validate_env(config, check_spaces))
+    return report
 
 
 def make_trainer(
