@@ -91,6 +91,14 @@ def test_settings_from_python_that_do_not_fit_are_refused_as_in_a_file(empty_hom
     assert not (empty_home / "runs").exists()
 
 
+def test_something_else_than_settings_is_refused_with_what_is_expected(empty_home: Path) -> None:
+    with pytest.raises(ConfigError) as error:
+        rl_training.train(None, track=False)  # type: ignore[arg-type]
+    assert str(error.value) == (
+        "config: got a NoneType, expected settings, a mapping of them, a file or a shipped name"
+    )
+
+
 def test_training_in_another_thread_needs_no_signal_handlers(empty_home: Path) -> None:
     results: list[RunSummary] = []
     thread = threading.Thread(target=lambda: results.append(rl_training.train(SMALL, track=False)))

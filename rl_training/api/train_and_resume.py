@@ -9,6 +9,7 @@ from typing import Any
 from rl_training.api.summary import RunSummary
 from rl_training.api.training import check_environment, train_and_evaluate
 from rl_training.config.settings import TrainConfig
+from rl_training.errors import ConfigError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_from_mapping, config_to_resume, load_config
 from rl_training.runs.locks import job_lock
@@ -143,6 +144,13 @@ def resume_training(
 
 
 def _read_config(config: TrainConfig | Mapping[str, Any] | str | Path) -> TrainConfig:
-    if isinstance(config, TrainConfig):
-        return config
-    return config_from_mapping(config) if isinstance(config, Mapping) else load_config(config)
+    match config:
+        case TrainConfig():
+            return config
+        case Mapping():
+            return config_from_mapping(config)
+        case str() | Path():
+            return load_config(config)
+    raise ConfigError(
+        f"config: got a {type(config).__name__}, expected settings, a mapping of them, a file or a shipped name"
+    )

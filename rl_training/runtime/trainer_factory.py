@@ -65,7 +65,7 @@ def train(
     callbacks: Iterable[Callback],
     resume_from: str | Path | Checkpoint | None,
 ) -> TrainResult:
-    """Trains an algorithm and returns the result; `train_ppo` and the others hand on the last three arguments.
+    """Trains without MLflow, held-out evaluation, promotion and signals; `train_...` pass on the last three arguments.
 
     Args:
         trainer_type: The algorithm's trainer.
