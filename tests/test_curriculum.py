@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 from level_envs import Watches
@@ -13,6 +14,7 @@ from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.runtime.checkpoint import load_policy_state, load_trainer_state, open_checkpoint, policy_sha256
+from rl_training.runtime.loop_parts.curriculum import Curriculum
 from rl_training.runtime.trainer import TrainResult
 from tests.stop_flags import StopAfterPolls
 
@@ -169,6 +171,14 @@ def test_the_curriculum_may_not_change_on_resume() -> None:
     stopped = MANAGER.setup(settings(curriculum=BY_STEP), stop=StopAfterPolls(47)).train()
     with pytest.raises(CheckpointError, match="curriculum"):
         resume(stopped.run_dir, curriculum=BY_SUCCESS, track=False)
+
+
+@pytest.mark.parametrize("state", [{"stage": 4, "successes": []}, {"stage": 1, "successes": [2]}, {"stage": -1}, None])
+def test_a_place_outside_of_the_curriculum_is_refused(state: Any) -> None:
+    curriculum = Curriculum(settings(curriculum=BY_STEP), MagicMock(num_envs=2))
+    with pytest.raises(CheckpointError, match="curriculum"):
+        curriculum.load_state_dict(state)
+    assert curriculum.stage == 0
 
 
 def test_a_value_that_is_a_list_is_the_attribute_of_each_environment() -> None:

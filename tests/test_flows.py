@@ -13,7 +13,7 @@ from flow_records import TINY, artifacts, events, task_states
 
 from rl_training.flows.resume import resume_flow
 from rl_training.flows.train import train_flow
-from rl_training.runtime.checkpoint import open_checkpoint
+from rl_training.runtime.checkpoint import load_trainer_state, open_checkpoint
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -240,6 +240,41 @@ def test_a_flow_run_that_is_run_again_continues_its_run(flow_client: Any, monkey
     assert run.info.run_id == state.result()["run_id"]
     steps = [point.step for point in flow_client.get_metric_history(run.info.run_id, "eval/return_mean")]
     assert sorted(steps) == [500, 1_000, 1_500, 2_000]
+
+
+@pytest.mark.slow
+def test_a_flow_run_that_is_run_again_after_its_return_was_reached_trains_no_further(
+    flow_client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first attempt fails after training, which has ended early; the callback of its settings is there as well."""
+    from rl_training.api import held_out_evaluation
+
+    evaluate, calls = held_out_evaluation.evaluate_checkpoint, []
+
+    def fail_once(*arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise ValueError("a mistake in code, which no task retry helps")
+        return evaluate(*arguments, **options)
+
+    monkeypatch.setattr(held_out_evaluation, "evaluate_checkpoint", fail_once)
+    evaluation = {**TINY["evaluation"], "stop_at_return": 10.0, "stop_after": 1}
+    config = {**TINY, "experiment": "reached", "evaluation": evaluation, "promotion": {"enabled": False}}
+    config |= {"total_timesteps": 20_000, "callbacks": ["scripted_envs:Counts"]}
+    state = train_flow.with_options(retries=1)(config, return_state=True)
+    assert state.is_completed()
+    assert len(calls) == 2
+    summary = state.result()
+    assert summary["stop_reason"] == "return_reached"
+    assert summary["num_timesteps"] < 5_000
+    run = flow_client.get_run(summary["run_id"])
+    assert (run.info.status, run.data.tags["stop_reason"]) == ("FINISHED", "return_reached")
+    steps = [point.step for point in flow_client.get_metric_history(run.info.run_id, "eval/return_mean")]
+    assert max(steps) == summary["num_timesteps"]
+    states = load_trainer_state(open_checkpoint(summary["checkpoint"]))["callbacks"]
+    assert states["scripted_envs:Counts:0"] == {"updates": summary["num_timesteps"] // 100 - 1}
+    report = artifacts(state.state_details.flow_run_id, "markdown")["training-report"]
+    assert "| training ended | ended early because evaluation.stop_at_return was reached |" in report
 
 
 def test_a_job_trains_once_at_a_time() -> None:

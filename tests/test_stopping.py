@@ -128,3 +128,14 @@ def test_a_notebook_whose_training_does_not_hear_is_not_ended_but_told_how_to_in
         os.kill(os.getpid(), signal.SIGINT)
         wait_for(lambda: "interrupt it again to stop it without saving" in caplog.text)
     assert not given_up
+
+
+def test_a_request_of_training_itself_is_fulfilled_and_one_by_a_signal_stays() -> None:
+    stop = StopFlag()
+    stop.request("return_reached")
+    stop.fulfill()
+    assert not stop.requested
+    stop.request("callback")
+    stop.request("signal")
+    stop.fulfill()
+    assert stop.cause == "signal"

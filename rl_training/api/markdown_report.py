@@ -13,17 +13,19 @@ def format_training_report(summary: Mapping[str, Any], version_url: str | None =
         summary: The summary; see `rl_training.flows.pipeline.summarize`.
         version_url: The address of the registered version's page, if it has one.
     """
-    from rl_training.api.summary import explain_lost_best, format_evaluation
+    from rl_training.api.summary import ENDINGS, explain_lost_best, format_evaluation
     from rl_training.runtime.inexact_resumes import explain_inexact
 
-    evaluation, lost = summary["evaluation"], summary.get("lost_best")
+    evaluation, lost, ended = summary["evaluation"], summary.get("lost_best"), summary["stop_reason"]
+    if ended != "completed":
+        ended = ENDINGS.get(ended, ended)
     run, ui = f"`{summary['run_id']}`", summary["ui_command"]
     is_page = ui is not None and ui.startswith("http")
     promotion = summary["promotion"]
     version = None if promotion is None else f"{promotion['model']}, version {promotion['version']}"
     rows = [
         ("environment steps", f"{summary['num_timesteps']:,}"),
-        ("training ended", summary["stop_reason"]),
+        ("training ended", ended),
         ("steps a second", f"{summary['steps_per_second']:,.0f}"),
         ("MLflow run", _link(run, ui if is_page else None)),
         *([] if is_page else [("opens the UI", f"`{ui}`")]),

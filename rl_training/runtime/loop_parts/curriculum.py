@@ -12,7 +12,7 @@ from rl_training.config.sections import CurriculumStage
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.episodes.episode_numbers import IS_SUCCESS
 from rl_training.envs.training_envs import Episode, TrainingEnvs
-from rl_training.errors import ConfigError
+from rl_training.errors import CheckpointError, ConfigError
 from rl_training.state_checks import Count, validate
 
 logger = logging.getLogger(__name__)
@@ -85,8 +85,15 @@ class Curriculum:
         return asdict(self._place)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores the place that `state_dict` returned."""
-        self._place = validate("curriculum", state, Place)
+        """Restores the place that `state_dict` returned.
+
+        Raises:
+            CheckpointError: It is no place in this curriculum.
+        """
+        place = validate("curriculum", state, Place)
+        if place.stage > len(self._stages):
+            raise CheckpointError(f"curriculum: got stage {place.stage}, expected at most {len(self._stages)}")
+        self._place = place
 
     def _is_due(self, stage: CurriculumStage, num_timesteps: int) -> bool:
         if stage.success_rate is None:
