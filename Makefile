@@ -32,7 +32,7 @@ help:
 	@echo "  make compose-up       build and start docker-compose.yml; images and runs record the commit"
 	@echo "  make compose-test     test docker-compose.yml with a real container engine (STORE=classic)"
 	@echo "  make compose-starts   measure ten starts of docker-compose.yml while all cores are busy"
-	@echo "  make extras-test      install the extras for Atari and EnvPool, and run their tests"
+	@echo "  make extras-test      install Atari, EnvPool and Stable-Baselines3, and run their tests"
 	@echo "  make gpu-test         run the tests that need a GPU"
 	@echo "  make fuzz             read randomly damaged files of each format (INPUTS=200000)"
 	@echo "  make power-cuts       resume two small runs from every state that a power cut could leave"
@@ -109,7 +109,7 @@ compose-starts: $(READY)
 	@PYTHONPATH=.:tests/services $(BIN)/python tests/compose/run.py $(if $(STORE),--store $(STORE)) --starts 10
 
 extras-test: $(READY)
-	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[atari,envpool]'
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[atari,envpool,sb3]'
 	@$(BIN)/python -m pytest -q tests/extras
 
 gpu-test: $(READY)
