@@ -75,6 +75,8 @@ def run_page(page: Path) -> str | None:
             pairs = Path(".env-after").read_text(encoding="utf-8").split("\0")
             os.environ.update(pair.split("=", 1) for pair in pairs if pair)
         elif block.target is None and block.language == "python":
+            given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+            sys.path[:0] = [path for path in given if path and path not in sys.path]  # as if Python was started here
             try:
                 exec(compile(block.code, where, "exec"), names)
             except Exception as error:
