@@ -185,7 +185,7 @@ def test_a_step_takes_one_frame_and_an_episode_one_more(padding: str, once: int)
 
 
 @pytest.mark.parametrize("padding", PADDINGS)
-@pytest.mark.parametrize(("frames", "channels"), [(4, 1), (4, 3), (2, 1), (2, 3), (1, 3), (8, 1)])
+@pytest.mark.parametrize(("frames", "channels"), [(4, 1), (4, 3), (2, 1), (1, 3)])
 @pytest.mark.parametrize("num_envs", [1, 4])
 @pytest.mark.parametrize("lengths", [[8], [1, 15], [1, 1, 30, 4, 4]])
 def test_episodes_of_eight_steps_on_average_fit_for_ever(
@@ -197,7 +197,7 @@ def test_episodes_of_eight_steps_on_average_fit_for_ever(
         env.frame = env.unlike_others  # type: ignore[method-assign]
     form = (80 * num_envs, num_envs, frames * channels, 3, channels)
     buffer, plain = (make(kind, *form) for kind in ("shared", "plain"))
-    for transition in transitions(envs, 500, [1]):
+    for transition in transitions(envs, 250, [1]):
         buffer.add(*transition)
         plain.add(*transition)
     assert_same_batches(plain, buffer, 0)

@@ -151,6 +151,18 @@ def test_opening_a_file_with_half_a_record_records_the_size_that_it_has_then():
     assert load_progress(run_dir, "tensorboard")["state"] == {"size": size}
 
 
+@pytest.mark.parametrize("state", [{}, {"size": -1}, {"size": "9"}, {"size": True}, {"size": 2**62}, [9], 9])
+def test_a_state_that_is_none_of_the_sinks_lets_it_begin_again(state):
+    run_dir = sunk_run("tensorboard")
+    log_lines(run_dir, range(0, 50, 10))
+    pass_all(run_dir, "tensorboard")
+    path = locate(run_dir, "tensorboard", ".json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "state": state}))
+    log_lines(run_dir, [50])
+    pass_all(run_dir, "tensorboard")
+    assert read_events(run_dir) == scalars(run_dir)
+
+
 def test_a_sink_whose_file_was_removed_begins_again():
     run_dir = sunk_run("tensorboard")
     log_lines(run_dir, range(0, 50, 10))

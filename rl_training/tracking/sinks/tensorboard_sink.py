@@ -28,14 +28,14 @@ class TensorBoardSink(Sink):
         """Opens the event file and cuts it to its recorded size.
 
         Raises:
-            StateLost: The file is shorter than that.
+            StateLost: The file is shorter than that, or the state is not one that `flush` returns.
         """
         modules = ("compat.proto.event_pb2", "compat.proto.summary_pb2", "summary.writer.record_writer")
         events, summaries, writer = (importlib.import_module(f"tensorboard.{name}") for name in modules)
         self._make_event, self._make_summary = events.Event, summaries.Summary
         path = run.run_dir / run_layout.TENSORBOARD / EVENT_FILE
         make_directory(path.parent)
-        size = state["size"] if state is not None else 0
+        size = 0 if state is None else _read_size(state)
         self._file: IO[bytes] = path.open("ab")
         if self._file.tell() < size:
             raise StateLost(f"{path} has {self._file.tell():,} bytes, and {size:,} were written")
@@ -62,3 +62,11 @@ class TensorBoardSink(Sink):
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
+
+
+def _read_size(state: Any) -> int:
+    """Returns the size in a state, which may have been received."""
+    size = state.get("size") if isinstance(state, dict) else None
+    if type(size) is not int or size < 0:
+        raise StateLost(f"its state is damaged; expected the size of {EVENT_FILE}")
+    return size
