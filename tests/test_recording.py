@@ -70,7 +70,7 @@ def test_films_show_complete_episodes_with_their_results_in_the_name() -> None:
     assert [episode.success for episode in played] == [is_even(episode.seed) for episode in played]
     for number, episode in enumerate(played, 1):
         success = "success" if episode.success else "failure"
-        name = f"Filmed-v0_step-32_episode-{number}_return-130_length-130_{success}.webp"
+        name = f"Filmed-v0_step=32_episode={number}_return=130_length=130_{success}.webp"
         assert episode.film == Path.cwd() / "films" / name
         # from the reset to the last step, 10 frames a second
         assert frames(episode.film) == [(step, 100) for step in range(131)]
@@ -91,7 +91,7 @@ def test_films_show_the_environment_of_evaluation_with_its_options_and_limit() -
     )
     (episode,) = rl_training.record(source)
     assert episode.film is not None
-    assert episode.film.name == "Filmed-v0_step-32_episode-1_return-20_length-20_cut.webp"
+    assert episode.film.name == "Filmed-v0_step=32_episode=1_return=20_length=20_cut.webp"
     assert (episode.cut, episode.success) == (True, None)
     assert [shade for shade, _ in frames(episode.film)] == list(range(40, 61))
 

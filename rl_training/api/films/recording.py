@@ -6,6 +6,7 @@ A GIF can't show 60 frames a second and has 256 colours; a video needs an encode
 from __future__ import annotations
 
 import io
+import logging
 import re
 import zlib
 from collections.abc import Collection
@@ -27,6 +28,8 @@ from rl_training.system.download_directories import discard_downloads
 from rl_training.system.durable_files import make_directory, replace_file
 from rl_training.system.paths import keep_working_folder
 from rl_training.system.signal_handlers import check_handlers
+
+logger = logging.getLogger(__name__)
 
 FOLDER = "films"
 """The folder of films, in the working folder, if no other is given."""
@@ -81,6 +84,7 @@ def record(
 
 
 def _record_episode(show: Show, env: FilmedEnv, number: int, folder: Path) -> PlayedEpisode:
+    logger.info("filming episode %d of %d", number + 1, len(show.seeds))
     frames = Frames()
     episode = _play(show, env, show.seeds[number], frames)
     path = folder / _make_file_name(show, number, episode)
@@ -111,8 +115,8 @@ def _play(show: Show, env: FilmedEnv, seed: int, frames: Frames) -> PlayedEpisod
 
 def _make_file_name(show: Show, number: int, episode: PlayedEpisode) -> str:
     env_id = re.sub(r"[^\w.-]+", "-", show.config.env_id.rpartition(":")[2])
-    words = (word.replace(" ", "-") for word in episode.words())
-    return "_".join((env_id, f"step-{show.checkpoint.num_timesteps}", f"episode-{number + 1}", *words)) + ".webp"
+    words = (word.replace(" ", "=") for word in episode.words())
+    return "_".join((env_id, f"step={show.checkpoint.num_timesteps}", f"episode={number + 1}", *words)) + ".webp"
 
 
 class Frames:
