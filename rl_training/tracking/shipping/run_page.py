@@ -125,9 +125,10 @@ def _write_state(run: Run, sending: bool) -> str:
         text = f"**Finished** early, because {_EARLY[why]}. To train the remaining steps: {resume}"
     elif status == "FINISHED":
         text = (
-            f"**Finished.** To play new episodes: `rl-training evaluate {run_id}`; to offer the best checkpoint for "
-            f"promotion: `rl-training promote {run_id}`; to train longer, in a new run: "
-            f"`rl-training resume {run_id} --set total_timesteps=STEPS`"
+            f"**Finished.** What can be done next:\n\n"
+            f"- play new episodes: `rl-training evaluate {run_id}`\n"
+            f"- offer the best checkpoint for promotion: `rl-training promote {run_id}`\n"
+            f"- train longer, in a new run: `rl-training resume {run_id} --set total_timesteps=STEPS`"
         )
     elif status == "FAILED":
         text = f"**Failed**: {_quote(tags.get('error', 'no reason is known'))}. When the cause is mended: {resume}"
@@ -190,7 +191,7 @@ def _write_attempts(run: Run) -> str:
         + _link_flow_run(attempt, run)
         for number, attempt in enumerate(shown, count - len(shown) + 1)
     ]
-    return "\n".join([f"It was trained in {count} attempts, after the first:\n", *lines])
+    return "\n".join([f"{count} attempts have trained it. After the first:\n", *lines])
 
 
 def _read_attempts(run: Run) -> Sequence[Attempt]:
