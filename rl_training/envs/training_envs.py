@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +17,7 @@ from rl_training.config.settings import TrainConfig
 from rl_training.envs.contract.call_watch import CallWatch
 from rl_training.envs.contract.contract_guard import format_fault
 from rl_training.envs.contract.step_contract import float32_is_finite, not_finite, reward_not_finite
+from rl_training.envs.episodes.episode_numbers import NO_NUMBERS
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
@@ -35,7 +35,7 @@ class Episode(NamedTuple):
     env_index: int
     return_: float
     length: int
-    numbers: Mapping[str, float] = MappingProxyType({})
+    numbers: Mapping[str, float] = NO_NUMBERS
     """The episode's other numbers by name: `raw_return`, the return beneath all wrappers, if there are wrappers; and of
     the last info, `is_success` (0 or 1) and `info/KEY` for each key of `metrics.info`. Those that the environment does
     not give are left out."""

@@ -104,7 +104,7 @@ class FilmedEnv:
         (observation,) = self._env.call("last_observation")
         return FilmedStep(observation, float(rewards[0]), bool(terminated[0] or truncated[0]))
 
-    def read_numbers(self) -> dict[str, float]:
+    def read_numbers(self) -> Mapping[str, float]:
         """Returns the numbers of the episode that the newest step ended; see `EpisodeNumbers`."""
         (numbers,) = self._env.numbers(np.array([0]))
         return numbers

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,6 +85,6 @@ def prepare_show(
     return Show(checkpoint, load_policy(checkpoint), config, list(seeds))
 
 
-def read_success(numbers: dict[str, float]) -> bool | None:
+def read_success(numbers: Mapping[str, float]) -> bool | None:
     """Returns whether an episode was successful, from its numbers; None if the environment does not say so."""
     return bool(numbers[IS_SUCCESS]) if IS_SUCCESS in numbers else None

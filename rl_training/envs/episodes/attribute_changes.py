@@ -75,9 +75,10 @@ class AttributeChanges:
         Args:
             seeded: Whether the reset was seeded.
         """
-        self._begun, self._during = dict(self._now), []
-        if seeded:
-            self._seeded = dict(self._now)
+        if self._now or self._during:
+            self._begun, self._during = dict(self._now), []
+            if seeded:
+                self._seeded = dict(self._now)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the record; empty if no attribute was set."""

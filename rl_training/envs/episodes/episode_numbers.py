@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ NOT_GIVEN = math.nan
 """Stands in an array for a number that the environment did not give."""
 REFUSED = math.inf
 """Stands in an array for a value that is not a finite number."""
+NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
+"""The numbers of an episode that has none."""
 
 
 class EpisodeNumbers:
@@ -36,6 +39,7 @@ class EpisodeNumbers:
     def __init__(self, config: TrainConfig) -> None:
         self._env_id = config.env_id
         self._keys = {IS_SUCCESS: IS_SUCCESS, **{f"info/{key}": key for key in config.metrics.info}}
+        self._wanted = frozenset(self._keys.values())
         wrapped = bool(config.wrappers or config.training_wrappers)
         self.names: tuple[str, ...] = (*([RAW_RETURN] if wrapped else []), *self._keys)
         """The names of all numbers that an episode may have."""
@@ -58,7 +62,10 @@ class EpisodeNumbers:
 
     def write(self, row: NDArray[np.float64], info: Mapping[str, Any], raw_return: float | None) -> None:
         """Writes the numbers of an episode into `row` [K], in the order of `names`, without warnings."""
-        row[:] = list(self._read(info, raw_return).values())
+        if raw_return is None and self._wanted.isdisjoint(info):  # the usual case, without overhead
+            row.fill(NOT_GIVEN)
+        else:
+            row[:] = list(self._read(info, raw_return).values())
 
     def warn(self, name: str, got: str) -> None:
         """Warns once that the values of a name are left out, because one was not a number."""

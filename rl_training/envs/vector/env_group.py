@@ -16,8 +16,8 @@ from rl_training.envs.vector.step_rows import StepRows
 from rl_training.errors import USER_CODE_ERRORS, EnvironmentFault, EnvironmentRefused, RLTrainingError
 from rl_training.security.secrets import hide
 
-_CHECKED = ("reset", "step")
-"""Methods that `call` never calls past our own layers, which check and record them."""
+_CHECKED = ("last_observation", "reset", "step")
+"""What `call` never takes from beneath our own layers, which check and record it."""
 
 
 class EnvGroup:

@@ -2,8 +2,7 @@
 
 The environments are divided into groups. This process steps the first group, and a worker process steps each of the
 others; the division has no effect on the results. The overhead is lower than in Gymnasium's vector environments:
-results are written to memory that the processes share, and infos, which can't always be batched, are left out unless
-they are asked for.
+results are in memory that the processes share, and infos, which can't always be batched, come only if asked for.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.contract.contract_guard import RaisedByEnvironment, find_secrets, format_fault
 from rl_training.envs.episode_replay import EpisodeReplay
-from rl_training.envs.episodes.episode_numbers import REFUSED, select_given
+from rl_training.envs.episodes.episode_numbers import NO_NUMBERS, REFUSED, select_given
 from rl_training.envs.episodes.sent_infos import SentInfos, copy_plain_info
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.envs.vector.env_access import require_sendable, spread, to_reset_options
@@ -139,18 +138,18 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
     def _step_with_infos(self, own_actions: Any) -> list[dict[str, Any]]:
         own: list[dict[str, Any]] = []
         sent = self._do(LOOK, self._workers, self._own.step, own_actions, own)
-        if not self._workers:
-            return own
-        return self._sent.take([*map(copy_plain_info, own), *sent])
+        return self._sent.take([*map(copy_plain_info, own), *sent]) if self._workers else own
 
-    def numbers(self, rows: NDArray[np.intp]) -> list[dict[str, float]]:
+    def numbers(self, rows: NDArray[np.intp]) -> Sequence[Mapping[str, float]]:
         """Returns the numbers of the episodes that ended in the newest step, by name; see `EpisodeNumbers`.
 
         Args:
             rows: The indices of the environments whose episode ended.
         """
-        reader = self._own.numbers
-        each = [dict(zip(reader.names, values, strict=True)) for values in self._rows.numbers[rows].tolist()]
+        reader, found = self._own.numbers, self._rows.numbers[rows]
+        if np.count_nonzero(np.isnan(found)) == found.size:  # the usual case, without overhead
+            return [NO_NUMBERS] * len(rows)
+        each = [dict(zip(reader.names, values, strict=True)) for values in found.tolist()]
         for i, values in zip(rows.tolist(), each, strict=True):
             for name in (name for name, value in values.items() if value == REFUSED):
                 reader.warn(name, *self._ask("describe_refused", {i: (name,)}))

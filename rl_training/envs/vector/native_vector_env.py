@@ -29,7 +29,7 @@ from rl_training.envs.contract.step_contract import (
     describe_error,
 )
 from rl_training.envs.episodes.attribute_changes import AttributeChanges
-from rl_training.envs.episodes.episode_numbers import EpisodeNumbers
+from rl_training.envs.episodes.episode_numbers import NO_NUMBERS, EpisodeNumbers
 from rl_training.envs.episodes.vector_infos import take_final_row, take_row
 from rl_training.envs.plain_spaces import make_plain_space
 from rl_training.envs.random_state import random_state, random_state_to_json, write_random_state
@@ -144,14 +144,14 @@ class NativeVectorEnv:
             self.infos = [self._take_info(i, over) for i, over in enumerate((terminated | truncated).tolist())]
         return observation, reward, terminated, truncated, {}
 
-    def numbers(self, rows: NDArray[np.intp]) -> list[dict[str, float]]:
+    def numbers(self, rows: NDArray[np.intp]) -> Sequence[Mapping[str, float]]:
         """Returns the numbers of the episodes that ended in the newest step, by name; see `EpisodeNumbers`.
 
         Args:
             rows: The indices of the environments whose episode ended.
         """
         if not self._infos:
-            return [{} for _ in rows]
+            return [NO_NUMBERS] * len(rows)
         return [self._numbers.collect(self._take_info(i, over=True), None) for i in rows.tolist()]
 
     def _take_info(self, row: int, over: bool) -> dict[str, Any]:
