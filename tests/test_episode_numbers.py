@@ -115,6 +115,21 @@ def test_the_raw_return_is_exact_after_a_restore_in_mid_episode() -> None:
         assert other.episodes[0].numbers["raw_return"] == 3.0
 
 
+def test_the_raw_return_of_a_life_is_that_of_this_life_alone() -> None:
+    lives = {"wrappers": ["FireReset"], "training_wrappers": ["EpisodicLife"]}
+    config = settings(env_id="game_envs:Lives-v0", num_envs=1, **lives)
+    right = np.array([2])
+    with closing(TrainingEnvs(config, gamma=None)) as envs, closing(TrainingEnvs(config, gamma=None)) as again:
+        envs.start()
+        played = [episode for _ in range(40) for episode in envs.step(right).episodes]
+        assert again.load_state_dict(envs.state_dict()) == []
+        rest = [envs.step(right).episodes for _ in range(20)]
+        assert rest == [again.step(right).episodes for _ in range(20)]
+    assert len(played) >= 6  # two games of three lives
+    for episode in [*played, *(episode for ended in rest for episode in ended)]:
+        assert 3.0 <= episode.return_ == episode.numbers["raw_return"] <= 6.0
+
+
 def test_progress_keeps_the_latest_hundred_of_each_number() -> None:
     progress = Progress()
     progress.count([Episode(0, 1.0, 4, {"is_success": 1.0, "raw_return": 900.0})])
