@@ -207,7 +207,7 @@ def find_checkpoint(source: str | Path, *, policy_only: bool = False) -> Checkpo
 
 def _explain_no_checkpoint(path: Path, root: Path, skipped: list[str]) -> str:
     is_run = any((folder / CONFIG).is_file() for folder in (path, path.parent))
-    if any(not written.name.startswith(STAGING) for written in root.glob(f"*{STEP}*")):
+    if any(written.is_dir() and not written.name.startswith(STAGING) for written in root.glob(f"*{STEP}*")):
         advice = "if the run is in MLflow, resume it by its MLflow run id; else train again with another run_dir"
         return "; ".join([f"{path} has no good checkpoint", *skipped, advice])
     if is_run:
