@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import subprocess
 import sys
 import threading
@@ -66,7 +67,7 @@ class _Process:
         if missing := count_missing(self._run_dir, self.name):
             logger.warning(
                 "sink %s lacks %s of metrics; `%s sync %s` passes them on",
-                self.name, format_lines(missing), program("rl-training"), self._run_dir,
+                self.name, format_lines(missing), program("rl-training"), shlex.quote(str(self._run_dir)),
             )  # fmt: skip
 
     def _report(self) -> None:
