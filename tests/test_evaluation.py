@@ -387,7 +387,7 @@ def test_equal_returns_of_episodes_that_began_differently_are_doubted() -> None:
     result = play("case_envs:SeedEcho-v0", range(20))
     assert (result.return_std, result.starts) == (0.0, 20)
     assert result.warning is not None
-    assert result.warning.startswith("all 20 returns are 10.00 although the episodes began differently")
+    assert result.warning.startswith("all 20 returns are 10.00, although the episodes began differently")
     assert format_evaluation(result.to_dict()).endswith(f"; warning: {result.warning}")
     assert EvaluationResult.from_dict(json.loads(json.dumps(result.to_dict()))) == result
     assert play("case_envs:SeedEcho-v0", range(19)).warning is None
@@ -397,3 +397,10 @@ def test_equal_returns_of_equal_starts_are_not_doubted() -> None:
     result = play("case_envs:Plain-v0", range(20))
     assert (result.return_std, result.starts, result.warning) == (0.0, 1, None)
     assert EvaluationResult(tuple(range(20)), (1.0,) * 20, (1,) * 20).warning is None
+
+
+def test_equal_returns_of_successes_are_no_surprise() -> None:
+    rates = {"is_success": (1.0,) * 20}
+    assert EvaluationResult(tuple(range(20)), (1.0,) * 20, (9,) * 20, numbers=rates, starts=20).warning is None
+    rates = {"is_success": (1.0,) * 19 + (0.0,)}
+    assert EvaluationResult(tuple(range(20)), (1.0,) * 20, (9,) * 20, numbers=rates, starts=20).warning is not None

@@ -219,6 +219,6 @@ def test_equal_returns_of_different_starts_are_named_among_the_reasons():
     doubted = EvaluationResult(tuple(range(20)), (500.0,) * 20, (1,) * 20, starts=20)
     verdict = decide(doubted, None, RULES.model_copy(update={"floor": 400.0}))
     assert verdict.kind == "PROMOTE"
-    assert verdict.reasons[1].startswith("all 20 returns are 500.00 although the episodes began differently")
+    assert verdict.reasons[1].startswith("all 20 returns are 500.00, although the episodes began differently")
     sure = EvaluationResult(tuple(range(20)), (500.0,) * 20, (1,) * 20, starts=1)
     assert len(decide(sure, None, RULES).reasons) == len(verdict.reasons) - 2

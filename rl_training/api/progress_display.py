@@ -167,6 +167,8 @@ def _format_metrics(state: TrainerState) -> str:
     parts = []
     if (episode_return := state.metrics.get("rollout/episode_return_mean")) is not None:
         parts.append(f"return {episode_return:,.1f} in training")
+    if (success_rate := state.metrics.get("rollout/success_rate")) is not None:
+        parts.append(f"success rate {success_rate:.0%} in training")
     if (speed := state.metrics.get("time/steps_per_second")) is not None:
         parts.append(f"{speed:,.0f} steps/s")
     return ", ".join(parts)
@@ -178,4 +180,5 @@ def _format_evaluation(state: TrainerState) -> str:
     over = f"over {result.episodes:,} episode{'s' if result.episodes > 1 else ''}"
     if result.episodes > 1:
         over = f"[{result.ci_low:,.1f}, {result.ci_high:,.1f}] {over}"
-    return f"step {state.num_timesteps:,}: evaluation mean {result.return_mean:,.1f} {over}"
+    success = "" if result.success_rate is None else f", success rate {result.success_rate:.0%}"
+    return f"step {state.num_timesteps:,}: evaluation mean {result.return_mean:,.1f} {over}{success}"

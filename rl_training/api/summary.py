@@ -121,8 +121,8 @@ def format_evaluation(evaluation: Mapping[str, Any]) -> str:
     cut = f", of which {evaluation['cut']:,} cut at evaluation.max_episode_steps" if evaluation["cut"] else ""
     episodes = f"{evaluation['episodes']:,} held-out episode{'s' if evaluation['episodes'] > 1 else ''}"
     line = f"mean return {evaluation['return_mean']:,.2f}{interval} over {episodes}{cut}"
-    doubt = [f"warning: {evaluation['warning']}"] if evaluation.get("warning") else []
-    return "; ".join([line, *describe_other_numbers(evaluation), *doubt])
+    doubt = f"\n  warning: {evaluation['warning']}" if evaluation.get("warning") else ""
+    return "; ".join([line, *describe_other_numbers(evaluation)]) + doubt
 
 
 def format_monitoring(result: Mapping[str, Any]) -> list[str]:

@@ -82,13 +82,17 @@ class EvaluationResult:
 
     @property
     def warning(self) -> str | None:
-        """A doubt about what the returns show, in words: all of them are equal although the episodes' starts differ."""
+        """A doubt about what the returns show, in words: all of them are equal although the episodes' starts differ.
+
+        If the environment says that every episode was a success, equal returns are no surprise.
+        """
         if self.episodes < EQUAL_FROM or (self.starts or 1) < 2 or len(set(self.returns)) > 1:
             return None
+        if self.success_rate == 1.0:
+            return None
         return (
-            f"all {self.episodes:,} returns are {self.returns[0]:,.2f} although the episodes began differently, so a "
-            f"standard deviation of 0 shows little: either each episode reached a limit, which hides better policies, "
-            f"or the return does not depend on the actions"
+            f"all {self.episodes:,} returns are {self.returns[0]:,.2f}, although the episodes began differently; either "
+            f"a limit hides which policy is better, or the return does not depend on the actions"
         )
 
     def summary(self) -> dict[str, float]:
