@@ -388,7 +388,7 @@ def test_equal_returns_of_episodes_that_began_differently_are_doubted() -> None:
     assert (result.return_std, result.starts) == (0.0, 20)
     assert result.warning is not None
     assert result.warning.startswith("all 20 returns are 10.00, although the episodes began differently")
-    assert format_evaluation(result.to_dict()).endswith(f"; warning: {result.warning}")
+    assert format_evaluation(result.to_dict()).endswith(f"\n  warning: {result.warning}")
     assert EvaluationResult.from_dict(json.loads(json.dumps(result.to_dict()))) == result
     assert play("case_envs:SeedEcho-v0", range(19)).warning is None
 

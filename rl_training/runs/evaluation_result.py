@@ -91,8 +91,8 @@ class EvaluationResult:
         if self.success_rate == 1.0:
             return None
         return (
-            f"all {self.episodes:,} returns are {self.returns[0]:,.2f}, although the episodes began differently; either "
-            f"a limit hides which policy is better, or the return does not depend on the actions"
+            f"all {self.episodes:,} returns are {self.returns[0]:,.2f}, although the episodes began differently; "
+            f"either a limit hides which policy is better, or the return does not depend on the actions"
         )
 
     def summary(self) -> dict[str, float]:
