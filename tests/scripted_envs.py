@@ -8,16 +8,25 @@ import gymnasium as gym
 from case_envs.plain import Plain
 
 from rl_training.runtime.callbacks import Callback, TrainerState
+from rl_training.seeding import episode_seeds
+
+(EVALUATED,) = episode_seeds(0, "evaluation", 1)
 
 
 class Scripted(Plain):
-    """Pays each episode's return on its first step: the next of `returns`, and the last one again when none is left."""
+    """Pays each episode's return on its first step.
+
+    An episode of a periodic evaluation gets the next of `returns`, and the last one again when none is left; others,
+    such as validation's, get the next one without using it up.
+    """
 
     returns: ClassVar[list[float]] = []
     length = 2
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        self.next = self.returns.pop(0) if len(self.returns) > 1 else self.returns[0]
+        self.next = self.returns[0]
+        if seed == EVALUATED and len(self.returns) > 1:
+            del self.returns[0]
         return super().reset(seed=seed, options=options)
 
     def reward(self, action: Any) -> Any:
