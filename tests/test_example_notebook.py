@@ -45,7 +45,7 @@ def test_the_notebook_interrupts_resumes_evaluates_films_compares_and_promotes(
     assert "signal 15360" in interrupted  # the first rollout of 1,024 steps that ends after 15,000
     assert "done at 40,000 steps" in resumed
     assert "success rate 1.00" in evaluated
-    assert filmed.startswith("Dock-v0_step-40000_episode-1_return-1_")
+    assert filmed.startswith("Dock-v0_step=40000_episode=1_return=1_")
     assert filmed.rstrip().endswith("success.webp")
     assert "success rate: shaped 1.00, plain 0.00" in compared
     assert "same episodes: True" in compared
