@@ -78,3 +78,15 @@ def test_a_success_floor_needs_successes(client):
     result = offer(checkpoint, run_id, success_floor=0.5)
     assert (result.verdict.kind, champion(client)) == ("HOLD", None)
     assert "20 of 20 episodes have no is_success in their last info" in result.verdict.reasons[0]
+
+
+def test_a_candidate_plays_in_evaluations_own_environment(client):
+    checkpoint, run_id = run_with_policy(GOOD)
+    evaluation = {"wrappers": [{"name": "ClipReward", "kwargs": {"min_reward": 0.0, "max_reward": 0.5}}]}
+    config = config_of_checkpoint(checkpoint, {"promotion": {"episodes": 20}, "evaluation": evaluation})
+    result = promote(checkpoint, config, run_id=run_id)
+    assert result.candidate.returns == (250.0,) * 20  # half a point for each of 500 steps
+    assert result.verdict.numbers["raw_return_mean"] == 500.0  # beneath the wrapper
+    assert client.get_run(run_id).data.metrics["promotion/raw_return_mean"] == 500.0
+    description = client.get_model_version(MODEL, "1").description
+    assert "mean return 250 (95 % interval 250 to 250), mean raw return 500 over 20 episodes;" in description
