@@ -25,9 +25,9 @@ class DQNTrainer(OffPolicyTrainer):
     def _make_algorithm(self) -> DQN:
         return DQN(self.config, self.envs.encoder, self.envs.codec, self.device)
 
-    def _after_step(self, before: int, after: int) -> None:
+    def _after_step(self, before: int) -> None:
         every = self.config.target_update_every
-        if after // every > before // every:
+        if self.num_timesteps // every > before // every:
             self.algorithm.update_target()
 
 

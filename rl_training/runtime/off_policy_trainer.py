@@ -122,16 +122,17 @@ class OffPolicyTrainer(Trainer):
         step = self.envs.step(action)
         self.replay.make_room(self.buffer)
         self.buffer.add(observation, action, step.reward, step.next_observation, step.terminated, step.truncated)
-        after = before + config.num_envs
-        self._after_step(before, after)
-        if after // config.train_freq > before // config.train_freq:
+        self._count(step)
+        self._after_step(before)
+        if self.num_timesteps // config.train_freq > before // config.train_freq:
             self.progress.phase = "update"
-        self.count_step(step)
+        if self._needs_steps:
+            self._report_step(step)
         if self.progress.phase == "update":
             self._emit("on_collect_end", self.progress.rollout_metrics() if self._log_due() else {})
 
-    def _after_step(self, before: int, after: int) -> None:
-        """Does what an algorithm schedules by environment steps, of which there were `before` and are now `after`."""
+    def _after_step(self, before: int) -> None:
+        """Does what an algorithm schedules by environment steps; before this step there were `before`."""
         return
 
     def _update(self) -> None:

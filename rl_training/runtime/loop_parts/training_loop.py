@@ -117,10 +117,13 @@ class TrainingLoop(ABC):
         Raises:
             CallbackError: A callback raised.
         """
-        self.progress.num_timesteps += self.config.num_envs
-        self.progress.count(step.episodes)
+        self._count(step)
         if self._needs_steps:
             self._report_step(step)
+
+    def _count(self, step: VectorStep) -> None:
+        self.progress.num_timesteps += self.config.num_envs
+        self.progress.count(step.episodes)
 
     def _report_step(self, step: VectorStep) -> None:
         self._reports_steps = True
