@@ -29,21 +29,23 @@ SHOWN = 5
 Point = tuple[str, int, float]
 
 
-def find_differences(expected: Path, actual: Path) -> list[str]:
+def find_differences(expected: Path, actual: Path, added: set[str] | None = None) -> list[str]:
     """Compares two completed runs with the same settings.
 
     Args:
         expected: The directory of the undisturbed run.
         actual: The directory of the other run.
+        added: If the other run was made by later code, which may record more: the names of metrics and keys that only
+            it has are put into this set, and are no difference.
 
     Returns:
         A line for each difference in the metrics, the evaluations with all their episodes, the recorded best
         checkpoint, the final policy, the final training state with the optimizer, and the replay buffer.
     """
     return [
-        *compare_points(read_points(expected), read_points(actual)),
-        *_shorten_list(compare_values(read_evaluations(expected), read_evaluations(actual), "evaluations")),
-        *_shorten_list(compare_values(load_final_state(expected), load_final_state(actual), "final state")),
+        *compare_points(read_points(expected), read_points(actual), added),
+        *_shorten_list(compare_values(read_evaluations(expected), read_evaluations(actual), "evaluations", added)),
+        *_shorten_list(compare_values(load_final_state(expected), load_final_state(actual), "final state", added)),
     ]
 
 
@@ -53,9 +55,13 @@ def read_points(run_dir: Path) -> list[Point]:
     return [(key, line["step"], value) for line in lines for key, value in line["metrics"].items()]
 
 
-def compare_points(expected: Sequence[Point], actual: Sequence[Point]) -> list[str]:
+def compare_points(expected: Sequence[Point], actual: Sequence[Point], added: set[str] | None = None) -> list[str]:
     """Returns a line for each metric point that only one of the runs has, or that a run has twice."""
     lines = []
+    if added is not None:
+        known = {key for key, _, _ in expected}
+        added.update(key for key, _, _ in actual if key not in known)
+        actual = [point for point in actual if point[0] in known]
     for name, points in (("expected", expected), ("actual", actual)):
         counts = Counter((key, step) for key, step, _ in points)
         lines += [
@@ -96,18 +102,21 @@ def load_final_state(run_dir: Path) -> dict[str, Any]:
     return state
 
 
-def compare_values(expected: Any, actual: Any, where: str) -> Iterator[str]:
+def compare_values(expected: Any, actual: Any, where: str, added: set[str] | None = None) -> Iterator[str]:
     """Yields a line for each part in which two nested values differ in a bit, type or shape.
 
     Args:
         expected: Mappings and sequences of tensors, arrays, numbers, strings and None.
         actual: A value of the same kinds.
         where: The name of the values in the lines.
+        added: See `find_differences`.
     """
     if isinstance(expected, Mapping) and isinstance(actual, Mapping):
         for key in [*expected, *(key for key in actual if key not in expected)]:
             if key in expected and key in actual:
-                yield from compare_values(expected[key], actual[key], f"{where}/{key}")
+                yield from compare_values(expected[key], actual[key], f"{where}/{key}", added)
+            elif added is not None and key in actual:
+                added.add(str(key))
             else:
                 yield f"{where}/{key} is only in the {'expected' if key in expected else 'actual'} run"
     elif isinstance(expected, list | tuple) and isinstance(actual, list | tuple):
@@ -116,7 +125,7 @@ def compare_values(expected: Any, actual: Any, where: str) -> Iterator[str]:
             if one is missing or other is missing:
                 yield f"{where} has {len(expected)} entries in the expected run and {len(actual)} in the actual one"
                 return
-            yield from compare_values(one, other, f"{where}/{i}")
+            yield from compare_values(one, other, f"{where}/{i}", added)
     elif isinstance(expected, torch.Tensor | np.ndarray) and isinstance(actual, torch.Tensor | np.ndarray):
         yield from _compare_arrays(np.asarray(expected), np.asarray(actual), where)
     elif type(expected) is not type(actual) or repr(expected) != repr(actual):  # by repr, NaN equals NaN
