@@ -93,6 +93,14 @@ def test_a_resume_with_other_callbacks_is_a_fork_that_is_recorded_as_inexact() -
     assert inexact[0]["changed"] == ["callbacks: scripted_envs:Counts -> none"]
 
 
+def test_a_resume_whose_settings_hold_the_secret_that_the_checkpoint_hides_is_exact() -> None:
+    named = [{"name": "scripted_envs:Counts", "kwargs": {"api_token": "hunter2-token"}}]
+    stopped = MANAGER.setup(settings(*named), [StopsAt(32)]).train()
+    resumed = resume_with(stopped.run_dir, named).train()
+    assert resumed.run_uid == stopped.run_uid
+    assert "inexact" not in json.loads((resumed.run_dir / "metadata.json").read_text())
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -11,7 +11,7 @@ from rl_training.config.sections import CallbackConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import USER_CODE_ERRORS, ConfigError, error_line
 from rl_training.runtime.callbacks import Callback
-from rl_training.security.secrets import collect_secret_values, hide, resolve_secrets
+from rl_training.security.secrets import collect_secret_values, hide, redact, resolve_secrets
 
 
 def require_callbacks(config: TrainConfig) -> None:
@@ -54,9 +54,10 @@ def find_callback_secrets(config: TrainConfig) -> frozenset[str]:
 def describe_change(before: TrainConfig, after: TrainConfig) -> list[str]:
     """Returns how the callbacks of a resumed run differ from those of its checkpoint, in words; empty if they do not.
 
-    The arguments are left out, because they may be long.
+    The arguments are left out, because they may be long. Secrets are not compared: a checkpoint contains none.
     """
-    if before.callbacks == after.callbacks:
+    old, new = (redact([c.model_dump() for c in config.callbacks], references=True) for config in (before, after))
+    if old == new:
         return []
     names = [", ".join(callback.name for callback in config.callbacks) or "none" for config in (before, after)]
     return [f"callbacks: {names[0]} -> {names[1]}" if names[0] != names[1] else f"arguments of callbacks: {names[0]}"]
