@@ -65,6 +65,28 @@ def test_a_resumed_run_needs_the_return_twice_again_and_continues_until_then() -
     assert not has_reached_return(find_checkpoint(summary.run_dir))
 
 
+class StopsAfterEvaluation(Callback):
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_eval_end(self, state: TrainerState) -> None:
+        if state.num_timesteps == self.step:
+            state.request_stop()
+
+
+def test_an_interrupted_run_ends_at_the_same_evaluation_as_one_without_interruption() -> None:
+    stopped = train(settings([5.0], stop_at_return=5.0), [StopsAfterEvaluation(32)], track=False)
+    assert (stopped.stop_reason, stopped.num_timesteps) == ("callback", 32)
+    resumed = resume(stopped.run_dir, track=False)
+    assert (resumed.stop_reason, resumed.num_timesteps) == ("return_reached", 64)
+
+
+def test_the_count_begins_again_for_another_return() -> None:
+    stopped = train(settings([5.0], stop_at_return=4.0), [StopsAfterEvaluation(32)], track=False)
+    resumed = resume(stopped.run_dir, track=False, **{"evaluation.stop_at_return": 5.0})
+    assert (resumed.stop_reason, resumed.num_timesteps) == ("return_reached", 96)
+
+
 class StopsInTheLastEvaluation(Callback):
     def on_eval_end(self, state: TrainerState) -> None:
         if state.num_timesteps == state.config.total_timesteps:

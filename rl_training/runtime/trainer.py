@@ -225,6 +225,8 @@ class Trainer(TrainingLoop):
         trainer = {**self._trainer_state(), "callbacks": self.callbacks.state_dict()}
         if self._curriculum is not None:
             trainer["curriculum"] = self._curriculum.state_dict()
+        if evaluation := self._evaluation.state_dict():
+            trainer["evaluation"] = evaluation
         return Contents(
             policy=self._policy_state(),
             trainer=trainer,
@@ -264,6 +266,7 @@ class Trainer(TrainingLoop):
             if self.config.curriculum:
                 self._curriculum = Curriculum(self.config, self._find_envs())
                 self._curriculum.load_state_dict(trainer["curriculum"])
+            self._evaluation.load_state_dict(trainer.get("evaluation", {}))
             fresh = self._load_states(policy, trainer)
             self.callbacks.load_state_dict(trainer["callbacks"])
         self.state.num_timesteps, self.state.iteration = self.num_timesteps, self.progress.iteration

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
+from typing import Any
 
 from rl_training.config.settings import TrainConfig
 from rl_training.runs.progress import Progress
@@ -11,6 +13,7 @@ from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.evaluation import EvaluationResult, Evaluator
 from rl_training.runtime.policy import Policy
 from rl_training.seeding import episode_seeds
+from rl_training.state_checks import Count, validate
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +29,7 @@ def has_reached_return(checkpoint: Checkpoint) -> bool:
 class PeriodicEvaluation:
     """Plays the same episodes at each evaluation, and counts the evaluations in a row that reach `stop_at_return`.
 
-    The count begins at 0 in each process, so a resumed run needs `stop_after` further evaluations.
+    A resumed run continues the count, unless the run has ended at the return or `stop_at_return` is another one.
     """
 
     def __init__(self, config: TrainConfig) -> None:
@@ -60,7 +63,21 @@ class PeriodicEvaluation:
             self._in_a_row,
             goal,
         )
+        self._in_a_row = 0
         return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns how many evaluations in a row have reached which return; empty if there is none."""
+        return {"reached": self._settings.stop_at_return, "in_a_row": self._in_a_row} if self._in_a_row else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores the count that `state_dict` returned.
+
+        Raises:
+            CheckpointError: It is no such count.
+        """
+        in_a_row = validate("evaluation", state.get("in_a_row", 0), Count)
+        self._in_a_row = in_a_row if state.get("reached") == self._settings.stop_at_return else 0
 
     def close(self) -> None:
         """Closes the environments."""
