@@ -17,7 +17,7 @@ from rl_training.config.ppo import PPOConfig
 from rl_training.envs import factory
 from rl_training.envs.factory import make_env
 from rl_training.envs.training_envs import TrainingEnvs
-from rl_training.errors import EnvironmentFault, EnvironmentRefused, UserError
+from rl_training.errors import CheckpointError, EnvironmentFault, EnvironmentRefused, UserError
 from rl_training.runtime.checkpoint.plain_state import from_plain, to_plain
 
 SINGLE = ["sync", "async", "split"]
@@ -231,6 +231,32 @@ def test_a_run_without_changes_has_the_state_that_it_had_before(opened: list[Tra
         "random_state_before_reset",
         "seed",
     ]
+
+
+@pytest.mark.parametrize("options", ["[1]", '"text"', "1"])
+@pytest.mark.parametrize("vectorization", ["sync", "async", "native"])
+def test_received_reset_options_that_are_no_mapping_are_refused(
+    vectorization: str, options: str, opened: list[TrainingEnvs]
+) -> None:
+    config = settings(vectorization=vectorization)
+    state = start(opened, config).state_dict()
+    for snapshot in state["snapshots"]:
+        snapshot["reset_options"] = options
+    again = TrainingEnvs(config, gamma=None)
+    opened.append(again)
+    with pytest.raises(UserError, match="options"):
+        again.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    "touched", [["set_attr: a\x1b[31m"], ["call: a\nb"], ["a lie"], ["call: a"] * 1_001, ["call: " + "a" * 999]]
+)
+def test_received_changes_without_the_form_of_a_change_are_refused(
+    touched: list[str], opened: list[TrainingEnvs]
+) -> None:
+    envs = start(opened, settings())
+    with pytest.raises(CheckpointError, match="touched"):
+        envs.load_state_dict({**envs.state_dict(), "touched": touched})
 
 
 @pytest.mark.parametrize(

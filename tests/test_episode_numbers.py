@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from gymnasium.vector import VectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rl_training.api.train_and_resume import resume
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs import factory
 from rl_training.envs.episodes.episode_numbers import EpisodeNumbers
@@ -21,6 +24,7 @@ from rl_training.envs.factory import make_env
 from rl_training.envs.training_envs import Episode, TrainingEnvs
 from rl_training.errors import CheckpointError
 from rl_training.runs.progress import Progress
+from rl_training.runtime.ppo_trainer import train_ppo
 from rl_training.state_checks import validate
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -35,8 +39,9 @@ ACTIONS = np.array([[1, 0], [1, 1], [1, 0], [0, 0]])
 
 
 @pytest.fixture(autouse=True)
-def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def two_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(factory, "usable_cpus", lambda: 2)
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "home"))
 
 
 def settings(**fields: Any) -> PPOConfig:
@@ -143,11 +148,25 @@ def test_progress_keeps_the_latest_hundred_of_each_number() -> None:
 
 
 @pytest.mark.parametrize(
-    "numbers", [{"x": [1.0]}, {"info/a\nb": [1.0]}, {"is_success": ["1"]}, {"raw_return": 1.0}, [1]]
+    "numbers",
+    [{"x": [1.0]}, {"info/a\nb": [1.0]}, {"is_success": ["1"]}, {"is_success": []}, {"raw_return": 1.0}, [1]],
 )
 def test_numbers_of_a_received_checkpoint_are_checked(numbers: Any) -> None:
     with pytest.raises(CheckpointError, match=r"progress\.recent_numbers"):
         validate("progress", {"recent_numbers": numbers}, Progress)
+
+
+def test_a_resumed_run_forgets_the_numbers_that_its_settings_no_longer_name(tmp_path: Path) -> None:
+    fields = {"metrics": {"info": ["collisions"]}, "run_dir": tmp_path / "first", "rollout_steps": 16, "batch_size": 16}
+    first = train_ppo(settings(**fields).replace(total_timesteps=64, **{"logging.every": 32}))
+    again = resume(
+        first.run_dir, track=False, **{"total_timesteps": 128, "metrics.info": [], "run_dir": tmp_path / "b"}
+    )
+    lines = [json.loads(line) for line in (again.run_dir / "metrics.jsonl").read_text().splitlines()]
+    updates = [line["metrics"] for line in lines if line["event"] == "update"]
+    assert updates
+    assert all("rollout/success_rate" in metrics for metrics in updates)
+    assert not any("rollout/info/collisions" in metrics for metrics in updates)
 
 
 def test_without_numbers_progress_is_as_in_older_checkpoints() -> None:

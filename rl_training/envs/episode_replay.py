@@ -25,6 +25,7 @@ from rl_training.envs.random_state import random_state, random_state_to_json, wr
 from rl_training.envs.space_leaves import list_leaves
 from rl_training.envs.wrappers.atari_lives import find_episodic_life
 from rl_training.errors import EnvironmentFault, EnvironmentRefused
+from rl_training.state_checks import validate
 
 
 class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
@@ -150,10 +151,11 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
             is not deterministic, and is now at the start of a fresh episode, drawn from the saved random state.
 
         Raises:
+            CheckpointError: The reset options are no mapping.
             EnvironmentFault: The fresh episode failed as well.
         """
         if "reset_options" in snapshot:
-            self.set_reset_options(json.loads(snapshot["reset_options"]))
+            self.set_reset_options(validate("reset_options", json.loads(snapshot["reset_options"]), dict[str, Any]))
         try:
             exact = self._play_again(snapshot)
         except (EnvironmentFault, EnvironmentRefused):

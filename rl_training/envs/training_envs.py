@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.contract.call_watch import CallWatch
@@ -27,6 +28,8 @@ from rl_training.state_checks import validate
 from rl_training.system.constructor_cleanup import close_on_error
 
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
+_Touch = Annotated[str, Field(pattern=r"^(set_attr|call): [^\x00-\x1f\x7f-\x9f]{1,200}$")]
+_Touched = Annotated[list[_Touch], Field(max_length=1_000)]
 
 
 class Episode(NamedTuple):
@@ -175,7 +178,7 @@ class TrainingEnvs:
             EnvironmentFault: An environment failed in the fresh episode as well.
         """
         snapshots = state["snapshots"]
-        self._touched = set(validate("touched", list(state.get("touched", ())), list[str]))
+        self._touched = set(validate("touched", list(state.get("touched", ())), _Touched))
         observation, fresh = self._envs.restore(snapshots)
         for name in ("observation_normalizer", "reward_normalizer"):
             normalizer = getattr(self, name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -33,7 +33,7 @@ class Progress:
     best_return: FiniteFloat | None = None
     recent_returns: list[FiniteFloat] = field(default_factory=list)
     recent_lengths: list[Count] = field(default_factory=list)
-    recent_numbers: dict[NumberName, list[FiniteFloat]] = field(default_factory=dict)
+    recent_numbers: dict[NumberName, Annotated[list[FiniteFloat], Field(min_length=1)]] = field(default_factory=dict)
     """The latest values of each of `Episode.numbers`."""
 
     def count(self, episodes: Sequence[Episode]) -> None:
@@ -57,6 +57,10 @@ class Progress:
         for name, values in self.recent_numbers.items():
             metrics[f"rollout/{MEANS.get(name, name)}"] = float(np.mean(values))
         return metrics
+
+    def keep_numbers(self, names: Collection[str]) -> None:
+        """Forgets the numbers of other names, which the settings of a resumed run no longer ask for."""
+        self.recent_numbers = {name: values for name, values in self.recent_numbers.items() if name in names}
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as a checkpoint holds them: without `recent_numbers` if there are none."""

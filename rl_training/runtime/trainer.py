@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from rl_training.config.settings import TrainConfig
+from rl_training.envs.episodes.episode_numbers import EpisodeNumbers
 from rl_training.errors import EnvironmentFault, EnvironmentRefused, UserError
 from rl_training.moved_names import adopt_old_methods
 from rl_training.networks.threads import THREADS
@@ -263,6 +264,7 @@ class Trainer(TrainingLoop):
         trainer, policy = load_trainer_state(checkpoint), load_policy_state(checkpoint)
         with restoring(checkpoint.path / TRAINER, "the state", self.config.algo):
             self.progress = validate("progress", trainer["progress"], Progress)
+            self.progress.keep_numbers(EpisodeNumbers(self.config).names)
             if self.config.curriculum:
                 self._curriculum = Curriculum(self.config, self._find_envs())
                 self._curriculum.load_state_dict(trainer["curriculum"])
