@@ -102,7 +102,7 @@ def test_a_policy_says_what_it_takes(policies: dict[str, LoadedPolicy]) -> None:
 @pytest.mark.parametrize(
     ("kind", "observation", "message"),
     [
-        ("ppo", np.zeros(3), r"got an observation of shape \(3,\), expected \(4,\), or \('N', 4\) for a batch of N"),
+        ("ppo", np.zeros(3), r"got an observation of shape \(3,\), expected \(4,\), or \(N, 4\) for a batch of N"),
         ("ppo", np.zeros((2, 2, 4)), r"got an observation of shape \(2, 2, 4\)"),
         ("ppo", [0.0, 0.0, 0.1, 0.0], r"got an observation of shape \(\)"),
         ("ppo", [np.zeros((2, 4))], "a list holds complete observations"),

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from rl_training.api.train_and_resume import resume
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs import factory
+from rl_training.envs.episodes import episode_numbers
 from rl_training.envs.episodes.episode_numbers import EpisodeNumbers
 from rl_training.envs.episodes.vector_infos import take_final_row, take_row
 from rl_training.envs.factory import make_env
@@ -42,6 +43,11 @@ ACTIONS = np.array([[1, 0], [1, 1], [1, 0], [0, 0]])
 def two_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(factory, "usable_cpus", lambda: 2)
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(episode_numbers, "_warned", set())
 
 
 def settings(**fields: Any) -> PPOConfig:
@@ -73,6 +79,9 @@ def test_what_is_not_a_number_is_left_out_with_one_warning(kind: str, caplog: py
     fields = {**KINDS[kind], "env_kwargs": kwargs, "metrics": {"info": ["collisions", "note", "empty", "size"]}}
     with caplog.at_level(logging.WARNING, "rl_training"):
         episodes = play(settings(**fields))
+        play(settings(**fields, seed=1))
+        for _ in range(2):  # each environment of an evaluation has its own reader
+            EpisodeNumbers(settings(**fields)).collect(last, None)
     assert [episode.numbers for episode in episodes] == [{"info/size": 7.0}] * 2
     said = sorted(record.getMessage() for record in caplog.records if "left out" in record.getMessage())
     begin = "environment judged_envs:Told-v0: info["

@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import logging
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from mlflow_store import GOOD, run_with_policy
 import rl_training
 from rl_training import Callback, RunSummary, TrainerState, TrainResult, run_layout
 from rl_training.cli.app import run as run_command
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, UserError
 from rl_training.runtime.checkpoint import open_checkpoint
 
 SMALL: dict[str, Any] = {
@@ -97,6 +99,37 @@ def test_something_else_than_settings_is_refused_with_what_is_expected(empty_hom
     assert str(error.value) == (
         "config: got a NoneType, expected settings, a mapping of them, a file or a shipped name"
     )
+
+
+@pytest.mark.parametrize(
+    ("callbacks", "message"),
+    [
+        ([Counts], r"got the class Counts, expected an instance: \[Counts\(\)\]"),
+        ([print], "got <built-in function print>, expected instances of Callback"),
+        (Counts(), r"got a Counts, expected a list: \[Counts\(\.\.\.\)\]"),
+    ],
+)
+def test_what_is_no_list_of_callbacks_is_refused_before_anything_is_recorded(
+    callbacks: Any, message: str, empty_home: Path
+) -> None:
+    with pytest.raises(UserError, match=f"callbacks: {message}"):
+        rl_training.train(SMALL, callbacks, offline=True)
+    assert not list(empty_home.glob("runs/*/tracking.json"))
+
+
+def test_what_validation_doubts_is_shown_without_any_logging_set_up(empty_home: Path) -> None:
+    asked = {**SMALL, "metrics": {"info": ["collisions"]}}
+    program = f"import rl_training; rl_training.train({asked!r}, track=False)"
+    ended = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert "warning: no-info: metrics.info needs info['collisions']" in ended.stderr
+    assert "can be trained on" not in ended.stderr
+
+
+def test_a_result_in_place_of_a_source_is_refused_with_what_to_pass(empty_home: Path) -> None:
+    result = rl_training.train(SMALL, track=False)
+    for function in (rl_training.evaluate, rl_training.load_policy, rl_training.resume, rl_training.promote):
+        with pytest.raises(UserError, match=r"got a RunSummary, expected .* pass its run_dir or checkpoint"):
+            function(result)  # type: ignore[operator]
 
 
 def test_training_in_another_thread_needs_no_signal_handlers(empty_home: Path) -> None:

@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 def check_environment(config: TrainConfig) -> ValidationReport:
     """Checks that device and sinks exist, the environment satisfies its contract, and the algorithm can train on it.
 
+    What the check doubts is logged as a warning, which Python shows without any logging set up.
+
     Raises:
         ConfigError: The settings name a GPU or a sink that does not exist.
         EnvironmentRefused: The environment can't be trained on; the message has one line for each reason.
@@ -50,8 +52,10 @@ def check_environment(config: TrainConfig) -> ValidationReport:
     require_usable_sinks(config.tracking.sinks)
     report = validate_env(config, get_algorithm(config.algo).check_spaces)
     require_valid(report)
-    for line in report.lines():
-        logger.info(line)
+    summary, *_ = report.lines()
+    logger.info(summary)
+    for finding in report.warnings:
+        logger.warning(finding.line())
     return report
 
 

@@ -26,6 +26,7 @@ from rl_training.tracking.checkpoint_sources import (
     download_run_checkpoint,
     find_version,
     parse_source,
+    require_source,
     resolve_source,
 )
 from rl_training.tracking.mlflow_run import RUN_UID, find_run_id
@@ -83,6 +84,7 @@ def find_candidate(
         TrackingError: MLflow can't be reached.
         UserError: `source` is not valid, or MLflow does not have it.
     """
+    require_source(source)
     if Path(source).exists():
         return _find_in_directory(Path(source).absolute(), overrides, allow_modules, tracking_uri)
     parsed, uri = parse_source(str(source)), resolve_tracking_uri(tracking_uri)

@@ -157,13 +157,12 @@ class CallbackList:
         secrets: Collection[str] = (),
     ) -> None:
         self._named, self._secrets = list(named), secrets
+        if isinstance(callbacks, Callback):
+            name = type(callbacks).__name__
+            raise UserError(f"callbacks: got a {name}, expected a list: [{name}(...)]")
         self.callbacks: list[Callback] = [*named.values(), *callbacks]
         for callback in self.callbacks:
-            if isinstance(callback, str | Mapping):
-                raise UserError(
-                    f"callbacks: got {one_line(callback, repr)}, expected instances of Callback; name it in "
-                    f"the settings instead (`callbacks: [module:Class]`)"
-                )
+            _require_callback(callback)
 
     def append(self, callback: Callback) -> None:
         """Adds a callback at the end before training begins, for example one that needs the run's directory."""
@@ -212,3 +211,15 @@ class CallbackList:
     def _key(self, index: int) -> str:
         position = index - len(self._named)
         return self._named[index] if position < 0 else f"{position}:{type(self.callbacks[index]).__qualname__}"
+
+
+def _require_callback(callback: object) -> None:
+    if isinstance(callback, Callback):
+        return
+    if isinstance(callback, type) and issubclass(callback, Callback):
+        name = callback.__name__
+        raise UserError(f"callbacks: got the class {name}, expected an instance: [{name}()]")
+    hint = ""
+    if isinstance(callback, str | Mapping):
+        hint = "; name it in the settings instead (`callbacks: [module:Class]`)"
+    raise UserError(f"callbacks: got {one_line(callback, repr)}, expected instances of Callback{hint}")

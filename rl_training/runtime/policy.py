@@ -230,8 +230,9 @@ class LoadedPolicy:
             own = leaf.space.shape or ()
             if shape not in (own, (*shape[:1], *own)):
                 name = f"{leaf.name}: " if leaf.name else ""
+                batch = f"({', '.join(map(str, ('N', *own)))})"
                 raise UserError(
-                    f"{name}got an observation of shape {shape}, expected {own}, or {('N', *own)} for a batch of N"
+                    f"{name}got an observation of shape {shape}, expected {own}, or {batch} for a batch of N"
                 )
             sizes.add(None if shape == own else shape[0])
         if len(sizes) > 1:

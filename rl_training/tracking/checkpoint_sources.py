@@ -67,6 +67,19 @@ class ModelSource(NamedTuple):
     version: str | None
 
 
+def require_source(source: object) -> None:
+    """Checks that a source is a text or a path, and not, for example, the result of a training.
+
+    Raises:
+        UserError: It is something else.
+    """
+    if not isinstance(source, str | Path):
+        raise UserError(
+            f"got a {type(source).__name__}, expected a directory, an MLflow run id, runs:/ID or models:/NAME@ALIAS; "
+            f"of the result of a training, pass its run_dir or checkpoint"
+        )
+
+
 def parse_source(text: str) -> RunSource | ModelSource:
     """Returns the MLflow run or registered version that a text names.
 
@@ -131,6 +144,7 @@ def download_checkpoint(
         TrackingError: MLflow can't be reached.
         UserError: `source` is not valid, or MLflow has no such run, model or alias.
     """
+    require_source(source)
     if Path(source).exists():
         return _find_local(Path(source), wanted, to_resume)
     parsed = parse_source(str(source))

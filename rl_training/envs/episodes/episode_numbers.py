@@ -23,6 +23,8 @@ NOT_GIVEN = math.nan
 """Stands in an array for a number that the environment did not give."""
 REFUSED = math.inf
 """Stands in an array for a value that is not a finite number."""
+_warned: set[tuple[str, str]] = set()
+"""Environment and name of each number that this process has warned of; each environment has a reader of its own."""
 NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
 """The numbers of an episode that has none."""
 
@@ -30,7 +32,8 @@ NO_NUMBERS: Mapping[str, float] = MappingProxyType({})
 class EpisodeNumbers:
     """Reads the numbers of an episode that ended; each is left out if the environment does not give it.
 
-    A value that is not a finite number (or not 0 or 1, for `is_success`) is left out as well, with one warning.
+    A value that is not a finite number (or not 0 or 1, for `is_success`) is left out as well, with one warning
+    in each process.
 
     Args:
         config: The settings, of which `env_id`, the wrappers and `metrics.info` are used.
@@ -45,7 +48,6 @@ class EpisodeNumbers:
         """The names of all numbers that an episode may have."""
         self.refused: dict[str, str] = {}
         """The newest refused value of each name, in words."""
-        self._warned: set[str] = set()
 
     def collect(self, info: Mapping[str, Any], raw_return: float | None) -> dict[str, float]:
         """Returns the numbers of an episode by name.
@@ -69,9 +71,9 @@ class EpisodeNumbers:
 
     def warn(self, name: str, got: str) -> None:
         """Warns once that the values of a name are left out, because one was not a number."""
-        if name in self._warned:
+        if (self._env_id, name) in _warned:
             return
-        self._warned.add(name)
+        _warned.add((self._env_id, name))
         where = f"info[{self._keys[name]!r}] of an episode's last step" if name in self._keys else name
         expected = "True or False" if name == IS_SUCCESS else "a finite number"
         logger.warning("environment %s: %s is %s; expected %s, so it is left out", self._env_id, where, got, expected)
