@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -90,6 +91,20 @@ class Tells(Counts):
     """Raises an error that repeats its token."""
 
     def on_update_end(self, state: TrainerState) -> None:
+        raise ValueError(f"refused with {self.token}")
+
+
+class TellsIn(Counts):
+    """Repeats its token in the error of one method, or in a warning when it is made."""
+
+    def __init__(self, method: str = "", api_token: str = "") -> None:
+        super().__init__(0, api_token)
+        if method == "__init__":
+            warnings.warn(f"made with {api_token}", stacklevel=2)
+        elif method:
+            setattr(self, method, self.fail)
+
+    def fail(self, *_: Any) -> Any:
         raise ValueError(f"refused with {self.token}")
 
 

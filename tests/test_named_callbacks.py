@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,29 @@ def test_a_secret_argument_is_resolved_late_and_in_no_file_and_no_message(
     assert "hunter2" not in str(failed.value.__cause__)
     for path in home.rglob("*"):
         assert not path.is_file() or b"hunter2" not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize("method", ["state_dict", "files_to_sync", "on_train_end"])
+def test_a_failure_in_any_method_names_the_callback_and_no_secret(method: str, home: Path) -> None:
+    named = {"name": "scripted_envs:TellsIn", "kwargs": {"method": method, "api_token": "hunter2-token"}}
+    with pytest.raises(CallbackError, match=rf"TellsIn\.{method} raised ValueError: refused with \*+") as failed:
+        train_ppo(settings(named))
+    assert "hunter2" not in "".join(traceback.format_exception(failed.value))
+
+
+def test_a_callback_that_does_not_take_its_state_is_named_without_its_secret() -> None:
+    named = {"name": "scripted_envs:TellsIn", "kwargs": {"api_token": "hunter2-token"}}
+    stopped = MANAGER.setup(settings(named), [StopsAt(32)]).train()
+    named["kwargs"]["method"] = "load_state_dict"
+    with pytest.raises(CallbackError, match=r"TellsIn\.load_state_dict raised ValueError: refused with \*+") as failed:
+        resume_with(stopped.run_dir, [named])
+    assert "hunter2" not in "".join(traceback.format_exception(failed.value))
+
+
+def test_a_warning_of_a_callback_that_is_made_hides_its_secret() -> None:
+    named = {"name": "scripted_envs:TellsIn", "kwargs": {"method": "__init__", "api_token": "hunter2-token"}}
+    with pytest.warns(UserWarning, match=r"^made with \*\*\*$"):
+        train_ppo(settings(named))
 
 
 def test_a_received_runs_callbacks_need_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -182,31 +182,48 @@ class CallbackList:
         first_error: CallbackError | None = None
         for callback in self.callbacks:
             try:
-                getattr(callback, event)(state)
-            except Exception as error:
-                if first_error is None:
-                    from rl_training.envs.contract.contract_guard import redact_cause  # imports Gymnasium
-
-                    where = f"{type(callback).__qualname__}.{event}"
-                    text = hide(error_line(error), self._secrets)
-                    first_error = CallbackError(f"callback {where} raised {text}")
-                    first_error.__cause__ = redact_cause(error, self._secrets)
+                self._ask(callback, event, state)
+            except CallbackError as error:
+                first_error = first_error or error
         if first_error is not None:
             raise first_error
 
     def files_to_sync(self) -> set[Path]:
-        """Returns the files that all callbacks have written since the last call."""
-        return {path for callback in self.callbacks for path in callback.files_to_sync()}
+        """Returns the files that all callbacks have written since the last call.
+
+        Raises:
+            CallbackError: A callback raised an error.
+        """
+        return {path for callback in self.callbacks for path in self._ask(callback, "files_to_sync")}
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the callbacks' states; those that are not of the settings by position and class name."""
-        return {self._key(i): callback.state_dict() for i, callback in enumerate(self.callbacks)}
+        """Returns the callbacks' states; those that are not of the settings by position and class name.
+
+        Raises:
+            CallbackError: A callback raised an error.
+        """
+        return {self._key(i): self._ask(callback, "state_dict") for i, callback in enumerate(self.callbacks)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores the state of each callback; a callback that is not in the checkpoint keeps its initial state."""
+        """Restores the state of each callback; a callback that is not in the checkpoint keeps its initial state.
+
+        Raises:
+            CallbackError: A callback raised an error.
+        """
         for i, callback in enumerate(self.callbacks):
             if self._key(i) in state:
-                callback.load_state_dict(state[self._key(i)])
+                self._ask(callback, "load_state_dict", state[self._key(i)])
+
+    def _ask(self, callback: Callback, method: str, *arguments: Any) -> Any:
+        """Calls a method of a callback; its error is raised as a `CallbackError` without secrets."""
+        try:
+            return getattr(callback, method)(*arguments)
+        except Exception as error:
+            from rl_training.envs.contract.contract_guard import redact_cause  # imports Gymnasium
+
+            text = hide(error_line(error), self._secrets)
+            where = f"{type(callback).__qualname__}.{method}"
+            raise CallbackError(f"callback {where} raised {text}") from redact_cause(error, self._secrets)
 
     def _key(self, index: int) -> str:
         position = index - len(self._named)

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 
 from rl_training.config.sections import CallbackConfig
 from rl_training.config.settings import TrainConfig
+from rl_training.envs.contract.contract_guard import hide_secrets_in_warnings
 from rl_training.errors import USER_CODE_ERRORS, ConfigError, error_line
 from rl_training.runtime.callbacks import Callback
 from rl_training.security.secrets import collect_secret_values, hide, redact, resolve_secrets
@@ -34,13 +35,15 @@ def make_callbacks(config: TrainConfig) -> dict[str, Callback]:
         ConfigError: As `require_callbacks`; or the arguments do not fit a class, or refer to a secret that is missing.
     """
     made: dict[str, Callback] = {}
+    secrets = find_callback_secrets(config)
     counts: Counter[str] = Counter()
     for i, (settings, kind) in enumerate(_find_classes(config)):
         kwargs = resolve_secrets(settings.kwargs, path=f"callbacks.{i}.kwargs")
         try:
-            made[f"{settings.name}:{counts[settings.name]}"] = kind(**kwargs)
+            with hide_secrets_in_warnings(secrets):
+                made[f"{settings.name}:{counts[settings.name]}"] = kind(**kwargs)
         except USER_CODE_ERRORS as error:
-            reason = hide(error_line(error), find_callback_secrets(config))
+            reason = hide(error_line(error), secrets)
             raise ConfigError(f"callbacks.{i}: {settings.name} could not be made: {reason}") from None
         counts[settings.name] += 1
     return made
