@@ -50,6 +50,14 @@ def _nothing_is_excluded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
+def _no_algorithm_is_left_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forgets after each test which algorithms it has registered. The program keeps them until it ends."""
+    from rl_training.experiment import registry
+
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+
+
+@pytest.fixture(autouse=True)
 def _signals_are_heeded() -> Iterator[None]:
     """Restores the signal handlers. The command line ignores signals once its result is known, as it ends then.
 

@@ -22,7 +22,7 @@ from rl_training.envs.validation.validate import ValidationReport, validate_env
 def short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(call_watch, "WARN_AFTER_SECONDS", 0.2)
     monkeypatch.setattr(call_watch, "CALL_SECONDS", 0.5)
-    monkeypatch.setattr("rl_training.envs.validation.validate.MAKING_SECONDS", 1.0)
+    monkeypatch.setattr("rl_training.envs.validation.opening.MAKING_SECONDS", 1.0)
     monkeypatch.setattr(call_watch, "_LOOK_SECONDS", 0.02)
 
 

@@ -10,7 +10,7 @@ import gymnasium as gym
 import pytest
 from waiting import LIMIT
 
-from rl_training import Callback, evaluate_checkpoint, resume
+from rl_training import Callback, evaluate_checkpoint, register_algorithm, resume
 from rl_training.runtime.checkpoint import open_checkpoint
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,6 +22,7 @@ def cross_entropy(monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
     import cross_entropy
 
+    register_algorithm(cross_entropy.SPEC)  # again, because another test may have imported it first
     return cross_entropy
 
 

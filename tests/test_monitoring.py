@@ -209,7 +209,7 @@ def test_a_run_or_directory_is_played_and_has_no_monitoring_run(client: Any) -> 
         assert (result.model, result.run_id, result.evaluation.return_mean) == (None, None, 500.0)
         (line,) = format_monitoring(result.to_dict())
         assert line.startswith(
-            "mean return 500.00 (95 % interval 500.00 to 500.00) over 20 held-out episodes; warning: "
+            "mean return 500.00 (95 % interval 500.00 to 500.00) over 20 held-out episodes\n  warning: "
         )
         with pytest.raises(UserError, match="only a champion can be rolled back; expected models:/NAME@champion"):
             require_registered(source)

@@ -18,8 +18,8 @@ from rl_training.runtime.checkpoint.downloads import Download, write_download
 from rl_training.system.signal_handlers import SIGNALS
 
 IMPORTS = "rl_training.experiment.loading.load_config"
-DOWNLOAD = "rl_training.api.training.download_checkpoint"
-PLAY = "rl_training.api.training.check_environment"
+DOWNLOAD = "rl_training.api.train_and_resume.download_checkpoint"
+PLAY = "rl_training.api.train_and_resume.check_environment"
 MAKE_METADATA = "rl_training.runtime.run_utils._make_metadata"
 MAKE_ENVS = "rl_training.runtime.ppo_trainer.TrainingEnvs"
 RESTORE = "rl_training.runtime.trainer.Trainer.restore"

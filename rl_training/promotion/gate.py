@@ -84,7 +84,7 @@ def decide(
 
     reached, reasons = _check_floors(candidate, rules, numbers)
     doubts = [*_find_missing_successes(candidate, rules), *_find_cut_episodes(candidate, rules)]
-    reasons += [*doubts, *([] if candidate.warning is None else [candidate.warning]), *([] if lost is None else [lost])]
+    reasons += [*([] if lost is None else [lost]), *doubts, *([] if candidate.warning is None else [candidate.warning])]
     kind: VerdictKind = "PROMOTE"
     if not reached:
         kind = "REJECT"
