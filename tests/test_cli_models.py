@@ -35,6 +35,8 @@ def test_promote_and_roll_back(command):
     assert result["candidate"]["episodes"] == 20
     assert result["record"] == f"runs:/{first}/promotions/{result['decision_id']}.json"
 
+    assert ", when there was no champion" in command("promote", first, *RULES)[1]
+
     code, out, _ = command("promote", second, *RULES)
     assert code == 0
     assert out.splitlines()[0] == f"PROMOTE: registered model {MODEL}, version 2, now champion"

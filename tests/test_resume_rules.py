@@ -26,6 +26,18 @@ def test_a_nested_setting_is_named_by_its_path_with_both_values() -> None:
     assert (found.key, found.before, found.after, found.rule) == ("evaluation.every", 10_000, 500, Rule.MAY_CHANGE)
 
 
+def test_a_mapping_that_was_empty_differs_by_its_keys_alone() -> None:
+    filled = changed(reset_options={"map": 3, "empty": {}})
+    assert [str(d) for d in find_differences(BEFORE, filled, fine_tuning=True)] == [
+        "reset_options.empty: None -> {} (may change)",
+        "reset_options.map: None -> 3 (may change)",
+    ]
+    assert [str(d) for d in find_differences(filled, BEFORE, fine_tuning=True)] == [
+        "reset_options.empty: {} -> None (may change)",
+        "reset_options.map: 3 -> None (may change)",
+    ]
+
+
 @pytest.mark.parametrize(
     ("fields", "rule"),
     [

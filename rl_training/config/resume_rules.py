@@ -96,8 +96,13 @@ def find_differences(before: TrainConfig, after: TrainConfig, *, fine_tuning: bo
     return [
         make_difference(key, old.get(key), new.get(key), fine_tuning=fine_tuning)
         for key in sorted({*old, *new})
-        if old.get(key) != new.get(key)
+        if old.get(key) != new.get(key) and not (_is_filled(key, old, new) or _is_filled(key, new, old))
     ]
+
+
+def _is_filled(key: str, empty: Mapping[str, Any], filled: Mapping[str, Any]) -> bool:
+    """Returns whether a mapping is empty on one side and not on the other, where each of its keys is a difference."""
+    return empty.get(key) == {} and any(other.startswith(f"{key}.") for other in filled)
 
 
 def make_difference(key: str, before: Any, after: Any, *, fine_tuning: bool = False) -> Difference:

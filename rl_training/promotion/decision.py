@@ -88,11 +88,12 @@ class PromotionResult:
 
 def format_promotion(promotion: Mapping[str, Any]) -> list[str]:
     """Returns the result of `PromotionResult.to_dict` as lines of text."""
-    before = "nobody" if promotion["previous_version"] is None else f"version {promotion['previous_version']}"
+    version = promotion["previous_version"]
+    before = "there was no champion" if version is None else f"the champion was version {version}"
     return [
         format_promotion_line(promotion),
         *(f"  {reason}" for reason in promotion["reasons"]),
-        f"decided: {promotion['time']}, when the champion was {before}",
+        f"decided: {promotion['time']}, when {before}",
         f"record: {promotion['record']}",
     ]
 

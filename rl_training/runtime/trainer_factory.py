@@ -179,11 +179,11 @@ def _fine_tune(
         origin = _describe_origin(checkpoint, changes, config.run_name != before.run_name)
         update_metadata(run, {"forked_from": {**origin, "fine_tuning": asdict(carried)}})
     logger.warning(
-        "a new run, fine-tuned from run %s at step %s\n  it begins with the weights alone (%s)\n  it differs in %s",
+        "a new run, fine-tuned from run %s at step %s\n  it begins with the weights alone (%s)\n  it differs in%s",
         checkpoint.run_uid,
         f"{checkpoint.num_timesteps:,}",
         carried,
-        "".join(f"\n    {change}" for change in changes) or "no setting",
+        "".join(f"\n    {change}" for change in changes) or " no setting",
     )
     return trainer
 
