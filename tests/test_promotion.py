@@ -135,6 +135,20 @@ def test_offering_the_same_again_plays_nothing(client, monkeypatch):
     assert len(client.search_model_versions(f"name = '{MODEL}'")) == 2
 
 
+def test_what_is_not_used_because_the_champion_itself_is_offered_is_named(client, caplog):
+    checkpoint, run_id = run_with_policy(GOOD)
+    first = offer(checkpoint, run_id, floor=475.0)
+    assert offer(checkpoint, run_id, floor=475.0).decision_id == first.decision_id
+    assert "champion already" not in caplog.text
+    again = offer(checkpoint, run_id, force="it is the best", floor=400.0)
+    assert (again.decision_id, again.forced, again.alias) == (first.decision_id, None, "champion")
+    (said,) = [record.getMessage() for record in caplog.records if "champion already" in record.getMessage()]
+    assert said == (
+        f"version 1 of {MODEL} is the champion already, so the decision that made it champion stands; not used: "
+        f"promotion.floor, the reason to force it"
+    )
+
+
 def test_other_rules_are_another_decision_with_other_seeds(client):
     first, first_run = run_with_policy(WEAK, seed=1)
     offer(first, first_run)

@@ -146,7 +146,9 @@ class _Promotion:
             champion = get_champion(self.client, self.model)
             is_champion = get_number(version) == get_number(champion)
             if is_champion and PROMOTED_BY in version.tags:
-                return self._make_result(version, self._read(version.tags[PROMOTED_BY]), CHAMPION)
+                record = self._read(version.tags[PROMOTED_BY])
+                self._name_unused(version, record)
+                return self._make_result(version, record, CHAMPION)
             record = self._get_or_decide(version, copy, champion)
             if record["forced"] is None and record["verdict"]["kind"] != "PROMOTE":
                 return self._make_result(version, record, self._challenge(version, record, is_champion))
@@ -154,6 +156,20 @@ class _Promotion:
                 return self._make_result(version, record, CHAMPION, moved=not is_champion)
             logger.warning("the champion of %s changed during the decision; deciding again", self.model)
         raise TrackingError(f"the champion of {self.model} changed {TRIES} times while it was decided; try again")
+
+    def _name_unused(self, version: ModelVersion, record: dict[str, Any]) -> None:
+        """Warns of rules and a reason that decide nothing, because the candidate is the champion already."""
+        given = self.config.promotion.model_dump(mode="json", exclude={"enabled", "model"})
+        unused = [f"promotion.{name}" for name, value in given.items() if record["rules"].get(name, value) != value]
+        if self.force not in (None, record["forced"]):
+            unused.append("the reason to force it")
+        if unused:
+            logger.warning(
+                "version %s of %s is the champion already, so the decision that made it champion stands; not used: %s",
+                version.version,
+                self.model,
+                ", ".join(unused),
+            )
 
     def _get_or_decide(self, version: ModelVersion, copy: Checkpoint, champion: ModelVersion | None) -> dict[str, Any]:
         """Returns the record of the decision on this question, which is made and recorded unless it was before."""
