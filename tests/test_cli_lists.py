@@ -172,6 +172,8 @@ def test_one_damaged_run_leaves_the_others_listed(home: Path, capfd: Any, caplog
     caplog.clear()
     assert [run["state"] for run in runs] == ["finished", "finished", *["unreadable"] * len(damage)]
     assert all(run["problem"] for run in runs[2:])
+    assert sum("status.json" in run["problem"] for run in runs[2:]) == 2
+    assert sum("evaluation.json" in run["problem"] for run in runs[2:]) == 1
     assert (runs[0]["env_id"], runs[0]["seed"]) == ("\\x1b[31mCartPole-v1 next", None)
     assert run(["runs"]) == 0
     out, _ = capfd.readouterr()

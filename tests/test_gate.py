@@ -176,6 +176,13 @@ def test_a_success_rate_that_is_not_known_holds():
     assert decide(played([-1.0] * 20), None, rules).kind == "REJECT"  # the other floor is missed
 
 
+@pytest.mark.parametrize("lost", [None, "the champion is lost"])
+def test_a_floor_on_a_success_rate_that_is_not_known_is_not_called_missing(lost):
+    verdict = decide(played([1.0] * 20), None, RULES.model_copy(update={"success_floor": 0.5}), lost=lost)
+    assert verdict.kind == "HOLD"
+    assert not [reason for reason in verdict.reasons if "no floor is set" in reason]
+
+
 def test_a_candidate_with_cut_episodes_is_not_promoted_unless_the_rules_allow_it():
     cut = EvaluationResult(tuple(range(20)), (500.0,) * 20, (1,) * 20, 5)
     for champion in (None, played([400.0] * 20)):

@@ -181,11 +181,17 @@ def _find_newest_step(run_dir: Path) -> int | None:
 
 
 def _read_if_there(path: Path, form: Any = dict[str, Any]) -> dict[str, Any]:
-    """Returns the content of a JSON file, or nothing if it does not exist."""
+    """Returns the content of a JSON file, or nothing if it does not exist.
+
+    Raises:
+        UserError: The file can't be read; the message names it.
+    """
     try:
         found: dict[str, Any] = read_json(path, form)
     except FileNotFoundError:
         return {}
+    except NotReadable as error:
+        raise UserError(f"{path.name}: {error}") from None
     return found
 
 

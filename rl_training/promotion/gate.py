@@ -92,7 +92,8 @@ def decide(
         kind, reason = _compare(candidate, champion, rules, numbers)
         reasons.append(reason)
     else:
-        kind, reason = _decide_alone(bool(find_judges(numbers)), lost)
+        has_floor = bool(find_judges(numbers)) or rules.success_floor is not None  # whose rate may not be known
+        kind, reason = _decide_alone(has_floor, lost)
         reasons.append(reason)
     if doubts and kind == "PROMOTE":
         kind = "HOLD"
@@ -164,16 +165,16 @@ def _find_cut_episodes(candidate: EvaluationResult, rules: PromotionConfig) -> l
     ]
 
 
-def _decide_alone(judged: bool, lost: str | None) -> tuple[VerdictKind, str]:
+def _decide_alone(has_floor: bool, lost: str | None) -> tuple[VerdictKind, str]:
     """Returns the verdict on a candidate that reached all floors and has no opponent, and its reason."""
     if lost is not None:
-        if judged:
+        if has_floor:
             return "PROMOTE", "no earlier champion can be loaded either, so the floors alone decide"
         return "HOLD", (
             f"no earlier champion can be loaded either, and no floor is set ({', '.join(FLOORS)}), so nothing can "
             f"judge the candidate; set a floor, or promote it with --force"
         )
-    if judged:
+    if has_floor:
         return "PROMOTE", "there is no champion yet"
     return "PROMOTE", (
         f"there is no champion yet, and no floor is set ({', '.join(FLOORS)}): the candidate was judged by nothing but "
