@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, FiniteFloat
 
-from rl_training.envs.training_envs import Episode
+from rl_training.config.settings import TrainConfig
+from rl_training.envs.episodes.episode_numbers import EpisodeNumbers
+from rl_training.envs.training_envs import Episode, VectorStep
 from rl_training.runs.evaluation_result import MEANS
-from rl_training.state_checks import Count
+from rl_training.state_checks import Count, validate
 
 RECENT_EPISODES = 100
 """`rollout/*` metrics are means over this many of the latest finished episodes."""
@@ -36,6 +38,11 @@ class Progress:
     recent_numbers: dict[NumberName, Annotated[list[FiniteFloat], Field(min_length=1)]] = field(default_factory=dict)
     """The latest values of each of `Episode.numbers`."""
 
+    def count_step(self, step: VectorStep, num_envs: int) -> None:
+        """Counts a step of all environments."""
+        self.num_timesteps += num_envs
+        self.count(step.episodes)
+
     def count(self, episodes: Sequence[Episode]) -> None:
         """Counts episodes that have just ended, and keeps their results."""
         self.episodes += len(episodes)
@@ -58,13 +65,21 @@ class Progress:
             metrics[f"rollout/{MEANS.get(name, name)}"] = float(np.mean(values))
         return metrics
 
-    def keep_numbers(self, names: Collection[str]) -> None:
-        """Forgets the numbers of other names, which the settings of a resumed run no longer ask for."""
-        self.recent_numbers = {name: values for name, values in self.recent_numbers.items() if name in names}
-
     def to_dict(self) -> dict[str, Any]:
         """Returns the fields as a checkpoint holds them: without `recent_numbers` if there are none."""
         fields = asdict(self)
         if not self.recent_numbers:
             del fields["recent_numbers"]
         return fields
+
+
+def load_progress(state: Any, config: TrainConfig) -> Progress:
+    """Returns the progress in a checkpoint, without numbers of episodes that the settings no longer ask for.
+
+    Raises:
+        CheckpointError: It is no progress.
+    """
+    progress: Progress = validate("progress", state, Progress)
+    names = EpisodeNumbers(config).names
+    progress.recent_numbers = {name: values for name, values in progress.recent_numbers.items() if name in names}
+    return progress

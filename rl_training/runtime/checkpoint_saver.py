@@ -102,8 +102,12 @@ class Saver:
 
         Args:
             progress: The progress in `opened`.
-            opened: The checkpoint. It may be the best itself if the run ended before that was recorded.
+            opened: The checkpoint. It may be the best itself if the run ended before that was recorded. If it is of
+                another run, from which this one is forked, this run has no best policy yet.
         """
+        if opened.run_uid != self._run.run_uid:
+            progress.best_return = None
+            return None
         evaluated_here = progress.last_evaluation == opened.num_timesteps
         best = find_best(self._run.checkpoints, opened, progress.best_return, evaluated_here=evaluated_here)
         if best.lost and best.return_mean is not None:

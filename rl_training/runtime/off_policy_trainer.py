@@ -122,12 +122,12 @@ class OffPolicyTrainer(Trainer):
         step = self.envs.step(action)
         self.replay.make_room(self.buffer)
         self.buffer.add(observation, action, step.reward, step.next_observation, step.terminated, step.truncated)
-        self._count(step)
+        self.progress.count_step(step, config.num_envs)
         self._after_step(before)
         if self.num_timesteps // config.train_freq > before // config.train_freq:
             self.progress.phase = "update"
-        if self._needs_steps:
-            self._report_step(step)
+        if self._listeners.need_steps:
+            self._listeners.hear(step)
         if self.progress.phase == "update":
             self._emit("on_collect_end", self.progress.rollout_metrics() if self._log_due() else {})
 

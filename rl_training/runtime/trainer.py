@@ -6,52 +6,48 @@ state is consistent, for evaluations, checkpoints and stops. A resumed run conti
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import partial
 from typing import Any
 
 import torch
 
 from rl_training.config.settings import TrainConfig
-from rl_training.envs.episodes.episode_numbers import EpisodeNumbers
-from rl_training.errors import EnvironmentFault, EnvironmentRefused, UserError
+from rl_training.envs.training_envs import TrainingEnvs, VectorStep
+from rl_training.errors import EnvironmentFault
 from rl_training.moved_names import adopt_old_methods
 from rl_training.networks.threads import THREADS
 from rl_training.runs.locks import RunLock
-from rl_training.runs.progress import Progress
+from rl_training.runs.progress import Progress, load_progress
 from rl_training.runs.single_training import train_alone
 from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runs.train_result import TrainResult as TrainResult
 from rl_training.runs.unused_settings import warn_of_unused_settings
-from rl_training.runtime.callbacks import Callback, CallbackError, CallbackList, TrainerState
-from rl_training.runtime.checkpoint import Checkpoint, load_policy_state, load_trainer_state
+from rl_training.runtime.callbacks import Callback, CallbackError, CallbackList, Event, TrainerState
+from rl_training.runtime.checkpoint import Checkpoint, WriteShards, load_policy_state, load_trainer_state
 from rl_training.runtime.checkpoint.manifest import TRAINER
 from rl_training.runtime.checkpoint_saver import LAST_PAUSES, Contents, Saver, require_no_later_checkpoint
-from rl_training.runtime.inexact_resumes import (
-    INEXACT,
-    describe_computer,
-    list_changes_of_envs,
-    list_inexact_resumes,
-    record_inexact_resumes,
-    record_lost_best,
-)
-from rl_training.runtime.loop_parts.curriculum import Curriculum
+from rl_training.runtime.loop_parts.inexact_history import InexactHistory
 from rl_training.runtime.loop_parts.named_callbacks import find_callback_secrets, make_callbacks
-from rl_training.runtime.loop_parts.periodic_evaluation import STOPPED_AT_RETURN, PeriodicEvaluation
-from rl_training.runtime.loop_parts.training_loop import TrainingLoop
-from rl_training.runtime.policy import CurrentPolicy
+from rl_training.runtime.loop_parts.periodic_evaluation import PeriodicEvaluation, describe_stop
+from rl_training.runtime.loop_parts.plug_in_checks import require_replay_loader
+from rl_training.runtime.loop_parts.step_listeners import StepListeners
+from rl_training.runtime.loop_parts.training_end import make_result, report_end
+from rl_training.runtime.loop_parts.training_time import TrainingTime
+from rl_training.runtime.policy import CurrentPolicy, Policy
 from rl_training.runtime.run_utils import TrainingRun, discard_training_run
-from rl_training.state_checks import describe_lack, restoring, validate
+from rl_training.state_checks import restoring
 from rl_training.system.constructor_cleanup import close_on_error
 from rl_training.system.paths import remember_working_folder
 
-logger = logging.getLogger(__name__)
 
+class Trainer(ABC):
+    """One training run; `train()` runs it to its end and may be called once.
 
-class Trainer(TrainingLoop):
-    """One training run; `train()` runs it to its end and may be called once."""
+    A trainer that keeps its environments in `envs`, as a `TrainingEnvs`, offers them to callbacks and curricula.
+    """
 
     device = torch.device("cpu")
     """The device that learns; a trainer of networks chooses it with `resolve_device`."""
@@ -71,20 +67,105 @@ class Trainer(TrainingLoop):
     ) -> None:
         self._opened = ExitStack()  # everything that a constructor opens; closed when training ends
         self._opened.callback(remember_working_folder())
-        self.config, self.run = config, run
+        self.config, self.run, self.progress = config, run, Progress()
         self.callbacks = CallbackList(callbacks, make_callbacks(config), find_callback_secrets(config))
         self.stop = stop if stop is not None else StopFlag()
-        self.progress = Progress()
         self.state = TrainerState(config=config, run_dir=run.run_dir, run_uid=run.run_uid, stop=self.stop)
         self.metrics: dict[str, float] = {}
-        self.inexact: list[dict[str, Any]] = []
-        """Earlier resumes of this run that may not have been exact; see `inexact_resumes`."""
         self.lock = RunLock(run.run_dir)
         """Held while the run changes; a caller that writes to the run before or after `train` holds it too."""
         self._restored = False
         self._saver = Saver(run, config, self._note_saved)
+        self._history = InexactHistory(config, run)
         self._evaluation = self._opened.enter_context(closing(PeriodicEvaluation(config)))
-        self._curriculum: Curriculum | None = None
+        self._listeners = StepListeners(config, self.callbacks, self.state, partial(self._emit, "on_step", {}))
+
+    @staticmethod
+    def require_size(config: TrainConfig, checkpoint: Checkpoint) -> None:
+        """Checks that a checkpoint has the size that its settings imply, before they are used to allocate anything."""
+        return
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Begins the first episodes of a new run."""
+
+    @abstractmethod
+    def _learn(self) -> None:
+        """Runs the training loop from the current state until `total_timesteps`."""
+
+    @abstractmethod
+    def policy(self) -> Policy:
+        """Returns the current greedy policy, which evaluations play."""
+
+    @abstractmethod
+    def _policy_state(self) -> dict[str, Any]:
+        """Returns the state that evaluation and serving need: weights, normaliser, spaces."""
+
+    @abstractmethod
+    def _trainer_state(self) -> dict[str, Any]:
+        """Returns the rest of the state that training needs to continue."""
+
+    @abstractmethod
+    def _load_states(self, policy: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[int]:
+        """Restores both states; returns the environments whose episode could not be replayed."""
+
+    def _replay_shards(self) -> WriteShards | None:
+        """Returns the function that writes the current replay buffer; None for an algorithm without one."""
+        return None
+
+    def _load_replay(self, checkpoint: Checkpoint) -> None:
+        """Restores the replay buffer of an algorithm that has one."""
+        return
+
+    def _close(self) -> None:
+        """Closes what a trainer holds outside of `_opened`."""
+        return
+
+    def _find_envs(self) -> TrainingEnvs | None:
+        """Returns the training environments for callbacks and curricula; None if a trainer has no `envs`."""
+        envs = getattr(self, "envs", None)
+        return envs if isinstance(envs, TrainingEnvs) else None
+
+    @property
+    def num_timesteps(self) -> int:
+        """Environment steps so far, summed over all environments."""
+        return self.progress.num_timesteps
+
+    @property
+    def inexact(self) -> list[dict[str, Any]]:
+        """Resumes of this run that may not have been exact, and the like; see `InexactHistory`."""
+        return self._history.entries
+
+    def check_stop(self) -> None:
+        """Raises `StopTraining` if a stop was requested."""
+        if self.stop.requested:
+            raise StopTraining
+
+    def _emit(self, event: Event, metrics: Mapping[str, float]) -> None:
+        metrics = self._listeners.add_stage(metrics)
+        self.metrics.update(metrics)
+        self.state.num_timesteps, self.state.iteration = self.num_timesteps, self.progress.iteration
+        self.state.metrics = metrics
+        self.callbacks.call(event, self.state)
+
+    def count_step(self, step: VectorStep) -> None:
+        """Counts a step of all environments and reports it to the curriculum and callbacks that override `on_step`.
+
+        A training loop calls this method after each step, once the step is stored and the complete state is consistent.
+
+        Raises:
+            CallbackError: A callback raised.
+        """
+        self.progress.count_step(step, self.config.num_envs)
+        if self._listeners.need_steps:
+            self._listeners.hear(step)
+
+    def _log_due(self) -> bool:
+        every = self.config.logging.every
+        return self.num_timesteps // every > self.progress.last_log // every
+
+    def _time_metrics(self) -> dict[str, float]:
+        return self._time.metrics(self.num_timesteps)
 
     @train_alone()
     def train(self) -> TrainResult:
@@ -102,47 +183,23 @@ class Trainer(TrainingLoop):
         """
         if not self.is_recorded:
             warn_of_unused_settings(self.config)
-        self._wall_start, cpu_start, self._first_step = time.perf_counter(), time.thread_time(), self.num_timesteps
-        try:
-            with self.lock, THREADS.using(self.config.threads), closing(self._saver):
-                self._run_to_end()
-        except BaseException as error:
-            self.state.stop_reason, self.state.error = "failed", f"{type(error).__name__}: {error}"
-            raise
-        finally:
-            try:
-                self._emit("on_train_end", self.metrics)
-            except CallbackError as error:
-                if self.state.error is None:
-                    raise
-                logger.error("%s", error)  # must not hide the error that ended the run
-            finally:
-                self._close()
-                self._opened.close()
-        newest, best = self.state.checkpoint, self.state.best_checkpoint
-        assert self.state.stop_reason is not None
-        return TrainResult(
-            metrics=dict(self.metrics),
-            checkpoint=newest.path if newest else None,
-            best_checkpoint=best.path if best else None,
-            run_dir=self.run.run_dir,
-            run_uid=self.run.run_uid,
-            num_timesteps=self.num_timesteps,
-            stop_reason=self.state.stop_reason,
-            lost_best=self._saver.lost_best,
-            steps_per_second=self._time_metrics()["time/steps_per_second"],
-            cpu_seconds=time.thread_time() - cpu_start,
-        )
+        self._time = TrainingTime(self.num_timesteps)
+        self._opened.callback(self._close)
+        ending = report_end(self.state, partial(self._emit, "on_train_end", self.metrics))
+        with self._opened, ending, self.lock, THREADS.using(self.config.threads), closing(self._saver):
+            self._run_to_end()
+        return make_result(self.state, self.metrics, self._time, self._saver.lost_best)
 
     def _run_to_end(self) -> None:
         try:
             if self.state.checkpoint is not None:
                 require_no_later_checkpoint(self.run, self.state.checkpoint)
             if not self._restored:
-                self._begin()
-            record_inexact_resumes(self.run, self.inexact)
-            record_lost_best(self.run, self._saver.lost_best)
-            self._offer_to_callbacks()
+                self._listeners.begin_curriculum(self._find_envs())
+                self._start()
+            self._history.record(self._saver.lost_best)
+            self.state.policy = CurrentPolicy(self.policy)
+            self._listeners.listen(self._find_envs())
             self._emit("on_train_start", {})
             if self.state.checkpoint is None:  # a run can be resumed whatever happens next
                 self._saver.save(self.progress, self._collect_contents)
@@ -157,22 +214,6 @@ class Trainer(TrainingLoop):
             raise
         self._saver.save(self.progress, self._collect_contents, LAST_PAUSES)
 
-    def _begin(self) -> None:
-        """Begins a new run, with the first stage of its curriculum if that has no condition."""
-        if self.config.curriculum:
-            self._curriculum = Curriculum(self.config, self._find_envs())
-            self._curriculum.advance(0)
-        self._start()
-
-    def _offer_to_callbacks(self) -> None:
-        """Gives callbacks the environments, the policy and, if one overrides `on_step`, each step."""
-        envs = self._find_envs()
-        self.state.envs, self.state.policy = envs, CurrentPolicy(self.policy)
-        self._hears_steps = self.callbacks.listens("on_step")
-        self._needs_steps = self._hears_steps or self._curriculum is not None
-        if envs is not None:
-            envs.collect_infos = self._hears_steps
-
     def between_steps(self) -> None:
         """Evaluates and saves if that is due; called wherever the complete state is consistent.
 
@@ -182,10 +223,8 @@ class Trainer(TrainingLoop):
         self.check_stop()
         if self._saver.failed:
             self._saver.end()
-        if self._needs_steps:
-            self._require_reports()
-        if self._curriculum is not None:
-            self._curriculum.advance(self.num_timesteps)
+        if self._listeners.need_steps:
+            self._listeners.advance(self.num_timesteps, type(self).__name__)
         if self._evaluation.is_due(self.progress):
             self._evaluate()
         if self._saver.is_due(self.num_timesteps):
@@ -195,17 +234,12 @@ class Trainer(TrainingLoop):
     def _evaluate(self) -> None:
         try:
             result = self._evaluation.run(self.policy(), self.stop)
-        except (EnvironmentFault, EnvironmentRefused) as error:
+        except EnvironmentFault:
             self._save()  # the evaluation's environment failed; the state of training is consistent
-            raise EnvironmentFault(f"in evaluation: {error}") from error
+            raise
         self._saver.end()
-        self.progress.last_evaluation = self.num_timesteps
         self.state.evaluation = result
-        is_best = self.progress.best_return is None or result.return_mean >= self.progress.best_return
-        if is_best:  # of equal ones the later policy, which has learned from more steps
-            self.progress.best_return = result.return_mean
-        if self._evaluation.ends_training(result, self.num_timesteps):
-            self.stop.request("return_reached")
+        is_best = self._evaluation.judge(result, self.progress, self.stop)
         try:
             self._emit("on_eval_end", result.metrics("eval"))
         finally:
@@ -219,29 +253,15 @@ class Trainer(TrainingLoop):
             self._saver.end()
 
     def _collect_contents(self) -> Contents:
-        self._note_changed_envs()
-        extra = {**describe_computer(self.device, self.config.threads), INEXACT: self.inexact}
-        if self.stop.cause == "return_reached":
-            extra[STOPPED_AT_RETURN] = True
+        self._history.note_changes(self._find_envs(), self.num_timesteps)
         trainer = {**self._trainer_state(), "callbacks": self.callbacks.state_dict()}
-        if self._curriculum is not None:
-            trainer["curriculum"] = self._curriculum.state_dict()
-        if evaluation := self._evaluation.state_dict():
-            trainer["evaluation"] = evaluation
         return Contents(
             policy=self._policy_state(),
-            trainer=trainer,
-            extra=extra,
+            trainer={**trainer, **self._listeners.state_dict(), **self._evaluation.state_dict()},
+            extra={**self._history.describe(self.device), **describe_stop(self.stop)},
             shards=self._replay_shards(),
             files=self.callbacks.files_to_sync(),
         )
-
-    def _note_changed_envs(self) -> None:
-        """Adds what callbacks have done to the environments, and a resume can't repeat, to the run's record."""
-        envs = self._find_envs()
-        if envs is not None and (new := list_changes_of_envs(self.inexact, envs.inexact_changes(), self.num_timesteps)):
-            self.inexact = [*self.inexact, *new]
-            record_inexact_resumes(self.run, self.inexact)
 
     def _note_saved(self, checkpoint: Checkpoint, is_best: bool) -> None:
         self.state.checkpoint = checkpoint
@@ -256,35 +276,21 @@ class Trainer(TrainingLoop):
             checkpoint: A verified checkpoint of this run, or of the run that this one is forked from.
             changed: Settings that differ and make the run inexact, in words.
         """
-        kind = type(self)
-        if kind._replay_shards is not Trainer._replay_shards and kind._load_replay is Trainer._load_replay:
-            lack = f"its {kind.__name__} has no _load_replay, which restores what its _replay_shards has saved"
-            raise UserError(describe_lack(self.config.algo, lack))
+        require_replay_loader(type(self), Trainer, self.config.algo)
         self._load_replay(checkpoint)
         trainer, policy = load_trainer_state(checkpoint), load_policy_state(checkpoint)
         with restoring(checkpoint.path / TRAINER, "the state", self.config.algo):
-            self.progress = validate("progress", trainer["progress"], Progress)
-            self.progress.keep_numbers(EpisodeNumbers(self.config).names)
-            if self.config.curriculum:
-                self._curriculum = Curriculum(self.config, self._find_envs())
-                self._curriculum.load_state_dict(trainer["curriculum"])
-            self._evaluation.load_state_dict(trainer.get("evaluation", {}))
+            self.progress = load_progress(trainer["progress"], self.config)
+            self._listeners.load_state_dict(trainer, self._find_envs())
+            self._evaluation.load_state_dict(trainer)
             fresh = self._load_states(policy, trainer)
             self.callbacks.load_state_dict(trainer["callbacks"])
         self.state.num_timesteps, self.state.iteration = self.num_timesteps, self.progress.iteration
         self._restored = True
-        if checkpoint.run_uid == self.run.run_uid:
+        if checkpoint.run_uid == self.run.run_uid:  # else this run is a fork, which has no checkpoint yet
             self.state.checkpoint = checkpoint
-            self.state.best_checkpoint = self._saver.resume(self.progress, checkpoint)
-        else:
-            self.progress.best_return = None  # a fork has its own best policy
-        if self.num_timesteps < self.config.total_timesteps or self.progress.phase == "update":
-            now = describe_computer(self.device, self.config.threads)
-            self.inexact = list_inexact_resumes(checkpoint, fresh, now, changed)
-        else:
-            self.inexact = list_inexact_resumes(checkpoint)
-            done = f"{self.num_timesteps:,} of {self.config.total_timesteps:,} steps"
-            logger.info("this run is complete at %s; set a larger total_timesteps to train it further", done)
+        self.state.best_checkpoint = self._saver.resume(self.progress, checkpoint)
+        self._history.resume(checkpoint, self.progress, self.device, fresh, changed)
 
     def discard(self) -> None:
         """Closes a trainer that will not train, and removes its run unless that has trained before."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rl_training.config.settings import TrainConfig
+from rl_training.errors import EnvironmentFault, EnvironmentRefused
 from rl_training.runs.progress import Progress
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.checkpoint import Checkpoint
@@ -24,6 +25,11 @@ STOPPED_AT_RETURN = "stopped_at_return"
 def has_reached_return(checkpoint: Checkpoint) -> bool:
     """Returns whether `evaluation.stop_at_return` ended training at a checkpoint."""
     return bool(checkpoint.manifest.extra.get(STOPPED_AT_RETURN))
+
+
+def describe_stop(stop: StopFlag) -> dict[str, bool]:
+    """Returns what `has_reached_return` reads in a manifest's `extra`; empty unless the return has been reached."""
+    return {STOPPED_AT_RETURN: True} if stop.cause == "return_reached" else {}
 
 
 class PeriodicEvaluation:
@@ -44,10 +50,32 @@ class PeriodicEvaluation:
         return progress.num_timesteps // every > progress.last_evaluation // every
 
     def run(self, policy: Policy, stop: StopFlag) -> EvaluationResult:
-        """Plays the episodes; see `Evaluator.run` for the errors."""
-        return self._evaluator.run(policy, self._seeds, stop)
+        """Plays the episodes.
 
-    def ends_training(self, result: EvaluationResult, num_timesteps: int) -> bool:
+        Raises:
+            EnvironmentFault: The environment of the evaluation failed or was refused.
+            StopTraining: A stop was requested.
+        """
+        try:
+            return self._evaluator.run(policy, self._seeds, stop)
+        except (EnvironmentFault, EnvironmentRefused) as error:
+            raise EnvironmentFault(f"in evaluation: {error}") from error
+
+    def judge(self, result: EvaluationResult, progress: Progress, stop: StopFlag) -> bool:
+        """Records an evaluation in the progress; requests a stop if it is time to end at `stop_at_return`.
+
+        Returns:
+            Whether the policy is the best so far; of equal ones the later, which has learned from more steps.
+        """
+        progress.last_evaluation = progress.num_timesteps
+        is_best = progress.best_return is None or result.return_mean >= progress.best_return
+        if is_best:
+            progress.best_return = result.return_mean
+        if self._ends_training(result, progress.num_timesteps):
+            stop.request("return_reached")
+        return is_best
+
+    def _ends_training(self, result: EvaluationResult, num_timesteps: int) -> bool:
         """Counts an evaluation; returns whether training ends early because its return was reached often enough."""
         goal = self._settings.stop_at_return
         if goal is None:
@@ -67,15 +95,18 @@ class PeriodicEvaluation:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns how many evaluations in a row have reached which return; empty if there is none."""
-        return {"reached": self._settings.stop_at_return, "in_a_row": self._in_a_row} if self._in_a_row else {}
+        """Returns how many evaluations in a row have reached which return, as `evaluation`; empty if there is none."""
+        if not self._in_a_row:
+            return {}
+        return {"evaluation": {"reached": self._settings.stop_at_return, "in_a_row": self._in_a_row}}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restores the count that `state_dict` returned.
+    def load_state_dict(self, trainer: Mapping[str, Any]) -> None:
+        """Restores the count from a training state.
 
         Raises:
             CheckpointError: It is no such count.
         """
+        state = trainer.get("evaluation", {})
         in_a_row = validate("evaluation", state.get("in_a_row", 0), Count)
         self._in_a_row = in_a_row if state.get("reached") == self._settings.stop_at_return else 0
 
