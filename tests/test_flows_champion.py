@@ -28,7 +28,7 @@ CARTS = "gymnasium.envs.classic_control"
 UI = "http://127.0.0.1:5999"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")  # a process may leave this module and come back, and the home is that of the session
 def story(flow_home: Path) -> Any:
     """A bad policy becomes the first champion, a good one follows, and then the world gets worse for it."""
     with pytest.MonkeyPatch.context() as patch:

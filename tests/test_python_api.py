@@ -125,11 +125,21 @@ def test_what_validation_doubts_is_shown_without_any_logging_set_up(empty_home: 
     assert "can be trained on" not in ended.stderr
 
 
-def test_a_result_in_place_of_a_source_is_refused_with_what_to_pass(empty_home: Path) -> None:
+def test_a_result_is_taken_wherever_the_directory_of_its_run_is(empty_home: Path) -> None:
     result = rl_training.train(SMALL, track=False)
+    assert rl_training.evaluate(result, episodes=3) == rl_training.evaluate(result.run_dir, episodes=3)
+    assert rl_training.load_policy(result).action_space == rl_training.load_policy(result.run_dir).action_space
+    longer = rl_training.resume(result, total_timesteps=result.num_timesteps + 64, track=False)
+    assert longer.num_timesteps == result.num_timesteps + 64
+    with pytest.raises(UserError, match=r"does not have run .*; send it with .* sync RUN_DIR"):
+        rl_training.promote(result)
+
+
+@pytest.mark.parametrize("source", [None, 3, ["runs:/1"]])
+def test_what_is_no_source_is_refused_with_what_to_pass(source: Any) -> None:
     for function in (rl_training.evaluate, rl_training.load_policy, rl_training.resume, rl_training.promote):
-        with pytest.raises(UserError, match=r"got a RunSummary, expected .* pass its run_dir or checkpoint"):
-            function(result)  # type: ignore[operator]
+        with pytest.raises(UserError, match=r"expected a directory, .* or the result of a training"):
+            function(source)
 
 
 def test_training_in_another_thread_needs_no_signal_handlers(empty_home: Path) -> None:

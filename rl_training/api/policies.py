@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from rl_training.api.promotion import PromotionResult, promote_candidate
@@ -16,7 +16,7 @@ from rl_training.tracking.checkpoint_sources import download_checkpoint
 
 
 @discard_downloads()
-def load_policy(source: str | Path | Checkpoint) -> LoadedPolicy:
+def load_policy(source: str | PathLike[str] | Checkpoint) -> LoadedPolicy:
     """Returns the policy of a source, to act with. Modules that its settings name are not imported.
 
     Args:
@@ -34,7 +34,7 @@ def load_policy(source: str | Path | Checkpoint) -> LoadedPolicy:
 
 @discard_downloads()
 def evaluate(
-    source: str | Path | Checkpoint,
+    source: str | PathLike[str] | Checkpoint,
     *,
     episodes: int | None = None,
     seed: int | None = None,
@@ -65,7 +65,7 @@ def evaluate(
 
 
 def promote(
-    source: str | Path,
+    source: str | PathLike[str],
     overrides: Mapping[str, Any] | Sequence[str] = (),
     *,
     force: str | None = None,
@@ -94,5 +94,5 @@ def promote(
     return promote_candidate(source, overrides, force=force, allow_modules=allow_modules)
 
 
-def _find_checkpoint(source: str | Path | Checkpoint) -> Checkpoint:
+def _find_checkpoint(source: str | PathLike[str] | Checkpoint) -> Checkpoint:
     return source if isinstance(source, Checkpoint) else download_checkpoint(source, wanted="policy")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
+from os import PathLike
 
 from rl_training.config.parsing import Overrides
 from rl_training.promotion.candidates import find_candidate
@@ -18,7 +18,7 @@ __all__ = ["PromotionResult", "RollbackResult", "promote_candidate", "roll_back"
 
 @discard_downloads()
 def promote_candidate(
-    source: str | Path,
+    source: str | PathLike[str],
     overrides: Overrides = (),
     *,
     force: str | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def train(
 
 
 def resume(
-    source: str | Path | Checkpoint,
+    source: str | PathLike[str] | Checkpoint,
     callbacks: Iterable[Callback] = (),
     *,
     fine_tune: bool = False,
@@ -118,7 +119,7 @@ def resume(
 @reserve_training()
 @discard_downloads()
 def resume_training(
-    source: str | Path | Checkpoint,
+    source: str | PathLike[str] | Checkpoint,
     overrides: Mapping[str, Any] | Sequence[str] = (),
     callbacks: Iterable[Callback] = (),
     *,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ from rl_training.tracking.checkpoint_sources import (
     download_run_checkpoint,
     find_version,
     parse_source,
-    require_source,
+    read_source,
     resolve_source,
 )
 from rl_training.tracking.mlflow_run import RUN_UID, find_run_id
@@ -59,7 +60,7 @@ class Candidate:
 
 
 def find_candidate(
-    source: str | Path,
+    source: str | PathLike[str],
     overrides: Overrides = (),
     *,
     allow_modules: Collection[str] = (),
@@ -84,11 +85,11 @@ def find_candidate(
         TrackingError: MLflow can't be reached.
         UserError: `source` is not valid, or MLflow does not have it.
     """
-    require_source(source)
-    if Path(source).exists():
-        return _find_in_directory(Path(source).absolute(), overrides, allow_modules, tracking_uri)
-    parsed, uri = parse_source(str(source)), resolve_tracking_uri(tracking_uri)
-    with translate_mlflow_errors(uri, str(source)):
+    text = read_source(source)
+    if Path(text).exists():
+        return _find_in_directory(Path(text).absolute(), overrides, allow_modules, tracking_uri)
+    parsed, uri = parse_source(text), resolve_tracking_uri(tracking_uri)
+    with translate_mlflow_errors(uri, text):
         client = connect(uri)
         found = resolve_source(client, parsed)
         if isinstance(found, Path):
@@ -98,7 +99,7 @@ def find_candidate(
             checkpoint = download_version_policy(client, uri, version)
             config = _make_settings(checkpoint, overrides, allow_modules, model=found.name)
             if not version.run_id:
-                raise UserError(f"{source} names no run; expected a version that rl_training registered")
+                raise UserError(f"{text} names no run; expected a version that rl_training registered")
             return Candidate(checkpoint, config, version.run_id, uri)
         named = found.path != CHECKPOINTS
         checkpoint = download_run_checkpoint(client, found, "policy") if named else _find_best_of_run(client, found)

@@ -33,3 +33,7 @@ class TrainResult:
     lost_best: Mapping[str, Any] | None = None
     """If the checkpoint with the best evaluation is missing: its `return_mean`, the `reason`, and `num_timesteps`, the
     step of the resume that found it missing."""
+
+    def __fspath__(self) -> str:
+        """Returns the run's directory: a result can be passed on wherever the directory of a run can."""
+        return str(self.run_dir)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -67,17 +68,18 @@ class ModelSource(NamedTuple):
     version: str | None
 
 
-def require_source(source: object) -> None:
-    """Checks that a source is a text or a path, and not, for example, the result of a training.
+def read_source(source: object) -> str:
+    """Returns the text of a source: of a text, of a path, or of the result of a training, which is the run's directory.
 
     Raises:
         UserError: It is something else.
     """
-    if not isinstance(source, str | Path):
+    if not isinstance(source, str | PathLike):
         raise UserError(
-            f"got a {type(source).__name__}, expected a directory, an MLflow run id, runs:/ID or models:/NAME@ALIAS; "
-            f"of the result of a training, pass its run_dir or checkpoint"
+            f"got a {type(source).__name__}, expected a directory, an MLflow run id, runs:/ID or models:/NAME@ALIAS, "
+            f"or the result of a training"
         )
+    return fspath(source)
 
 
 def parse_source(text: str) -> RunSource | ModelSource:
@@ -123,7 +125,11 @@ def find_version(client: MlflowClient, source: ModelSource) -> ModelVersion:
 
 
 def download_checkpoint(
-    source: str | Path, *, tracking_uri: str | None = None, wanted: Wanted = "everything", to_resume: bool = False
+    source: str | PathLike[str],
+    *,
+    tracking_uri: str | None = None,
+    wanted: Wanted = "everything",
+    to_resume: bool = False,
 ) -> Checkpoint:
     """Returns the verified checkpoint that `source` names, and downloads it unless it is a local directory.
 
@@ -144,12 +150,12 @@ def download_checkpoint(
         TrackingError: MLflow can't be reached.
         UserError: `source` is not valid, or MLflow has no such run, model or alias.
     """
-    require_source(source)
-    if Path(source).exists():
-        return _find_local(Path(source), wanted, to_resume)
-    parsed = parse_source(str(source))
+    text = read_source(source)
+    if Path(text).exists():
+        return _find_local(Path(text), wanted, to_resume)
+    parsed = parse_source(text)
     uri = resolve_tracking_uri(tracking_uri)
-    with translate_mlflow_errors(uri, str(source)):
+    with translate_mlflow_errors(uri, text):
         client = connect(uri)
         found = resolve_source(client, parsed)
         if isinstance(found, Path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import closing
-from pathlib import Path
+from os import PathLike
 from typing import Any
 
 from rl_training.api.films.filmed_env import list_render_modes
@@ -24,7 +24,7 @@ from rl_training.system.signal_handlers import check_handlers
 
 @discard_downloads()
 def show_episodes(
-    source: str | Path | Checkpoint,
+    source: str | PathLike[str] | Checkpoint,
     *,
     episodes: int = 1,
     seed: int | None = None,

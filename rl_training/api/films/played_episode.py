@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,7 +61,7 @@ class Show(NamedTuple):
 
 
 def prepare_show(
-    source: str | Path | Checkpoint, episodes: int, seed: int | None, allow_modules: Collection[str]
+    source: str | PathLike[str] | Checkpoint, episodes: int, seed: int | None, allow_modules: Collection[str]
 ) -> Show:
     """Finds the policy of a source and the episodes to play.
 

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Collection
 from contextlib import closing
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ LARGEST = 16_383
 
 @discard_downloads()
 def record(
-    source: str | Path | Checkpoint,
+    source: str | PathLike[str] | Checkpoint,
     *,
     episodes: int = 1,
     seed: int | None = None,
