@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from case_envs.plain import Plain
 from waiting import LIMIT
 
-from rl_training import resume, train
+from rl_training import Callback, TrainerState, resume, train
 from rl_training.config.ppo import PPOConfig
 from rl_training.config.resume_rules import Rule, find_differences
 from rl_training.envs.validation import step_speed
@@ -61,6 +62,19 @@ def test_it_trains_with_a_warning_on_the_record_and_resumes_in_the_same_session(
     assert "env_id: Walk-v0 is defined in this session (__main__) alone" in warning["message"]
     assert "folder on PYTHONPATH, and write my_module:Walk-v0" in warning["message"]
     assert resume(summary.run_dir, total_timesteps=200, track=False).num_timesteps == 200
+
+
+@pytest.mark.parametrize("env_id", ["__main__:Walk-v0", "Walk-v0"])
+def test_a_stopped_run_says_that_this_session_resumes_it(env_id, tmp_path):
+    class Interrupts(Callback):
+        def on_update_end(self, state: TrainerState) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stopped = train(settings(env_id, run_dir=tmp_path / "run"), [Interrupts()], track=False)
+    assert stopped.lines()[1] == (
+        f"resume with: rl_training.resume('{tmp_path}/run') in this session, which defines its environment"
+    )
+    assert resume(f"{tmp_path}/run", track=False).stop_reason == "completed"
 
 
 def test_wrappers_and_evaluation_of_a_session_are_named_too():

@@ -42,7 +42,7 @@ class RunSummary(TrainResult):
     """What is known of the best checkpoint if it is missing; see `TrainResult`."""
     unsent: str = ""
     """A message about data that is not in MLflow yet, with what to do; empty if there is none."""
-    resume_command: str = "resume"
+    resume_command: str | None = "resume"
     """The command of `rl-training`, with options, that resumes the run the way it was started."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,16 +76,19 @@ class RunSummary(TrainResult):
         return "\n".join(self.lines())
 
 
-def format_summary(summary: Mapping[str, Any], *, resume: str = "resume") -> list[str]:
+def format_summary(summary: Mapping[str, Any], *, resume: str | None = "resume") -> list[str]:
     """Returns a run's summary as text.
 
     Args:
         summary: The summary as JSON: the result of `RunSummary.to_dict` or of a flow.
-        resume: The command of `rl-training` that resumes a stopped run.
+        resume: The command of `rl-training` that resumes a stopped run; None if only the session that defines its
+            environment can.
     """
     lines = [_format_end(summary)]
     if summary["stop_reason"] == "signal":
-        lines.append(f"resume with: {program('rl-training')} {resume} {shlex.quote(summary['run_dir'])}")
+        command = f"{program('rl-training')} {resume} {shlex.quote(summary['run_dir'])}"
+        here = f"rl_training.resume({summary['run_dir']!r}) in this session, which defines its environment"
+        lines.append(f"resume with: {here if resume is None else command}")
     lines += [f"not exact: {explain_inexact(entry)}" for entry in summary["inexact"]]
     if summary["evaluation"] is not None:
         lines.append(format_evaluation(summary["evaluation"]))

@@ -20,6 +20,7 @@ from rl_training.api.progress_display import can_draw, make_progress
 from rl_training.api.summary import RunSummary
 from rl_training.config.serialization import compact_config
 from rl_training.config.settings import TrainConfig
+from rl_training.envs.validation.other_processes import check_other_processes
 from rl_training.envs.validation.validate import ValidationReport, require_valid, validate_env
 from rl_training.errors import CheckpointNotWritten, RunFailed, TrackingError
 from rl_training.experiment.registry import get_algorithm
@@ -82,7 +83,8 @@ def train_and_evaluate(trainer: Trainer, *, track: bool, offline: bool, progress
         log.close()
         summary = summarize(trainer, result, evaluation, session)
         option = " --no-track" if not track else " --offline" if offline else ""
-        return replace(summary, resume_command=f"resume{option}")
+        only_here = check_other_processes(trainer.config)
+        return replace(summary, resume_command=None if only_here else f"resume{option}")
 
 
 def _train(trainer: Trainer) -> TrainResult:
