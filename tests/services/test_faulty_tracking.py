@@ -167,7 +167,7 @@ logged = time.monotonic() - began
 time.sleep(6.0)
 full = "full" in (run_dir / "shipper.log").read_text() or "disk I/O" in (run_dir / "shipper.log").read_text()
 make_room(filler)
-report = session.finish("FINISHED", stop_reason="completed")
+report = session.finish("FINISHED", stop_reason="completed", wait=90.0)
 print(json.dumps({"run_dir": str(run_dir), "run_id": session.run_id, "full": full, "logged": logged,
                   "unsent": report.unsent, "message": report.message}))
 """
