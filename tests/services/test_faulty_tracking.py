@@ -219,7 +219,7 @@ def test_a_disk_of_the_store_that_is_full_for_a_while(
     code_as_file = tmp_path / "small_disk.py"
     code_as_file.write_text(code)
     command[-1] = command[-1].replace(f"-c '{code}'", str(code_as_file))
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=os.environ, check=False)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["full"], "the disk was not full"
