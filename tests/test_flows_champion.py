@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,8 +29,13 @@ CARTS = "gymnasium.envs.classic_control"
 UI = "http://127.0.0.1:5999"
 
 
-@pytest.fixture(scope="session")  # a process may leave this module and come back, and the home is that of the session
+@pytest.fixture(scope="module")
 def story(flow_home: Path) -> Any:
+    return tell_story()
+
+
+@cache  # a process may leave this module and come back, to the same home
+def tell_story() -> SimpleNamespace:
     """A bad policy becomes the first champion, a good one follows, and then the world gets worse for it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RL_TRAINING_MLFLOW_UI", f"{UI}/")
