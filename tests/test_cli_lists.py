@@ -147,6 +147,14 @@ def test_a_run_without_tracking_is_finished_when_its_steps_are_done(home: Path, 
     assert [run["state"] for run in listed(capfd)] == ["stopped"]
 
 
+def test_a_run_without_tracking_is_finished_when_its_return_was_reached(home: Path, capfd: Any) -> None:
+    early = [f"evaluation.{setting}" for setting in ("every=64", "stop_at_return=-1e9", "stop_after=1")]
+    words = ["--env", "case_envs:Plain-v0", "--timesteps", "640", *QUICK]
+    summary = output(capfd, "train", *words, *(word for setting in early for word in ("--set", setting)))
+    assert (summary["stop_reason"], summary["num_timesteps"]) == ("return_reached", 64)
+    assert [(run["state"], run["num_timesteps"]) for run in listed(capfd)] == [("finished", 64)]
+
+
 def test_one_damaged_run_leaves_the_others_listed(home: Path, capfd: Any, caplog: Any) -> None:
     ended(tracked("CartPole-v1", 1), "FINISHED", "completed")
     damage = {

@@ -18,6 +18,8 @@ from rl_training.runs.locks import is_locked
 from rl_training.runs.metadata import read_metadata
 from rl_training.runtime.checkpoint.best_checkpoint import best_path
 from rl_training.runtime.checkpoint.manifest import read_settings_text
+from rl_training.runtime.checkpoint.reading import list_checkpoints
+from rl_training.runtime.loop_parts.periodic_evaluation import has_reached_return
 from rl_training.security.untrusted_json import NotReadable, open_plain_file, read_json
 from rl_training.system.paths import runs_root
 from rl_training.tracking.mlflow_run import RUN_UID
@@ -28,8 +30,8 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 State = Literal["running", "finished", "stopped", "failed", "killed", "unreadable"]
-"""`stopped`: by a signal or a callback, or, without tracking, before its steps were done. `killed`: its process ended
-without recording how. `unreadable`: its record is damaged."""
+"""`stopped`: by a signal or a callback, or, without tracking, before its steps were done or its return was reached.
+`killed`: its process ended without recording how. `unreadable`: its record is damaged."""
 STATES: tuple[State, ...] = get_args(State)
 
 SortKey = Literal["started", "return", "best", "success", "steps", "env", "algo", "state"]
@@ -158,6 +160,9 @@ def _find_state(run_dir: Path, steps: int) -> State:
         return _name_state(status["status"], status["stop_reason"])
     if (run_dir / run_layout.TRACKING).exists():
         return "killed"
+    checkpoints, _ = list_checkpoints(run_dir / run_layout.CHECKPOINTS)
+    if checkpoints and has_reached_return(checkpoints[0]):
+        return "finished"
     path = run_dir / run_layout.CONFIG
     with open_plain_file(path) as file:
         total = read_yaml(read_settings_text(path, file), str(path)).entries.get("total_timesteps")
