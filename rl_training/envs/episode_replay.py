@@ -20,10 +20,11 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rl_training.envs.episodes.attribute_changes import AttributeChanges
-from rl_training.envs.episodes.raw_return import find_raw_return
+from rl_training.envs.episodes.raw_return import RawReturn
 from rl_training.envs.random_state import random_state, random_state_to_json, write_random_state
 from rl_training.envs.space_leaves import list_leaves
-from rl_training.envs.wrappers.atari_lives import find_episodic_life
+from rl_training.envs.wrappers.atari_lives import EpisodicLife
+from rl_training.envs.wrappers.lookup import find_wrapper
 from rl_training.errors import EnvironmentFault, EnvironmentRefused
 from rl_training.state_checks import validate
 
@@ -53,12 +54,12 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
         """Sum of the running episode's rewards."""
         self.episode_length = 0
         """Number of steps in the running episode."""
-        self._lives = find_episodic_life(env)
+        self._lives = find_wrapper(env, EpisodicLife)
         self._earlier = 0
         """Number of actions in the game before the running episode."""
         self._continued: list[int] = []
         """The number of actions in the game before each episode that continued it."""
-        self._raw = find_raw_return(env)
+        self._raw = find_wrapper(env, RawReturn)
         self._raw_before = 0.0
         """Raw return of the game before the running episode."""
         self._seed: int | None = None

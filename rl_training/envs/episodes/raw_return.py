@@ -31,13 +31,3 @@ class RawReturn(gym.Wrapper[Any, Any, Any, Any]):
         except (ContractBroken, TypeError, LookupError):
             self.raw_return = math.nan
         return result
-
-
-def find_raw_return(env: gym.Env[Any, Any]) -> RawReturn | None:
-    """Returns the `RawReturn` among an environment's layers; None if the environment has no wrappers."""
-    layer: Any = env
-    while isinstance(layer, gym.Wrapper):
-        if isinstance(layer, RawReturn):
-            return layer
-        layer = layer.env
-    return None

@@ -26,6 +26,7 @@ from rl_training.envs.validation.other_processes import check_other_processes
 from rl_training.envs.validation.random_play import Player
 from rl_training.envs.validation.report import Finding, Findings, ValidationReport, format_count
 from rl_training.envs.validation.step_speed import Stopwatch, time_steps
+from rl_training.envs.wrappers.lookup import find_wrapper
 from rl_training.errors import USER_CODE_ERRORS, EnvironmentRefused
 from rl_training.seeding import env_seeds
 from rl_training.system.paths import keep_working_folder
@@ -103,7 +104,7 @@ def _play(player: Player, env: gym.Env[Any, Any], episodes: int, max_steps: int,
         if ended is None:
             break
         complete += ended
-        if not ended and not _has_time_limit(env):
+        if not ended and find_wrapper(env, TimeLimit) is None:
             message = (
                 f"episode {number + 1} did not end within {format_count(max_steps, 'step')} and there is no time "
                 f"limit; if this is not intended, set max_episode_steps: without an end, no return is ever recorded"
@@ -144,11 +145,3 @@ def _check_life_loss(config: TrainConfig) -> list[Breach]:
         "under training_wrappers"
     )
     return [Breach("warning", "life-loss", message)]
-
-
-def _has_time_limit(env: gym.Env[Any, Any]) -> bool:
-    while isinstance(env, gym.Wrapper):
-        if isinstance(env, TimeLimit):
-            return True
-        env = env.env
-    return False

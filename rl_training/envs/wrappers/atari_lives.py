@@ -99,13 +99,3 @@ def count_lives(env: gym.Env[Any, Any]) -> int:
     """Returns the lives that are left in an Atari game; 0 in a game without lives."""
     game: Any = env.unwrapped
     return int(game.ale.lives())
-
-
-def find_episodic_life(env: gym.Env[Any, Any]) -> EpisodicLife | None:
-    """Returns the `EpisodicLife` among an environment's layers."""
-    layer: Any = env
-    while isinstance(layer, gym.Wrapper):
-        if isinstance(layer, EpisodicLife):
-            return layer
-        layer = layer.env
-    return None
