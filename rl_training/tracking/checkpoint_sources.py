@@ -25,7 +25,7 @@ from rl_training.runtime.checkpoint import (
 from rl_training.runtime.checkpoint.downloads import Download, write_download
 from rl_training.runtime.checkpoint.manifest import MANIFEST, POLICY, is_shard, read_manifest
 from rl_training.system.download_directories import make_download_directory
-from rl_training.tracking.mlflow_run import RUN_UID, find_run
+from rl_training.tracking.mlflow_run import RUN_ID, RUN_UID, find_run
 from rl_training.tracking.mlflow_store import (
     connect,
     resolve_tracking_uri,
@@ -42,7 +42,6 @@ logger = logging.getLogger(__name__)
 CHECKPOINT_TAG = "checkpoint"
 """Tag of a registered version: the name of the checkpoint in its run."""
 
-_RUN_ID = re.compile(r"[0-9a-f]{32}")
 _RUNS = re.compile(r"runs:/+([^/]+)(?:/(.*))?")
 _PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
 _MODELS = re.compile(r"models:/+([^/@]+)(?:@([^/@]+)|/(\d+))")
@@ -92,7 +91,7 @@ def parse_source(text: str) -> RunSource | ModelSource:
         return ModelSource(model[1], model[2], model[3])
     if (run := _RUNS.fullmatch(text)) is not None:
         return RunSource(run[1], (run[2] or CHECKPOINTS).rstrip("/"))
-    if _RUN_ID.fullmatch(text):
+    if RUN_ID.fullmatch(text):
         return RunSource(text, CHECKPOINTS)
     raise UserError(
         f"{text!r} is no checkpoint; expected a checkpoint's or run's directory, an MLflow run id or run_uid, "
@@ -110,7 +109,7 @@ def resolve_source(client: MlflowClient, source: RunSource | ModelSource) -> Run
         return source
     if (run := find_run(client, source.run_id)) is not None:
         return source._replace(run_id=run.info.run_id)
-    run_dir = find_run_in_home(source.run_id) if _RUN_ID.fullmatch(source.run_id) else None
+    run_dir = find_run_in_home(source.run_id) if RUN_ID.fullmatch(source.run_id) else None
     if run_dir is None or not _PATH.fullmatch(source.path):
         return source
     return run_dir if source.path == CHECKPOINTS else run_dir / source.path

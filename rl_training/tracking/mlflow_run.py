@@ -39,7 +39,8 @@ EXPERIMENT_NOTE = (
 )
 """The description of an experiment with training runs."""
 
-_ID = re.compile(r"[0-9a-f]{32}")
+RUN_ID = re.compile(r"[0-9a-f]{32}")
+"""The form of an MLflow run id and of a `run_uid`."""
 
 LOST_BEST_TAG = "best.lost"
 """Tag with the best checkpoints that were missing when the run was resumed, as JSON."""
@@ -151,7 +152,7 @@ def find_run(client: MlflowClient, identity: str) -> Run | None:
     """
     from mlflow.exceptions import MlflowException
 
-    if not _ID.fullmatch(identity):
+    if not RUN_ID.fullmatch(identity):
         return None
     try:
         return client.get_run(identity)
