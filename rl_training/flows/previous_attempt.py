@@ -12,6 +12,7 @@ from rl_training import run_layout
 from rl_training.errors import CheckpointError
 from rl_training.system import paths
 from rl_training.tracking import json_files
+from rl_training.tracking.mlflow_names import FLOW_RUN
 from rl_training.tracking.record_schemas import Description
 
 if TYPE_CHECKING:
@@ -19,12 +20,6 @@ if TYPE_CHECKING:
     from rl_training.runtime.checkpoint import Checkpoint
 
 logger = logging.getLogger(__name__)
-
-FLOW_RUN_TAG = "prefect.flow_run_id"
-"""The tag of an MLflow run that names the flow run which trained it last."""
-
-FLOW_RUN_PAGE = "prefect.flow_run_url"
-"""The tag with the address of that flow run's page, if Prefect's pages are known."""
 
 
 def record_run_dir(run_dir: Path) -> None:
@@ -50,7 +45,7 @@ def has_opened_run() -> bool:
     if flow_run.id is None:
         return False
     return _read_run_dir() is not None or (
-        flow_run.run_count > 1 and find_run_by_tag(FLOW_RUN_TAG, str(flow_run.id)) is not None
+        flow_run.run_count > 1 and find_run_by_tag(FLOW_RUN, str(flow_run.id)) is not None
     )
 
 
@@ -80,7 +75,7 @@ def take_over_checkpoint(config: TrainConfig) -> Checkpoint | None:
     run_dir = _read_run_dir()
     if is_first_attempt():
         return None
-    run = find_run_by_tag(FLOW_RUN_TAG, str(flow_run.id))
+    run = find_run_by_tag(FLOW_RUN, str(flow_run.id))
     if run is not None:
         last = Path(run.data.tags.get("run_dir", ""))  # the directory of the newest attempt
         run_dir = last if _is_of_this_flow_run(last) else None
@@ -112,7 +107,7 @@ def keep_run_dir(config: TrainConfig, checkpoint: Checkpoint) -> TrainConfig:
 
 def _is_of_this_flow_run(run_dir: Path) -> bool:
     description = json_files.read_json(run_dir / run_layout.TRACKING, Description)
-    return description is not None and bool(description["tags"].get(FLOW_RUN_TAG) == str(flow_run.id))
+    return description is not None and bool(description["tags"].get(FLOW_RUN) == str(flow_run.id))
 
 
 def _find_record() -> Path | None:

@@ -19,6 +19,7 @@ from rl_training.flows.secret_blocks import enable_secret_blocks
 from rl_training.flows.tasks import fetch, guard, validate
 from rl_training.flows.tracked_run import MakeTrainer
 from rl_training.flows.train import read_settings
+from rl_training.tracking.mlflow_names import RETRAINED_FROM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,7 +74,7 @@ def retrain_flow(
                     return skip(plan["reason"])
                 start_training = _prepare_start(settings, plan["source"], validate(settings))
                 started_from = plan["source"] or SCRATCH
-                summary = run_pipeline(settings, start_training, {"retrain.start": started_from})
+                summary = run_pipeline(settings, start_training, {RETRAINED_FROM: started_from})
                 return {
                     **summary,
                     "seed": settings.seed,

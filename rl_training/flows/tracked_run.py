@@ -15,16 +15,11 @@ from prefect.exceptions import Abort
 from prefect.runtime import deployment, flow_run
 
 from rl_training.errors import RunTakenOver
-from rl_training.flows.previous_attempt import (
-    FLOW_RUN_PAGE,
-    FLOW_RUN_TAG,
-    keep_run_dir,
-    record_run_dir,
-    take_over_checkpoint,
-)
+from rl_training.flows.previous_attempt import keep_run_dir, record_run_dir, take_over_checkpoint
 from rl_training.flows.supervised_training import FlowProgress, supervise
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
+from rl_training.tracking.mlflow_names import DEPLOYMENT, FLOW, FLOW_RUN, FLOW_RUN_PAGE
 
 if TYPE_CHECKING:
     from rl_training.config.settings import TrainConfig
@@ -205,10 +200,10 @@ def _resume(config: TrainConfig, checkpoint: Checkpoint, callbacks: Sequence[Cal
 def _build_tags() -> dict[str, str]:
     page = None if _caller_context.get(CallerContext()).server_ends else flow_run.ui_url
     tags = {
-        FLOW_RUN_TAG: flow_run.id,
+        FLOW_RUN: flow_run.id,
         FLOW_RUN_PAGE: page if page is not None and page.startswith("http") else None,
-        "prefect.flow": flow_run.flow_name,
-        "prefect.deployment": get_job_name(),
+        FLOW: flow_run.flow_name,
+        DEPLOYMENT: get_job_name(),
     }
     return {name: value for name, value in tags.items() if value is not None}
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rl_training.system.download_directories import make_download_directory
 from rl_training.tracking import json_files
 from rl_training.tracking.mlflow_links import get_ui_hint
+from rl_training.tracking.mlflow_names import KIND
 from rl_training.tracking.mlflow_store import create_or_find, get_or_create_experiment
 from rl_training.tracking.record_schemas import MonitoringRecord
 
@@ -33,7 +34,7 @@ EXPERIMENT_NOTE = (
     "are the numbers of the evaluations."
 )
 
-KIND, MONITORING = "rl_training.kind", "monitoring"
+MONITORING = "monitoring"
 MODEL_TAG = "registered_model"
 
 FOLDER = "evaluations"

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import NoProgress, TrackingError
 from rl_training.tracking.json_files import parse_json
-from rl_training.tracking.mlflow_names import MAX_TAG, make_legal_name
+from rl_training.tracking.mlflow_names import FLOW_RUN, MAX_TAG, make_legal_name
 from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, translate_mlflow_errors
 from rl_training.tracking.record_schemas import AttemptForm
-from rl_training.tracking.run_description import FLOW_RUN
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -74,7 +73,7 @@ def get_attempt(description: Mapping[str, Any]) -> Attempt:
 
 
 def get_attempts(run: Run) -> list[Attempt]:
-    """Returns the newest attempts at a run in MLflow, sorted from oldest to newest."""
+    """Returns the attempts that a run in MLflow lists, the first and the newest, sorted from oldest to newest."""
     return parse_attempts(run.data.tags.get(ATTEMPTS, "[]"), f"the tag {ATTEMPTS} of run {run.info.run_id}")
 
 

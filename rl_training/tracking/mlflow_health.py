@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from rl_training.errors import TrackingError
+from rl_training.tracking.mlflow_names import FLOW_RUN
 from rl_training.tracking.mlflow_run import RUN_UID
 from rl_training.tracking.mlflow_store import (
     connect,
@@ -182,5 +183,5 @@ def _explain_death(run: Run, gone: Callable[[str], bool]) -> str | None:
             return "its training process no longer exists"
         run_dir = Path(tags.get("run_dir", ""))
         return None if run_dir.exists() else f"its directory {run_dir} no longer exists"
-    flow_run = tags.get("prefect.flow_run_id")
+    flow_run = tags.get(FLOW_RUN)
     return f"its flow run {flow_run} has ended" if flow_run is not None and gone(flow_run) else None

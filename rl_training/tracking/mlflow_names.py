@@ -1,4 +1,4 @@
-"""Converts settings and metrics, which may contain anything, to names and values that MLflow accepts."""
+"""Names in MLflow: those of tags, and those of settings and metrics, whose own names and values may be anything."""
 
 from __future__ import annotations
 
@@ -11,6 +11,18 @@ MAX_KEY = 250
 MAX_PARAM = 6_000
 MAX_TAG = 8_000
 """MLflow's limits on the length of names, parameters and tags, in characters."""
+
+KIND = "rl_training.kind"
+"""Tag: `training`, `fork`, `fine-tuning` or `retraining`; `monitoring` for a run with evaluations of a champion."""
+
+FLOW, DEPLOYMENT = "prefect.flow", "prefect.deployment"
+"""Tags of a run that a flow started: the flow, and its deployment if there is one, as `FLOW/DEPLOYMENT`."""
+
+FLOW_RUN, FLOW_RUN_PAGE = "prefect.flow_run_id", "prefect.flow_run_url"
+"""Tags of a run: the flow run that trained it last, and its page, if Prefect's pages are known."""
+
+RETRAINED_FROM = "retrain.start"
+"""Tag of a retraining: the version that it started from, or `scratch`."""
 
 SHORTENED = " ... [shortened; config.yaml among the artifacts has all of it]"
 """The end of a value that was cut."""

@@ -24,24 +24,12 @@ from rl_training.runs.metadata import Metadata
 from rl_training.runtime.run_utils import redact_command, serialize_train_config
 from rl_training.security.secrets import redact, redact_text
 from rl_training.tracking import json_files
-from rl_training.tracking.mlflow_names import flatten
-
-DEPLOYMENT = "prefect.deployment"
-"""Tag of a run that a deployment of a flow started: `FLOW/DEPLOYMENT`."""
-
-FLOW_RUN, FLOW_RUN_PAGE = "prefect.flow_run_id", "prefect.flow_run_url"
-"""Tags of an MLflow run: the flow run that trained it last, and its page, if Prefect's pages are known."""
-
-RETRAINED_FROM = "retrain.start"
-"""Tag of a retraining: the version that it started from, or `scratch`."""
-
-KIND = "rl_training.kind"
-"""Tag: `training`, `fork`, `fine-tuning` or `retraining`."""
+from rl_training.tracking.mlflow_names import DEPLOYMENT, FLOW, KIND, RETRAINED_FROM, flatten
 
 WARNINGS = "validation.warnings"
 """Tag: the warnings of validation, a line for each; `none` if there are none."""
 
-BEGINNING = (KIND, "mlflow.source.type", "mlflow.source.name", "mlflow.user", "prefect.flow", DEPLOYMENT)
+BEGINNING = (KIND, "mlflow.source.type", "mlflow.source.name", "mlflow.user", FLOW, DEPLOYMENT)
 """Tags that say who began the run; later attempts leave them as they are."""
 
 

@@ -17,10 +17,10 @@ from rl_training.runs.evaluation_result import describe_other_numbers
 from rl_training.runtime.inexact_resumes import explain_inexact
 from rl_training.tracking.attempts import Attempt, get_attempts
 from rl_training.tracking.mlflow_links import make_run_fragment, make_version_fragment
-from rl_training.tracking.mlflow_names import MAX_TAG, shorten
+from rl_training.tracking.mlflow_names import FLOW_RUN, FLOW_RUN_PAGE, MAX_TAG, RETRAINED_FROM, shorten
 from rl_training.tracking.mlflow_run import INEXACT_TAG, LOST_BEST_TAG, get_experiment_id
 from rl_training.tracking.mlflow_store import NOTE
-from rl_training.tracking.run_description import FLOW_RUN, FLOW_RUN_PAGE, RETRAINED_FROM, WARNINGS
+from rl_training.tracking.run_description import WARNINGS
 from rl_training.tracking.shipping.figures import CURVE, HISTOGRAM
 
 if TYPE_CHECKING:
@@ -56,11 +56,7 @@ def refresh_page(client: MlflowClient, run_id: str, *, sending: bool = False) ->
         return  # it is no run of rl_training, or its description is not sent yet
     try:
         page = _write_page(client, run, sending)
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-    ) as error:  # a user changed the tags or logged metrics
+    except (ValueError, LookupError, TypeError) as error:  # a user changed the tags or logged metrics
         logger.warning("the description of run %s can't be written: %s", run_id, one_line(error))
         return
     first, _, _ = page.partition("\n\n")
