@@ -28,7 +28,7 @@ def load_policy(source: str | PathLike[str] | Checkpoint) -> LoadedPolicy:
         TrackingError: MLflow can't be reached.
         UserError: The source does not exist, the algorithm is not registered here, or it lacks a part of a policy.
     """
-    checkpoint = _find_checkpoint(source)
+    checkpoint = download_checkpoint(source, wanted="policy")
     return LoadedPolicy(workflows.load_policy(checkpoint), checkpoint.algorithm)
 
 
@@ -59,8 +59,9 @@ def evaluate(
         TrackingError: MLflow can't be reached.
         UserError: The source does not exist.
     """
+    checkpoint = download_checkpoint(source, wanted="policy")
     return workflows.evaluate_checkpoint(
-        _find_checkpoint(source), episodes=episodes, seed=seed, config_overrides=overrides, allow_modules=allow_modules
+        checkpoint, episodes=episodes, seed=seed, config_overrides=overrides, allow_modules=allow_modules
     )
 
 
@@ -92,7 +93,3 @@ def promote(
         UserError: The source does not exist, or the reason is empty.
     """
     return promote_candidate(source, overrides, force=force, allow_modules=allow_modules)
-
-
-def _find_checkpoint(source: str | PathLike[str] | Checkpoint) -> Checkpoint:
-    return source if isinstance(source, Checkpoint) else download_checkpoint(source, wanted="policy")

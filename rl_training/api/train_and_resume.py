@@ -131,10 +131,8 @@ def resume_training(
 ) -> RunSummary:
     """Resumes training with overrides in either form, such as texts `total_timesteps=1e6`; see `resume`."""
     home()
-    checkpoint = source
-    if not isinstance(checkpoint, Checkpoint):
-        wanted: Wanted = "weights" if fine_tune else "everything"
-        checkpoint = download_checkpoint(checkpoint, wanted=wanted, to_resume=not overrides and not fine_tune)
+    wanted: Wanted = "weights" if fine_tune else "everything"
+    checkpoint = download_checkpoint(source, wanted=wanted, to_resume=not overrides and not fine_tune)
     config = config_to_resume(checkpoint, overrides, fine_tune=fine_tune, allow_modules=allow_modules)
     validation = check_environment(config).to_record()
     with job_lock(config.job):

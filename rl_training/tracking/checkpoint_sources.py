@@ -124,7 +124,7 @@ def find_version(client: MlflowClient, source: ModelSource) -> ModelVersion:
 
 
 def download_checkpoint(
-    source: str | PathLike[str],
+    source: str | PathLike[str] | Checkpoint,
     *,
     tracking_uri: str | None = None,
     wanted: Wanted = "everything",
@@ -133,11 +133,11 @@ def download_checkpoint(
     """Returns the verified checkpoint that `source` names, and downloads it unless it is a local directory.
 
     Args:
-        source: One of: the directory of a checkpoint or run; an MLflow run id, a `run_uid` or `runs:/ID` (the run's
-            newest good checkpoint by the step in its manifest, taken from the run directory if that has a later
-            checkpoint than MLflow); `runs:/ID/checkpoints/step_...` (that checkpoint); `models:/NAME@ALIAS` or
-            `models:/NAME/VERSION` (the checkpoint in the version's run; if it no longer exists, the version's own copy,
-            which has no training state and can only be evaluated or fine-tuned).
+        source: One of: a checkpoint, which is returned as it is; the directory of a checkpoint or run; an MLflow run
+            id, a `run_uid` or `runs:/ID` (the run's newest good checkpoint by the step in its manifest, taken from the
+            run directory if that has a later checkpoint than MLflow); `runs:/ID/checkpoints/step_...` (that
+            checkpoint); `models:/NAME@ALIAS` or `models:/NAME/VERSION` (the checkpoint in the version's run; if it no
+            longer exists, the version's own copy, which has no training state and can only be evaluated or fine-tuned).
         tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded store.
         wanted: The parts of the checkpoint to download and verify. A registered version has its own copy of the policy.
         to_resume: Whether the run itself is resumed. This is refused while another process trains the run, because that
@@ -149,6 +149,8 @@ def download_checkpoint(
         TrackingError: MLflow can't be reached.
         UserError: `source` is not valid, or MLflow has no such run, model or alias.
     """
+    if isinstance(source, Checkpoint):
+        return source
     text = read_source(source)
     if Path(text).exists():
         return _find_local(Path(text), wanted, to_resume)

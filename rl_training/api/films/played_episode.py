@@ -80,7 +80,7 @@ def prepare_show(
     """
     if episodes < 1:
         raise ValueError(f"got {episodes} episodes, expected at least 1")
-    checkpoint = source if isinstance(source, Checkpoint) else download_checkpoint(source, wanted="policy")
+    checkpoint = download_checkpoint(source, wanted="policy")
     config = config_of_checkpoint(checkpoint, allow_modules=allow_modules).for_evaluation()
     seeds = episode_seeds(config.evaluation.seed if seed is None else seed, "held_out", episodes)
     return Show(checkpoint, load_policy(checkpoint), config, list(seeds))
