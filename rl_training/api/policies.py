@@ -86,7 +86,7 @@ def promote(
         recorded decision and plays no episodes.
 
     Raises:
-        CheckpointError: The candidate or the registered champion is damaged.
+        CheckpointError: The candidate is damaged.
         ConfigError: An override is not valid.
         ModuleRefused: A received candidate names a module that is not allowed.
         TrackingError: MLflow can't be reached, or another promotion did not finish in time.

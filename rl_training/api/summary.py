@@ -37,9 +37,8 @@ class RunSummary(TrainResult):
     ui: str | None = None
     """The address of the run's page in MLflow, or the command that opens it."""
     inexact: Sequence[Mapping[str, Any]] = ()
-    """The resumes that may not have been exact; see `rl_training.runtime.inexact_resumes`."""
-    lost_best: Mapping[str, Any] | None = None
-    """What is known of the best checkpoint if it is missing; see `TrainResult`."""
+    """Resumes that may not have been exact, and what callbacks did to the environments that no resume repeats; see
+    `rl_training.runtime.inexact_resumes`."""
     unsent: str = ""
     """A message about data that is not in MLflow yet, with what to do; empty if there is none."""
     resume_command: str | None = "resume"

@@ -33,7 +33,7 @@ def promote_flow(
         The decision as JSON: `verdict`, `reasons`, `model`, `version`, `alias`, and so on.
 
     Raises:
-        CheckpointError: The candidate or the registered champion is damaged.
+        CheckpointError: The candidate is damaged.
         ConfigError: The overrides are not valid; nothing was played or registered.
         ModuleRefused: The candidate was received, and names a module that is not allowed.
         UserError: The candidate does not exist, or the reason is empty.

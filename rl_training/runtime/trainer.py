@@ -133,7 +133,7 @@ class Trainer(ABC):
 
     @property
     def inexact(self) -> list[dict[str, Any]]:
-        """Resumes of this run that may not have been exact, and the like; see `InexactHistory`."""
+        """Inexact resumes of this run, and changes by callbacks that no resume repeats; see `InexactHistory`."""
         return self._history.entries
 
     def check_stop(self) -> None:
