@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from rl_training import run_layout
 from rl_training.config.document import Scalar, parse_number
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 State = Literal["running", "finished", "stopped", "failed", "killed", "unreadable"]
 """`stopped`: by a signal or a callback, or, without tracking, before its steps were done or its return was reached.
 `killed`: its process ended without recording how. `unreadable`: its record is damaged."""
-STATES: tuple[State, ...] = get_args(State)
 
 SortKey = Literal["started", "return", "best", "success", "steps", "env", "algo", "state"]
 
@@ -209,11 +208,11 @@ def _read_mlflow() -> Iterator[ListedRun]:
     with translate_mlflow_errors(uri, "the runs"):
         client = connect(uri)
         experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-        token = None
-        while experiments and (token is None or token):
+        token, more = None, bool(experiments)
+        while more:
             page = client.search_runs(experiments, f"tags.{RUN_UID} LIKE '%'", max_results=PAGE, page_token=token)
             yield from map(_convert_run, page)
-            token = page.token or ""
+            token, more = page.token, bool(page.token)
 
 
 def _convert_run(run: Run) -> ListedRun:

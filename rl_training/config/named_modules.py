@@ -88,7 +88,7 @@ def require_permission(
             raise ModuleRefused(
                 f"{source}: {writers[0]} is {_WRITER}, which writes files wherever its arguments say; if you trust "
                 f"this run, pass --allow-module {_WRITERS_MODULE} (allow_modules in Python and in flows), or override "
-                f"{writers[0].rpartition('.')[0].rpartition('.')[0]} to leave it out"
+                f"{writers[0].rsplit('.', 2)[0]} to leave it out"
             )
     for key, module in named.items():
         require_outside(module, f"{source}: {key}", [run_dir, *_is_in_home("downloads")])

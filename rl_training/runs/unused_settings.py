@@ -11,8 +11,14 @@ from rl_training.config.settings import TrainConfig
 logger = logging.getLogger(__name__)
 
 UNUSED = (
-    *("experiment", "run_name", "tags", "job", "promotion"),
-    *("tracking", "evaluation.final_episodes", "evaluation.video"),
+    "experiment",
+    "run_name",
+    "tags",
+    "job",
+    "promotion",
+    "tracking",
+    "evaluation.final_episodes",
+    "evaluation.video",
 )
 """Settings that `train_ppo` and the other trainers do not use, but `rl_training.train` and the command line do."""
 

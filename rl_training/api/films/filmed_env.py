@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.registration import load_env_creator
 
+from rl_training.config.resume_rules import SESSION
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.env_lookup import find_plugin_module, find_spec
 from rl_training.envs.factory import make_env
@@ -136,6 +137,5 @@ class FilmedEnv:
 def _is_known_here_alone(config: TrainConfig) -> bool:
     """Returns whether another process could not make the environment of the settings."""
     names = (config.env_id, *(wrapper.name for wrapper in config.wrappers))
-    if any(name.rpartition(":")[0] == "__main__" for name in names):
-        return True
-    return find_plugin_module(config.env_id) is not None
+    in_session = any(name.rpartition(":")[0] == SESSION for name in names)
+    return in_session or find_plugin_module(config.env_id) is not None

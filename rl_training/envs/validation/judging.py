@@ -11,13 +11,11 @@ from gymnasium import spaces
 
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.contract.step_contract import Breach
-from rl_training.envs.episodes.episode_numbers import IS_SUCCESS, REFUSED, EpisodeNumbers
+from rl_training.envs.episodes.episode_numbers import IS_SUCCESS, RAW_RETURN, REFUSED, EpisodeNumbers
 from rl_training.envs.validation.report import format_count
 
 MASK = "action_mask"
 """The key of the actions that are allowed in a state, in infos or in a `Dict` observation."""
-_INFO = "info/"
-"""What the name of a number of the last info begins with."""
 
 
 def check_action_mask(config: TrainConfig, space: gym.Space[Any], in_infos: bool) -> list[Breach]:
@@ -64,9 +62,9 @@ def check_last_infos(config: TrainConfig, last_infos: Sequence[Mapping[str, Any]
         numbers.write(row, info, None)
     breaches = []
     for name, column in zip(numbers.names, values.T, strict=True):
-        if name != IS_SUCCESS and not name.startswith(_INFO):
+        if name == RAW_RETURN:  # which no info gives
             continue
-        key = name.removeprefix(_INFO)
+        key = name.removeprefix("info/")
         asked = ", ".join(users) if name == IS_SUCCESS else "metrics.info"
         if (column == REFUSED).any():
             message = (

@@ -8,7 +8,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
@@ -43,7 +42,7 @@ class Player:
         seed: int,
         found: Findings,
         watch: CallWatch,
-        options: Mapping[str, Any] = MappingProxyType({}),
+        options: Mapping[str, Any],
     ) -> None:
         self._env = env
         self._twin: gym.Env[Any, Any] | None = twin

@@ -37,7 +37,7 @@ class StepRows:
         observation_space: gym.Space[Any],
         action_space: gym.Space[Any],
         num_envs: int,
-        num_numbers: int = 0,
+        num_numbers: int,
         memory: int = -1,
     ) -> None:
         self._space, self._leaves = observation_space, list_leaves(observation_space)

@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from rl_training.config.resume_rules import SESSION
 from rl_training.errors import USER_CODE_ERRORS, ConfigError, error_line
 from rl_training.tracking.sinks.sink import Sink
 from rl_training.tracking.sinks.tensorboard_sink import TensorBoardSink
@@ -25,7 +26,7 @@ def require_usable_sinks(names: Iterable[str]) -> None:
     """
     for name in names:
         module = name.rpartition(":")[0] or name
-        if module == "__main__":
+        if module == SESSION:
             raise ConfigError(
                 f"tracking.sinks: got {name}, and a sink runs in a process of its own, which can't import it from the "
                 f"program or notebook; move the class to a file such as my_sinks.py, and name it my_sinks:Class"
