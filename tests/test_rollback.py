@@ -183,6 +183,8 @@ def test_a_champion_whose_files_are_gone_is_named_and_the_one_before_judges(clie
     rejected = promote_candidate(worse, RULES)
     assert (rejected.verdict.kind, champion(client)) == ("REJECT", "2")
     assert rejected.verdict.reasons[0].startswith("the champion, version 2, can't be loaded: version 2 of CartPole-v1")
+    assert "manifest.json: No such artifact" in rejected.verdict.reasons[0]
+    assert "#" not in rejected.verdict.reasons[0]
     assert rejected.verdict.reasons[0].endswith("; version 1, the last champion that can be, is compared in its place")
     assert (rejected.previous_version, rejected.opponent_version) == ("2", "1")
     assert promote_candidate(worse, RULES) == rejected  # the recorded decision

@@ -44,6 +44,9 @@ _GAVE_UP = re.compile(r"Max retries exceeded with url: .*\(Caused by \w+\((.*)\)
 _WHERE = re.compile(r"^HTTPS?Connection(Pool)?\(.*?\): (Failed to establish a new connection: )?(\[Errno -?\d+\] )?")
 """Patterns in the message of urllib3 when a server can't be reached: the cause, and the text in front of it."""
 
+_HEADING = re.compile(r"#{3,} File (.+?) #{3,}")
+"""Pattern in MLflow's message about files that could not be downloaded: the heading of each file."""
+
 _RETRIES = "MLFLOW_HTTP_REQUEST_MAX_RETRIES"
 
 _DEFAULTS = {
@@ -100,7 +103,7 @@ def explain(error: Exception, uri: str) -> str:
     from mlflow.exceptions import MlflowException
 
     name = "" if isinstance(error, MlflowException) else f"{type(error).__name__}: "
-    text = " ".join(f"{name}{error}".split())
+    text = _HEADING.sub(r"\1:", " ".join(f"{name}{error}".split()))
     if cause := _GAVE_UP.search(text):
         text = _WHERE.sub("", cause[1].strip("\"'"))
         text = text[:1].lower() + text[1:]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,12 +100,33 @@ def test_a_cancelled_flow_run_saves_and_ends_as_cancelled(
     overrides = {**TINY, "total_timesteps": 10_000_000, "checkpoint": {"every": 1_000}}
     flow_run = services.begin("train-flow/default", overrides=overrides)
     (run_dir,) = eventually(lambda: services.run_directories() - before, 60)
-    assert eventually(lambda: list(run_dir.glob("checkpoints/step_*[1-9]*/manifest.json")), 60)
-    assert services.prefect("flow-run", "cancel", flow_run).returncode == 0
-    assert eventually(lambda: services.state(flow_run) == "Cancelled", 60)
+    cancel_after_a_checkpoint(services, flow_run, run_dir)
     run = mlflow_run(services_client, {"id": flow_run})
     assert eventually(lambda: services_client.get_run(run.info.run_id).info.status == "KILLED", 30)
     newest = max(run_dir.glob("checkpoints/step_*"))
     assert eventually(lambda: not processes_of(run_dir), 15)
     time.sleep(1.0)
     assert max(run_dir.glob("checkpoints/step_*")) == newest  # nothing trains on
+
+    # The same run continues, and its record keeps who began it beside who has continued it.
+    resumed = services.begin("resume-flow/default", source=run.info.run_id)
+    cancel_after_a_checkpoint(services, resumed, run_dir)
+    eventually(lambda: services_client.get_run(run.info.run_id).data.tags["attempt"] == "2", 30)
+    tags = services_client.get_run(run.info.run_id).data.tags
+    assert (tags["prefect.flow"], tags["prefect.deployment"]) == ("train-flow", "train-flow/default")
+    assert tags["mlflow.source.name"] == run.data.tags["mlflow.source.name"]
+    attempts = json.loads(tags["attempts"])
+    assert [attempt["flow_run"] for attempt in attempts] == [flow_run, resumed]
+    assert [attempt["from_step"] for attempt in attempts] == [0, int(newest.name.removeprefix("step_"))]
+    assert (tags[f"prefect.flow_run.{flow_run}"], tags[f"prefect.flow_run.{resumed}"]) == (
+        "attempt 1",
+        "attempt 2",
+    )
+
+
+def cancel_after_a_checkpoint(services: Services, flow_run: str, run_dir: Path) -> None:
+    """Cancels a flow run in Prefect once it has saved a checkpoint of its own, and waits for its end."""
+    before = set(run_dir.glob("checkpoints/step_*[1-9]*"))
+    assert eventually(lambda: set(run_dir.glob("checkpoints/step_*[1-9]*")) - before, 60)
+    assert services.prefect("flow-run", "cancel", flow_run).returncode == 0
+    assert eventually(lambda: services.state(flow_run) == "Cancelled", 60)
