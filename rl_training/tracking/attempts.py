@@ -24,7 +24,7 @@ ATTEMPT, ATTEMPTS = "attempt", "attempts"
 """Tags: the number of training processes that the run has had, and the newest of them as JSON."""
 
 OF_FLOW_RUN = "prefect.flow_run."
-"""Prefix of a tag for each flow run that has trained the run; the value names its newest attempt, such as `attempt 2`."""
+"""Prefix of a tag for each flow run that has trained the run; the value is its newest attempt, such as `attempt 2`."""
 
 KEPT = 20
 """Number of attempts that the tag lists: the first, and the newest."""
