@@ -49,7 +49,7 @@ def evaluate(
         seed: The seed from which the episode seeds are drawn; by default `evaluation.seed`. No periodic evaluation uses
             these episode seeds.
         overrides: Settings that differ from the run's, for example `{"evaluation.num_envs": 1}`.
-        allow_modules: Modules of environments and wrappers that a received checkpoint may name.
+        allow_modules: Modules that a received checkpoint may import.
 
     Raises:
         CheckpointError: There is no good checkpoint.
@@ -79,7 +79,7 @@ def promote(
             `runs:/ID`, or `models:/NAME/VERSION`. The run must be in MLflow.
         overrides: Changes to the run's settings `promotion.*` and `evaluation.*`.
         force: A reason to promote the candidate whatever the gate decides. The episodes are played and recorded anyway.
-        allow_modules: Modules of environments and wrappers that a received candidate may name.
+        allow_modules: Modules that a received candidate may import.
 
     Returns:
         The decision: the verdict, its reasons, and the registered version. A call with the same arguments returns the

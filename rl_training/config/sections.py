@@ -75,7 +75,7 @@ class Settings(BaseModel):
 
 
 class NamesModule:
-    """Marks the type of a setting whose text may begin with `module:`, which is imported to create an environment."""
+    """Marks the type of a setting whose text may begin with `module:`, the name of a module that is imported."""
 
 
 def _match(pattern: str, expected: str) -> AfterValidator:

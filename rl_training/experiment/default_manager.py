@@ -77,7 +77,7 @@ class DefaultExperimentManager:
             stop: A flag that asks the run to end.
             fine_tune: Whether to begin a new run with the checkpoint's weights alone. All settings but those of the
                 network may change then, including the environment.
-            allow_modules: Modules of environments and wrappers that a received checkpoint may name.
+            allow_modules: Modules that a received checkpoint may import.
             **overrides: Changed settings, nested as mappings or by dotted keys.
 
         Raises:

@@ -65,7 +65,7 @@ def evaluate_checkpoint(
         seeds: The episode seeds, instead of `episodes` and `seed`.
         config_overrides: Settings that differ from the checkpoint's, for example `{"env_kwargs.render": True}`.
         config: The settings, instead of those in the checkpoint, in which plain secrets are hidden.
-        allow_modules: Modules of environments and wrappers that a received checkpoint may name.
+        allow_modules: Modules that a received checkpoint may import.
         stop: A stop flag, polled between steps.
 
     Raises:

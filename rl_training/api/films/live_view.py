@@ -36,7 +36,7 @@ def show_episodes(
         source: See `rl_training.load_policy`.
         episodes: The number of episodes.
         seed: The seed from which the episode seeds are drawn; by default `evaluation.seed`.
-        allow_modules: Modules of environments and wrappers that a received checkpoint may name.
+        allow_modules: Modules that a received checkpoint may import.
 
     Raises:
         CheckpointError: There is no good checkpoint.

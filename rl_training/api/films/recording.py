@@ -59,7 +59,7 @@ def record(
         episodes: The number of episodes.
         seed: The seed from which the episode seeds are drawn; by default `evaluation.seed`.
         out: The folder of the films; it is made if it is missing.
-        allow_modules: Modules of environments and wrappers that a received checkpoint may name.
+        allow_modules: Modules that a received checkpoint may import.
 
     Returns:
         The result of each episode, with the path of its film.

@@ -123,7 +123,7 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
     def step(
         self, actions: Any
     ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Steps all environments once; the arrays are new at each step, and there are no infos."""
+        """Steps all environments once; the arrays are new at each step. The infos asked for are in `infos`."""
         self.life_steps += 1
         if self._workers:
             self._rows.action[:] = actions
