@@ -90,6 +90,9 @@ def _match(pattern: str, expected: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+_MODULE = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+_KEY = r"(?![./])(?!.*(//|/\.{0,2}(/|$)))[/\w.\- :]"
+"""A pattern for the characters of a name that MLflow takes, in which no part between slashes is empty, `.` or `..`."""
 _NAME = r"(?=\S)[^\x00-\x1f\x7f]{1,250}(?<=\S)"
 
 NumEnvs = Annotated[PositiveInt, Field(le=65_536)]
@@ -98,30 +101,30 @@ Kwargs = Annotated[dict[str, Any], BeforeValidator(to_plain_data)]
 EnvId = Annotated[
     str,
     _match(
-        r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:)?([\w-]+/)?[\w.-]+",
+        rf"({_MODULE}:)?([\w-]+/)?[\w.-]+",
         "an id such as CartPole-v1, namespace/Env-v0 or module:Env-v0",
     ),
     NamesModule(),
 ]
 WrapperName = Annotated[
     str,
-    _match(r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)*:)?[A-Za-z_]\w*", "a class of gymnasium.wrappers, or module:Class"),
+    _match(rf"({_MODULE}:)?[A-Za-z_]\w*", "a class of gymnasium.wrappers, or module:Class"),
     NamesModule(),
 ]
 CallbackName = Annotated[
     str,
-    _match(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", "module:Class of a callback"),
+    _match(rf"{_MODULE}:[A-Za-z_]\w*", "module:Class of a callback"),
     NamesModule(),
 ]
 SinkName = Annotated[
     str,
-    _match(r"tensorboard|[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", "tensorboard, or module:Class of a sink"),
+    _match(rf"tensorboard|{_MODULE}:[A-Za-z_]\w*", "tensorboard, or module:Class of a sink"),
     NamesModule(),
 ]
 InfoName = Annotated[
     str,
     _match(
-        r"(?![./])(?!.*(//|/\.{0,2}(/|$)))[/\w.\- :]{1,100}(?<=\S)",
+        _KEY + r"{1,100}(?<=\S)",
         "the key of a number, of letters, digits and _ - . : / or spaces, as MLflow needs for a metric's name",
     ),
 ]
@@ -129,7 +132,7 @@ Device = Annotated[str, _match(r"auto|cpu|cuda(:\d+)?", "auto, cpu, cuda or cuda
 Name = Annotated[str, _match(_NAME, "1 to 250 characters, on one line, with no space at either end")]
 TagName = Annotated[
     str,
-    _match(r"(?![./])(?!.*(//|/\.{0,2}(/|$)))[/\w.\- :]{1,250}", "a word of letters, digits and _ - . : / or spaces"),
+    _match(_KEY + "{1,250}", "a word of letters, digits and _ - . : / or spaces"),
 ]
 ModelName = Annotated[
     str,
