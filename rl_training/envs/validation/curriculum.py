@@ -21,8 +21,9 @@ from rl_training.errors import USER_CODE_ERRORS, EnvironmentRefused
 def list_first_options(config: TrainConfig) -> Mapping[str, Any]:
     """Returns the options of the first reset in training: those of the settings and of a stage that begins with it."""
     first = next(iter(config.curriculum), None)
-    begins = first is not None and first.success_rate is None and not first.from_step
-    return {**config.reset_options, **first.reset_options} if begins and first is not None else config.reset_options
+    if first is None or first.success_rate is not None or first.from_step:
+        return config.reset_options
+    return {**config.reset_options, **first.reset_options}
 
 
 def check_curriculum(config: TrainConfig, found: Findings, watch: CallWatch) -> None:
