@@ -59,7 +59,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 2; }; }
 	@echo "installing into $(VENV) (minutes the first time)"
 	@$(PIP) install --quiet --quiet --constraint constraints.txt torch
-	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[dev,box2d,mujoco,server,tensorboard]'
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[dev,box2d,mujoco,optuna,server,tensorboard]'
 	@touch $@
 
 train: $(READY)
@@ -93,6 +93,7 @@ docs-test: $(READY)
 	@$(BIN)/python docs/run_blocks.py $(PAGES)
 
 services-test: $(READY)
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[dask,ray]'
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/services
 
 secrets:

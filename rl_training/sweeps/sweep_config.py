@@ -1,0 +1,122 @@
+"""The settings of a sweep: one file describes one search, and the runs that it makes are those of ordinary settings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from rl_training.config.sections import Kwargs, Name, Settings
+
+MethodName = Literal["grid", "random", "tpe", "halving", "population"]
+EngineName = Literal["local", "ray", "dask", "work_pool"]
+
+
+class Parameter(Settings):
+    """The values that a sweep tries for one setting; exactly one of `choice`, `range` and `log_range` is given."""
+
+    choice: tuple[Any, ...] | None = Field(default=None, strict=False)
+    """The values themselves."""
+    range: tuple[float, float] | None = Field(default=None, strict=False)
+    """Lowest and highest value; whole numbers if the setting is a whole number."""
+    log_range: tuple[float, float] | None = Field(default=None, strict=False)
+    """Lowest and highest value, both above zero; equal ratios are equally likely."""
+    when: Kwargs = Field(default_factory=dict)
+    """Settings (dotted keys) and the value, or the list of values, that they must have for this one to be set; the base
+    config's value stays otherwise."""
+
+
+class MethodConfig(Settings):
+    """How the points of the space are chosen; a bare text is a name."""
+
+    bare_field = "name"
+
+    name: MethodName = "tpe"
+    """`grid`, `random`, `tpe` (Optuna), `halving` (successive halving) or `population` (population-based training)."""
+    eta: Annotated[PositiveInt, Field(ge=2)] = 3
+    """`halving`: one trial in `eta` survives a rung, and a rung is `eta` times as long as the one before."""
+    rungs: PositiveInt = 3
+    """`halving`: the number of rungs, the last of which is `total_timesteps`."""
+    interval: PositiveInt | None = None
+    """`population`: environment steps between two comparisons of the members; by default a tenth of the total."""
+    quantile: Annotated[float, Field(gt=0, le=0.5)] = 0.25
+    """`population`: the share of members that is replaced, by forks of the best ones."""
+
+
+class PruningConfig(Settings):
+    """When a run that does badly is stopped early, by its periodic evaluations."""
+
+    percentile: Annotated[float, Field(gt=0, lt=100)] = 50.0
+    """A run stops if its evaluation is below this percentile of those at the same step in the complete rounds."""
+    after_trials: PositiveInt = 5
+    """Trials that must be complete before any run is stopped."""
+    after_steps: NonNegativeInt = 0
+    """Environment steps before which no run is stopped."""
+
+
+class EngineConfig(Settings):
+    """What runs the trials; a bare text is a name."""
+
+    bare_field = "name"
+
+    name: EngineName = "local"
+    """`local` (processes of this machine), `ray`, `dask`, or `work_pool` (flow runs of a Prefect work pool)."""
+    address: str | None = None
+    """`ray`, `dask`: the cluster's address; by default one that is started on this machine, on loopback.
+    `work_pool`: the deployment of trial-flow, by default `trial-flow/default`."""
+
+
+class ResourcesConfig(Settings):
+    """What each run of a trial gets."""
+
+    cpus: PositiveInt = 1
+    """CPUs; the run's own `threads` stay as they are."""
+    gpus: Annotated[float, Field(ge=0)] = 0.0
+    """GPUs, or a share of one."""
+    memory_gb: Annotated[float, Field(gt=0)] | None = None
+    """Memory in gigabytes; null sets no limit."""
+
+
+class ConfirmationConfig(Settings):
+    """The training of the best points on seeds that the search has not used, whose result is what is reported."""
+
+    points: NonNegativeInt = 3
+    """Number of best points; 0 for none."""
+    seeds: PositiveInt = 5
+    """Seeds a point."""
+
+
+class SweepConfig(Settings):
+    """The settings of a sweep."""
+
+    name: Name | None = None
+    """Name of the sweep in MLflow; by default the file's name."""
+    config: str | Kwargs
+    """The base config: a YAML file (relative to the sweep's file), a shipped name, or the settings themselves."""
+    overrides: Kwargs = Field(default_factory=dict)
+    """Changes to the base config that all trials share, by nested or dotted keys."""
+    space: dict[str, Parameter] = Field(default_factory=dict)
+    """The values to try, by the dotted key of the setting."""
+    method: MethodConfig = MethodConfig()
+    """How points are chosen."""
+    seed: NonNegativeInt = 0
+    """The seed of the search; the seeds of training begin at the base config's `seed`."""
+    trials: PositiveInt = 20
+    """Number of points; a grid ends when it is complete."""
+    seeds: Annotated[PositiveInt, Field(le=1_000)] = 1
+    """Runs a point: `seed` to `seed` + `seeds` - 1 of the base config."""
+    parallel: Annotated[PositiveInt, Field(le=10_000)] = 2
+    """Trials in a round. All trials of a round are chosen before it begins, from the complete rounds before it, so the
+    result does not depend on which trial ends first, nor on how many CPUs there are."""
+    metric: str = "eval/return_mean"
+    """The number of the periodic evaluations that the search compares; the newest value counts."""
+    direction: Literal["maximize", "minimize"] = "maximize"
+    """Whether more is better."""
+    pruning: PruningConfig | None = None
+    """When a run is stopped early (`grid`, `random` and `tpe`); null never stops one."""
+    resources: ResourcesConfig = ResourcesConfig()
+    """What each run gets."""
+    engine: EngineConfig = EngineConfig()
+    """What runs the trials."""
+    confirmation: ConfirmationConfig = ConfirmationConfig()
+    """The training of the best points on new seeds."""
