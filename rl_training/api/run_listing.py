@@ -22,7 +22,7 @@ from rl_training.runtime.checkpoint.reading import list_checkpoints
 from rl_training.runtime.loop_parts.periodic_evaluation import has_reached_return
 from rl_training.security.untrusted_json import NotReadable, open_plain_file, read_json
 from rl_training.system.paths import runs_root
-from rl_training.tracking.mlflow_run import RUN_UID
+from rl_training.tracking.mlflow_run import RUN_UID, is_training_run
 from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, translate_mlflow_errors
 from rl_training.tracking.record_schemas import Address, Status
 
@@ -211,7 +211,7 @@ def _read_mlflow() -> Iterator[ListedRun]:
         token, more = None, bool(experiments)
         while more:
             page = client.search_runs(experiments, f"tags.{RUN_UID} LIKE '%'", max_results=PAGE, page_token=token)
-            yield from map(_convert_run, page)
+            yield from map(_convert_run, filter(is_training_run, page))
             token, more = page.token, bool(page.token)
 
 

@@ -30,7 +30,7 @@ from rl_training.tracking.checkpoint_sources import (
     read_source,
     resolve_source,
 )
-from rl_training.tracking.mlflow_run import RUN_UID, find_run_id
+from rl_training.tracking.mlflow_run import RUN_UID, find_run_id, get_training_run
 from rl_training.tracking.mlflow_store import (
     connect,
     resolve_tracking_uri,
@@ -126,7 +126,7 @@ def _find_in_directory(
 
 def _find_best_of_run(client: MlflowClient, source: RunSource) -> Checkpoint:
     """Returns a run's best checkpoint, from the run directory unless MLflow has a better one."""
-    run = client.get_run(source.run_id)
+    run = get_training_run(client, source.run_id)
     here = _read_local_best(Path(run.data.tags.get("run_dir", "")), run.data.tags.get(RUN_UID))
     there, best = None, f"{CHECKPOINTS}/{BEST}"
     if any(entry.path == best for entry in client.list_artifacts(source.run_id, CHECKPOINTS)):

@@ -25,7 +25,7 @@ from rl_training.runtime.checkpoint import (
 from rl_training.runtime.checkpoint.downloads import Download, write_download
 from rl_training.runtime.checkpoint.manifest import MANIFEST, POLICY, is_shard, read_manifest
 from rl_training.system.download_directories import make_download_directory
-from rl_training.tracking.mlflow_run import RUN_ID, RUN_UID, find_run
+from rl_training.tracking.mlflow_run import RUN_ID, RUN_UID, find_run, get_training_run
 from rl_training.tracking.mlflow_store import (
     connect,
     resolve_tracking_uri,
@@ -197,9 +197,14 @@ def _download_version_checkpoint(client: MlflowClient, uri: str, version: ModelV
 def download_run_checkpoint(
     client: MlflowClient, source: RunSource, wanted: Wanted, to_resume: bool = False
 ) -> Checkpoint:
-    """Returns the checkpoint that a run source names: a given checkpoint, or the newest good checkpoint of the run."""
+    """Returns the checkpoint that a run source names: a given checkpoint, or the newest good checkpoint of the run.
+
+    Raises:
+        CheckpointError: The run has no good checkpoint.
+        UserError: The run is no training run.
+    """
     run_id, path = source
-    run = client.get_run(run_id)  # before the artifacts, so that an unknown run is reported as such
+    run = get_training_run(client, run_id)  # before the artifacts, so that an unknown run is reported as such
     run_dir = Path(run.data.tags.get("run_dir", ""))
     skipped: list[str] = []
     if path != CHECKPOINTS:

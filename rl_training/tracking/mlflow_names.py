@@ -13,7 +13,19 @@ MAX_TAG = 8_000
 """MLflow's limits on the length of names, parameters and tags, in characters."""
 
 KIND = "rl_training.kind"
-"""Tag: `training`, `fork`, `fine-tuning` or `retraining`; `monitoring` for a run with evaluations of a champion."""
+"""Tag: one of `TRAINING_KINDS`; `monitoring` for a run with evaluations of a champion, `SWEEP` or `COMPARISON`."""
+
+TRAINING_KINDS = ("training", "fork", "fine-tuning", "retraining")
+"""The kinds of runs that train something. Runs of other kinds have no checkpoints, and lists of runs leave them out."""
+
+SWEEP = "sweep"
+"""The kind of a run with the page of a sweep; the runs of the sweep's trials are its children."""
+
+COMPARISON = "comparison"
+"""The kind of a run with the page of a comparison."""
+
+WINNER = "rl_training.winner"
+"""Tag of a sweep's run: the MLflow run of the winner's best seed."""
 
 FLOW, DEPLOYMENT = "prefect.flow", "prefect.deployment"
 """Tags of a run that a flow started: the flow, and its deployment if there is one, as `FLOW/DEPLOYMENT`."""

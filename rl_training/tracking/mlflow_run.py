@@ -9,12 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rl_training.errors import TrackingError
+from rl_training.errors import TrackingError, UserError, printable
 from rl_training.runtime.fine_tuning import CarriedOver
 from rl_training.runtime.inexact_resumes import INEXACT, LOST_BEST
 from rl_training.system.programs import program
 from rl_training.tracking.mlflow_links import get_ui_hint, get_ui_url
-from rl_training.tracking.mlflow_names import MAX_TAG, make_legal_name, shorten
+from rl_training.tracking.mlflow_names import (
+    KIND,
+    MAX_TAG,
+    SWEEP,
+    TRAINING_KINDS,
+    WINNER,
+    make_legal_name,
+    shorten,
+)
 from rl_training.tracking.mlflow_store import (
     NOTE,
     UNKNOWN_CODES,
@@ -161,6 +169,29 @@ def find_run(client: MlflowClient, identity: str) -> Run | None:
             raise
     run_id = find_run_id(client, identity)
     return None if run_id is None else client.get_run(run_id)
+
+
+def is_training_run(run: Run) -> bool:
+    """Returns whether a run trains something: sweeps, comparisons and monitoring have runs of their own."""
+    tags = run.data.tags
+    return RUN_UID in tags and tags.get(KIND, TRAINING_KINDS[0]) in TRAINING_KINDS
+
+
+def get_training_run(client: MlflowClient, run_id: str) -> Run:
+    """Returns the run with this id.
+
+    Raises:
+        UserError: The run trains nothing, because it is the page of a sweep, for example.
+    """
+    run = client.get_run(run_id)
+    kind = run.data.tags.get(KIND, TRAINING_KINDS[0])
+    if kind in TRAINING_KINDS:
+        return run
+    if kind != SWEEP:
+        raise UserError(f"run {run_id} is a {printable(kind)} run; expected a training run")
+    winner = run.data.tags.get(WINNER)
+    known = f"its winner is run {printable(winner)}" if winner else "it has no winner yet"
+    raise UserError(f"run {run_id} is a sweep; {known}; expected a training run")
 
 
 def find_run_id(client: MlflowClient, run_uid: str) -> str | None:
