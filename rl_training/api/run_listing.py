@@ -174,7 +174,7 @@ def _name_state(status: str, stop_reason: str | None) -> State:
         return "running"
     if status == "FAILED":
         return "failed"
-    if stop_reason in ("signal", "callback"):
+    if stop_reason in ("signal", "callback", "paused"):
         return "stopped"
     return "killed" if status == "KILLED" else "finished"
 

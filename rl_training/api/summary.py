@@ -15,7 +15,12 @@ from rl_training.system.programs import program
 if TYPE_CHECKING:
     from rl_training.runtime.evaluation import EvaluationResult
 
-ENDINGS = {"completed": "done", "return_reached": "ended early because evaluation.stop_at_return was reached"}
+ENDINGS = {
+    "completed": "done",
+    "return_reached": "ended early because evaluation.stop_at_return was reached",
+    "paused": "paused by its sweep",
+    "pruned": "pruned by its sweep",
+}
 """How a run ended, in words; after other reasons it was stopped."""
 
 

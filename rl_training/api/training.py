@@ -60,14 +60,31 @@ def check_environment(config: TrainConfig) -> ValidationReport:
     return report
 
 
-def train_and_evaluate(trainer: Trainer, *, track: bool, offline: bool, progress: bool | None) -> RunSummary:
-    """Trains and evaluates, and records both; for the arguments see `rl_training.api.train_and_resume.train`."""
+def train_and_evaluate(
+    trainer: Trainer,
+    *,
+    track: bool,
+    offline: bool,
+    progress: bool | None,
+    tags: Mapping[str, str] | None = None,
+) -> RunSummary:
+    """Trains and evaluates, and records both; for the arguments see `rl_training.api.train_and_resume.train`.
+
+    A run that its sweep has paused or pruned is not evaluated.
+
+    Args:
+        trainer: The trainer.
+        track: Whether to log the run to MLflow.
+        offline: Whether to keep the data for MLflow in the run's directory.
+        progress: Whether to show the progress.
+        tags: Tags of the MLflow run, in addition to those in the settings.
+    """
     with ExitStack() as stack:
         stack.enter_context(stop_on_signals(trainer.stop, partial(exit_at_checkpoint, trainer)))
         stack.enter_context(trainer.lock)  # until the run's record is complete, which is after training
         # A run that has been tracked before stays tracked, so that its record in MLflow is complete.
         is_tracked = track or (trainer.run.run_dir / run_layout.TRACKING).exists()
-        session = begin_tracking(trainer, offline=offline or not track) if is_tracked else None
+        session = begin_tracking(trainer, offline=offline or not track, tags=tags) if is_tracked else None
         if session is not None:
             stack.enter_context(session)
         log_start(trainer, session)
@@ -148,7 +165,7 @@ def log_start(trainer: Trainer, session: TrackingSession | None) -> None:
 
 def evaluate_final_policy(trainer: Trainer, result: TrainResult, log: MetricLog) -> EvaluationResult | None:
     """Evaluates the final checkpoint; see `evaluate_held_out`. Returns None if the run was told to stop."""
-    if trainer.stop.requested or result.checkpoint is None:
+    if trainer.stop.requested or result.checkpoint is None or result.stop_reason in ("paused", "pruned"):
         return None
     try:
         return evaluate_held_out(open_checkpoint(result.checkpoint), trainer.config, result.run_dir, log, trainer.stop)

@@ -16,7 +16,7 @@ from rl_training.system.signal_handlers import handle_stop_signals
 
 logger = logging.getLogger(__name__)
 
-StopCause = Literal["callback", "signal", "return_reached"]
+StopCause = Literal["callback", "signal", "return_reached", "paused", "pruned"]
 
 EXIT_STOPPED = 75
 """Exit code after a signal has stopped a run that can be resumed."""
@@ -45,6 +45,8 @@ class StopFlag:
         self.cause: StopCause | None = None
         self.seen = False
         """Whether a poll has found the flag set."""
+        self.pause_at: float = math.inf
+        """Environment steps at which training pauses, for a sweep that may resume the run."""
         self._signalled = math.inf
 
     @property
@@ -61,6 +63,11 @@ class StopFlag:
             self.cause = cause
         if cause == "signal":
             self._signalled = min(self._signalled, time.monotonic())
+
+    def pause_if_due(self, num_timesteps: int) -> None:
+        """Asks the run to end with the cause `paused` if it has reached `pause_at`."""
+        if num_timesteps >= self.pause_at:
+            self.request("paused")
 
     def fulfill(self) -> None:
         """Clears a request that is fulfilled once training has ended; one by a signal stays."""

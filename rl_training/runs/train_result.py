@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-StopReason = Literal["completed", "callback", "signal", "return_reached", "failed"]
-"""Why training ended: its steps were done; a callback, a signal or `evaluation.stop_at_return` ended it (the run can be
-resumed after each of these); or an error."""
+StopReason = Literal["completed", "callback", "signal", "return_reached", "paused", "pruned", "failed"]
+"""Why training ended: its steps were done; a callback, a signal or `evaluation.stop_at_return` ended it, or its sweep
+paused or pruned it (the run can be resumed after each of these); or an error."""
 
 
 @dataclass(frozen=True, kw_only=True)

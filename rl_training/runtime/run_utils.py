@@ -10,7 +10,6 @@ import re
 import shlex
 import socket
 import sys
-import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from rl_training.errors import ConfigError, UserError
 from rl_training.run_layout import CHECKPOINTS, CONFIG, METADATA
 from rl_training.runs.locks import remove_lock
 from rl_training.runs.metadata import read_metadata
+from rl_training.runs.run_identity import make_run_uid
 from rl_training.runs.versions import find_commit, versions
 from rl_training.runtime.checkpoint import (
     Checkpoint,
@@ -106,13 +106,13 @@ def create_training_run(
     Args:
         config: The settings. Without `run_dir`, the run gets a new directory with a readable name under the home of
             rl_training.
-        run_uid: The identity of a run from elsewhere that continues here; by default a new identity.
+        run_uid: The identity of a run from elsewhere that continues here; by default that of `use_run_uid`, or new.
         forked_from: The origin of the run, as JSON, for `metadata.json`.
 
     Raises:
         UserError: The directory already holds a run, or can't be written.
     """
-    started, run_uid = datetime.now().astimezone(), run_uid or uuid.uuid4().hex
+    started, run_uid = datetime.now().astimezone(), run_uid or make_run_uid()
     run_dir = (config.run_dir or _free_directory(config, started, run_uid)).expanduser().absolute()
     metadata = {**_make_metadata(config, started, run_uid), "forked_from": forked_from}
     try:

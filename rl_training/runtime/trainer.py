@@ -229,6 +229,7 @@ class Trainer(ABC):
             self._evaluate()
         if self._saver.is_due(self.num_timesteps):
             self._save()
+        self.stop.pause_if_due(self.num_timesteps)
         self.check_stop()
 
     def _evaluate(self) -> None:

@@ -61,6 +61,8 @@ class RunRecord:
     """Of the newest checkpoint; None if the run failed before one was written."""
     held_out: float | None = None
     """The mean return of the held-out evaluation of a complete run."""
+    summary: Mapping[str, Any] | None = None
+    """The summary of a complete run, as `rl-training train --json` prints it."""
     error: str | None = None
     """Why the run failed, as one line."""
     lineage: tuple[Mapping[str, Any], ...] = ()

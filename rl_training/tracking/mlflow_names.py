@@ -33,6 +33,12 @@ FLOW, DEPLOYMENT = "prefect.flow", "prefect.deployment"
 FLOW_RUN, FLOW_RUN_PAGE = "prefect.flow_run_id", "prefect.flow_run_url"
 """Tags of a run: the flow run that trained it last, and its page, if Prefect's pages are known."""
 
+PARENT = "mlflow.parentRunId"
+"""MLflow's tag of a nested run: the run above it, which is the sweep's for a run of a trial."""
+
+SWEEP_UID, TRIAL = "rl_training.sweep", "rl_training.trial"
+"""Tags of a run of a trial: the `uid` of its sweep, and the run's name within the sweep, such as `t0007-s3`."""
+
 RETRAINED_FROM = "retrain.start"
 """Tag of a retraining: the version that it started from, or `scratch`."""
 

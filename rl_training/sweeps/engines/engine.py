@@ -34,7 +34,11 @@ class Segment:
     fork_of: Mapping[str, Any] | None = None
     """The run to fork and its step: `run_uid`, `run_id`, `num_timesteps`, `lineage`."""
     parent_run_id: str | None = None
-    """The MLflow run of the sweep; None if the sweep is not tracked."""
+    """The MLflow run of the sweep; None if the sweep is not tracked or offline."""
+    offline: bool = False
+    """Whether the data for MLflow stays in the run's directory, for `rl-training sync`."""
+    begun: bool = False
+    """Whether the run may have begun before, so that it is looked for in MLflow if its directory is not here."""
     cpus: int = 1
     gpus: float = 0.0
     memory_gb: float | None = None

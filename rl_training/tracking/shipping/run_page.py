@@ -40,6 +40,8 @@ _TITLE_TAGS = {"algo", "env_id", "seed"}
 _EARLY = {
     "return_reached": "the return `evaluation.stop_at_return` was reached",
     "callback": "a callback ended it",
+    "paused": "its sweep has paused it",
+    "pruned": "its sweep found its evaluations worse than those of other trials",
 }
 
 
