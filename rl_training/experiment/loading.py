@@ -15,7 +15,7 @@ from rl_training.config.document import MapNode, Place, Scalar, convert_word_lis
 from rl_training.config.named_modules import remove_modules, require_permission
 from rl_training.config.parsing import Overrides, decode, expand_json, merge, read_overrides, read_yaml
 from rl_training.config.reading.typed_reader import Fault, TypedReader
-from rl_training.config.resume_rules import check_differences, find_differences, make_difference
+from rl_training.config.resume_rules import Continuation, check_differences, find_differences, make_difference
 from rl_training.config.settings import TrainConfig
 from rl_training.config.shipped_configs import find_config
 from rl_training.config.suggestions import find_similar_word
@@ -130,6 +130,7 @@ def _merge_for_resume(checkpoint: Checkpoint, overrides: Overrides, fine_tune: b
     document = read_yaml(checkpoint.config_text(), f"{checkpoint.address}/{CONFIG}")
     over = convert_word_list(read_overrides(overrides), "tags")
     before = _build_config(document, ())
+    how: Continuation = "fine_tune" if fine_tune else "resume"
     algo, env_id = over.entries.get("algo"), over.entries.get("env_id")
     if isinstance(algo, Scalar) and algo.value != before.algo:  # the other settings belong to another class then
         check_differences([make_difference("algo", before.algo, algo.value)])
@@ -143,9 +144,9 @@ def _merge_for_resume(checkpoint: Checkpoint, overrides: Overrides, fine_tune: b
         old, new = (reader.read_section(read, type(before), ()) for read in (document, merge(document, over)))
         if not reader.faults:
             changed = [key for key in over.entries if new[key] != old[key]]
-            check_differences([make_difference(key, old[key], new[key], fine_tuning=fine_tune) for key in changed])
+            check_differences([make_difference(key, old[key], new[key], how) for key in changed])
         raise
-    check_differences(find_differences(before, after, fine_tuning=fine_tune))
+    check_differences(find_differences(before, after, how))
     return after
 
 
