@@ -121,7 +121,7 @@ class Difference:
 
 def find_differences(before: TrainConfig, after: TrainConfig, how: Continuation = "resume") -> list[Difference]:
     """Returns every setting that differs, by dotted path. Secrets are not compared: a checkpoint contains none."""
-    old, new = (dict(_flatten(redact(config.model_dump(mode="json"), references=True))) for config in (before, after))
+    old, new = (flatten_settings(config) for config in (before, after))
     return [
         make_difference(key, old.get(key), new.get(key), how)
         for key in sorted({*old, *new})
@@ -177,6 +177,11 @@ def check_differences(found: list[Difference]) -> None:
             + "; ".join(map(str, wrong))
             + f"; keep the checkpoint's values, or {advice}"
         )
+
+
+def flatten_settings(config: TrainConfig) -> dict[str, Any]:
+    """Returns the settings as JSON values by dotted key, without secrets."""
+    return dict(_flatten(redact(config.model_dump(mode="json"), references=True)))
 
 
 def _flatten(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
