@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 from rl_training.sweeps.loading import Sweep
 from rl_training.sweeps.methods.grid import GridMethod
 from rl_training.sweeps.methods.random_search import RandomMethod
+from rl_training.sweeps.methods.tpe import TPEMethod
 from rl_training.sweeps.plan import Method
 from rl_training.sweeps.sweep_config import MethodName
 
 METHODS: Mapping[MethodName, Callable[[Sweep], Method]] = {
     "grid": GridMethod,
     "random": RandomMethod,
+    "tpe": TPEMethod,
 }
 
 

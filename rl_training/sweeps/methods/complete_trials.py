@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rl_training.sweeps.loading import Sweep
+from rl_training.sweeps.methods.pruning import compute_bounds
 from rl_training.sweeps.plan import Round, Step
 
 
@@ -15,13 +16,15 @@ def list_next_trials(sweep: Sweep, rounds: Sequence[Round], total: int) -> range
     return range(done, min(done + sweep.settings.parallel, total))
 
 
-def make_steps(sweep: Sweep, points: Iterable[tuple[int, Mapping[str, Any]]]) -> list[Step]:
+def make_steps(sweep: Sweep, rounds: Sequence[Round], points: Iterable[tuple[int, Mapping[str, Any]]]) -> list[Step]:
     """Returns the steps of a round whose trials train to the end.
 
     Args:
         sweep: The sweep.
+        rounds: The complete rounds.
         points: The number and the point of each trial.
     """
     base = sweep.base
     seeds = tuple(range(base.seed, base.seed + sweep.settings.seeds))
-    return [Step(number, point, seeds, until=base.total_timesteps) for number, point in points]
+    bounds = compute_bounds(sweep.settings, rounds, base.total_timesteps)
+    return [Step(number, point, seeds, base.total_timesteps, prune_below=bounds) for number, point in points]

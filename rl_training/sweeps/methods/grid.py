@@ -32,4 +32,4 @@ class GridMethod:
     def plan(self, rounds: Sequence[Round]) -> list[Step]:
         """Returns the steps of the next round."""
         numbers = list_next_trials(self._sweep, rounds, min(len(self._points), self._sweep.settings.trials))
-        return make_steps(self._sweep, [(number, self._points[number]) for number in numbers])
+        return make_steps(self._sweep, rounds, [(number, self._points[number]) for number in numbers])

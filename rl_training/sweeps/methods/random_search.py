@@ -31,7 +31,7 @@ class RandomMethod:
             ConfigError: The settings refuse every point that was drawn for a trial.
         """
         numbers = list_next_trials(self._sweep, rounds, self._sweep.settings.trials)
-        return make_steps(self._sweep, [(number, draw_point(self._sweep, number)) for number in numbers])
+        return make_steps(self._sweep, rounds, [(number, draw_point(self._sweep, number)) for number in numbers])
 
 
 def draw_point(sweep: Sweep, trial: int) -> Point:
