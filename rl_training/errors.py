@@ -124,6 +124,10 @@ class EnvironmentFault(RunFailed):
     """The environment broke its contract, raised, or exited during the run; the message names its index and step."""
 
 
+class RankFailed(RunFailed):
+    """Another process of a run with several ranks has failed or died."""
+
+
 class ReplayBufferFull(RunFailed):
     """A replay buffer that stores each frame once has more frames than it has room for."""
 

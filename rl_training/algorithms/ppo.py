@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from rl_training.algorithms.explained_variance import explained_variance
 from rl_training.algorithms.network_algorithm import NetworkAlgorithm
 from rl_training.algorithms.ppo_losses import clipped_surrogate_loss, clipped_value_loss, normalize_advantages
 from rl_training.algorithms.schedules import anneal
@@ -175,12 +176,12 @@ class PPO(NetworkAlgorithm):
             raise NumericError(f"weight {name} is NaN or infinite after an update; a lower learning_rate may help")
         metrics = {name: total / cursor.transitions for name, total in cursor.sums.items()}
         metrics |= {"learning_rate": learning_rate, "clip_range": clip_range, **self.distribution.metrics()}
-        metrics |= explained_variance(buffer)
+        metrics |= self._explained_variance(buffer)
         return {f"train/{name}": value for name, value in metrics.items()}
 
     def _minibatches(self, buffer: RolloutBuffer, cursor: UpdateCursor) -> Iterator[Minibatch]:
         """Yields the remaining minibatches; each counts as done when the next one is requested."""
-        total = buffer.num_transitions
+        total = self._count_transitions(buffer)
         while cursor.epoch < self.config.epochs:
             if len(cursor.order) == 0:
                 cursor.order = self.state.permutation_rng.permutation(total)
@@ -188,18 +189,44 @@ class PPO(NetworkAlgorithm):
                 raise CheckpointError(
                     f"the unfinished update has {len(cursor.order)} transitions, but the rollout has {total}"
                 )
-            for minibatch in buffer.iter_minibatches(self.config.batch_size, cursor.order[cursor.position :]):
+            for minibatch in self._divide(buffer, cursor.order[cursor.position :]):
                 yield minibatch
                 cursor.position += len(minibatch)
             cursor.epoch, cursor.position, cursor.order = cursor.epoch + 1, 0, cursor.order[:0]
 
+    # What several ranks do in another way; see `ranked_ppo.py`.
+
+    def _count_transitions(self, buffer: RolloutBuffer) -> int:
+        """Returns the number of transitions that the update learns from."""
+        return buffer.num_transitions
+
+    def _divide(self, buffer: RolloutBuffer, order: np.ndarray) -> Iterator[Minibatch]:
+        """Yields the minibatches of transitions in a given order."""
+        return buffer.iter_minibatches(self.config.batch_size, order)
+
+    def _normalize(self, minibatch: Minibatch) -> np.ndarray:
+        """Returns the normalised advantages, [B]."""
+        return normalize_advantages(minibatch.advantages)
+
+    def _explained_variance(self, buffer: RolloutBuffer) -> dict[str, float]:
+        """Returns the explained variance of the values by its name; see `explained_variance`."""
+        return explained_variance(buffer)
+
     @np.errstate(all="ignore")  # `_require_finite` looks for such values in the measurements
     def _gradient(self, minibatch: Minibatch, clip_range: float) -> Measurements:
         """Writes the gradient of the loss on a minibatch; returns the measurements."""
+        measured = self._write_gradient(minibatch, clip_range)
+        measured[-1] = math.sqrt(measured[-1])
+        measurements = Measurements(*measured)
+        self._require_finite(measurements)
+        return measurements
+
+    def _write_gradient(self, minibatch: Minibatch, clip_range: float) -> list[float]:
+        """Writes the gradient; returns the fields of `Measurements`, of which the last one is squared."""
         backend, advantages_B = self.backend, minibatch.advantages
         if self.config.normalize_advantage:
-            advantages_B = normalize_advantages(advantages_B)
-        measured = backend.floats(
+            advantages_B = self._normalize(minibatch)
+        return backend.floats(
             self._backpropagate(
                 to_arrays(minibatch.obs, backend),
                 backend.array(minibatch.actions),
@@ -210,10 +237,6 @@ class PPO(NetworkAlgorithm):
                 clip_range,
             )
         )
-        measured[-1] = math.sqrt(measured[-1])
-        measurements = Measurements(*measured)
-        self._require_finite(measurements)
-        return measurements
 
     def _loss_gradient(
         self,
@@ -273,14 +296,3 @@ def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]
     Unbounded `Box` actions are allowed, because PPO needs no bounds and clips no actions.
     """
     return find_encoding_faults(observation_space, action_space)
-
-
-def explained_variance(buffer: RolloutBuffer) -> dict[str, float]:
-    """Returns 1 - Var(returns - values) / Var(returns) by its name; empty if the returns are constant."""
-    returns_TN = buffer.returns[: buffer.position].astype(np.float64)
-    variance = float(returns_TN.var())
-    # Below this deviation, the returns differ only by the rounding of float32.
-    if math.sqrt(variance) <= 1e-6 * float(np.abs(returns_TN).max()):
-        return {}
-    errors_TN = returns_TN - buffer.values[: buffer.position]
-    return {"explained_variance": 1.0 - float(errors_TN.var()) / variance}

@@ -17,6 +17,7 @@ from rl_training.runs.locks import job_lock
 from rl_training.runs.single_training import reserve_training
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint
+from rl_training.runtime.ranks.follower import leave_if_follower
 from rl_training.system.download_directories import discard_downloads
 from rl_training.system.paths import home
 from rl_training.tracking.checkpoint_sources import Wanted, download_checkpoint
@@ -56,6 +57,7 @@ def train(
     """
     home()  # raises if it can't be written, before the environment is checked
     config = _read_config(config)
+    leave_if_follower(config)
     validation = check_environment(config).to_record()
     with job_lock(config.job):
         trainer = DefaultExperimentManager().setup(config, callbacks, validation=validation)
@@ -131,6 +133,7 @@ def resume_training(
 ) -> RunSummary:
     """Resumes training with overrides in either form, such as texts `total_timesteps=1e6`; see `resume`."""
     home()
+    leave_if_follower(None)
     wanted: Wanted = "weights" if fine_tune else "everything"
     checkpoint = download_checkpoint(source, wanted=wanted, to_resume=not overrides and not fine_tune)
     config = config_to_resume(checkpoint, overrides, fine_tune=fine_tune, allow_modules=allow_modules)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
 from rl_training.config.sections import NumEnvs, Settings
 from rl_training.config.settings import Combination, TrainConfig
+
+DIVISIBLE = ("sync", "async", "split")
+"""The kinds of `vectorization` whose environments can be divided among ranks."""
 
 
 class NetworkConfig(Settings):
@@ -29,6 +32,8 @@ class PPOConfig(TrainConfig):
     """The algorithm."""
     num_envs: NumEnvs = 8
     """Training environments that are stepped together."""
+    ranks: Annotated[PositiveInt, Field(le=1_024)] = 1
+    """Processes that train together, each with `num_envs / ranks` of the environments."""
     rollout_steps: PositiveInt = 128
     """Steps that each environment takes between two updates (T)."""
     batch_size: PositiveInt = 64
@@ -78,4 +83,32 @@ class PPOConfig(TrainConfig):
             yield Combination(
                 ("batch_size", "normalize_advantage"),
                 "got 1, expected at least 2, because normalize_advantage divides by a minibatch's standard deviation",
+            )
+        if self.ranks > 1:
+            yield from self._rank_faults()
+
+    def _rank_faults(self) -> Iterator[Combination]:
+        """Yields what several ranks can't do."""
+        if self.num_envs % self.ranks:
+            yield Combination(
+                ("ranks", "num_envs"),
+                f"got {self.ranks} with num_envs: {self.num_envs}, expected a divisor of num_envs, because each rank "
+                f"steps as many environments",
+            )
+        if self.vectorization not in DIVISIBLE:
+            yield Combination(
+                ("vectorization", "ranks"),
+                f"got {self.vectorization} with ranks: {self.ranks}, expected {', '.join(DIVISIBLE)}, whose "
+                f"environments can be divided among ranks; set one of these, or ranks: 1",
+            )
+        if self.curriculum:
+            yield Combination(
+                ("curriculum", "ranks"),
+                f"got it with ranks: {self.ranks}, and a curriculum changes the environments of one process; leave it "
+                f"out, or set ranks: 1",
+            )
+        if self.device.startswith("cuda:"):
+            yield Combination(
+                ("device", "ranks"),
+                f"got {self.device} with ranks: {self.ranks}, expected cuda, with which each rank has a GPU of its own",
             )

@@ -30,7 +30,7 @@ class Rule(StrEnum):
 
 REASONS: Mapping[Rule, str] = {
     Rule.MAY_CHANGE: "has no effect on what is learned",
-    Rule.INEXACT: "sums differ between devices and between thread counts, and callbacks may change the environments",
+    Rule.INEXACT: "sums differ between devices and numbers of threads or ranks; callbacks may change environments",
     Rule.MAY_GROW: "schedules are computed over the larger total",
     Rule.MUST_EQUAL: "affects what is learned",
 }
@@ -52,6 +52,7 @@ RULES: Mapping[str, Rule] = {
     "callbacks": Rule.INEXACT,
     "device": Rule.INEXACT,
     "threads": Rule.INEXACT,
+    "ranks": Rule.INEXACT,
     "total_timesteps": Rule.MAY_GROW,
 }
 """The rule of each top-level field."""

@@ -5,7 +5,7 @@ Shapes: T steps, N environments, B batch, O observation dims, A action dims.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,10 +181,13 @@ class RolloutBuffer:
             batch_size: Number of transitions per minibatch.
             order: Indices of transitions, step * N + environment: a permutation, or the rest of one.
         """
+        return self.select(order[start : start + batch_size] for start in range(0, len(order), batch_size))
+
+    def select(self, indices: Iterable[np.ndarray]) -> Iterator[Minibatch]:
+        """Yields a minibatch of copies of the transitions at each array of indices, step * N + environment."""
         fields = (self.obs, self.actions, self.logprobs, self.values, self.advantages, self.returns)
         flat = [self._flat(field) for field in fields]
-        for start in range(0, len(order), batch_size):
-            index = order[start : start + batch_size]
+        for index in indices:
             yield Minibatch(*(field.take(index, axis=0) for field in flat))
 
     def state_dict(self) -> dict[str, Any]:

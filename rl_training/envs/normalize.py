@@ -9,12 +9,13 @@ Shapes: `N` environments, `O` features of the vector part.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rl_training.distributed.moments import Moments, measure
 from rl_training.envs.spaces import ObservationEncoder
 from rl_training.errors import CheckpointError, EnvironmentRefused
 from rl_training.state_checks import Count, require_finite_values, require_same_form, validate
@@ -34,6 +35,8 @@ class RunningMeanStd:
         self.count = 0
         self.mean = np.zeros(shape, np.float64)
         self._squares = np.zeros(shape, np.float64)
+        self.combine: Callable[[Moments], Moments] | None = None
+        """Returns the moments of new rows together with those of other ranks; None if there is one rank."""
 
     @property
     def var(self) -> NDArray[np.float64]:
@@ -42,12 +45,12 @@ class RunningMeanStd:
 
     def update(self, rows: NDArray[Any]) -> None:
         """Adds rows [n, *shape] to the statistics."""
-        rows = rows.astype(np.float64)
-        count, mean = len(rows), rows.mean(axis=0)
+        added = measure(rows)
+        count, mean, squares = added if self.combine is None else self.combine(added)
         total = self.count + count
         delta = mean - self.mean
         self.mean = self.mean + delta * (count / total)
-        self._squares = self._squares + ((rows - mean) ** 2).sum(axis=0) + delta**2 * (self.count * count / total)
+        self._squares = self._squares + squares + delta**2 * (self.count * count / total)
         self.count = total
 
     def state_dict(self) -> dict[str, Any]:

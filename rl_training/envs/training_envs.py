@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rl_training.config.settings import TrainConfig
+from rl_training.distributed.share import Share
 from rl_training.envs.contract.call_watch import CallWatch
 from rl_training.envs.contract.contract_guard import format_fault
 from rl_training.envs.contract.step_contract import float32_is_finite, not_finite, reward_not_finite
@@ -107,13 +108,17 @@ class TrainingEnvs:
         self._touched: set[str] = set()
         self._watch = self._opened.enter_context(CallWatch(config.env_id, ends=False))
 
-    def start(self) -> None:
+    def start(self, share: Share | None = None) -> None:
         """Seeds each environment differently and begins the first episodes.
+
+        Args:
+            share: The place of these environments among those of the run; None if they are all.
 
         Raises:
             EnvironmentFault: An environment raised, exited, or broke its contract.
         """
-        seeds: list[int | None] = list(env_seeds(self._config.seed, self.num_envs))
+        total, rows = (self.num_envs, slice(None)) if share is None else (share.num_envs, share.rows)
+        seeds: list[int | None] = list(env_seeds(self._config.seed, total)[rows])
         observation, _ = self._watch.call("a reset in training", partial(self._envs.reset, seed=seeds))
         self._begin_from(self.encoder.encode(observation))
 

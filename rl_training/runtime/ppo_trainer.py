@@ -1,33 +1,41 @@
 """PPO's training loop: collect a rollout and learn from it, until all steps are done.
 
-Shapes: T rollout steps, N environments, O one encoded observation, A one policy-side action.
+Shapes: T rollout steps, N environments, O one encoded observation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from rl_training.algorithms.ppo import PPO, check_spaces
 from rl_training.config.ppo import PPOConfig
+from rl_training.config.settings import TrainConfig
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.data.rollout_memory import check_memory
-from rl_training.envs.training_envs import TrainingEnvs, VectorStep
+from rl_training.distributed.torchrun import require_ranks
+from rl_training.envs.training_envs import TrainingEnvs
+from rl_training.errors import UserError
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.fine_tuning import CarriedOver
+from rl_training.runtime.loop_parts.rollout import complete_rollout, take_step
 from rl_training.runtime.network_trainer import NetworkAgent, choose_device, load_network_policy, require_size
 from rl_training.runtime.policy import Policy
+from rl_training.runtime.ranks.follower import leave_if_follower
+from rl_training.runtime.ranks.learner import RankLearner
+from rl_training.runtime.ranks.orders import Command
+from rl_training.runtime.ranks.team import Team
 from rl_training.runtime.run_utils import TrainingRun
 from rl_training.runtime.trainer import Trainer, TrainResult
-from rl_training.runtime.trainer_factory import make_trainer, train
+from rl_training.runtime.trainer_factory import ResumeFrom, make_trainer, train
+
+STEPS_PER_ORDER = 64
+"""The most steps that several ranks take before they can be stopped, evaluated or saved."""
 
 
 class PPOTrainer(Trainer):
@@ -49,7 +57,6 @@ class PPOTrainer(Trainer):
         self.buffer = RolloutBuffer(
             config.rollout_steps, config.num_envs, encoder.shape, encoder.dtype, codec.shape, codec.dtype
         )
-        self._no_values = np.zeros(config.num_envs, np.float32)
 
     def _start(self) -> None:
         self.envs.start()
@@ -66,31 +73,17 @@ class PPOTrainer(Trainer):
             self.buffer.reset(self._rollout_steps())
         while not self.buffer.full:
             self.between_steps()
-            observation = self.envs.normalized()  # [N, O]
-            action, log_prob, value = self.algorithm.act(observation)  # [N, A], [N], [N]
-            step = self.envs.step(action)
-            self.buffer.add(
-                observation,
-                action,
-                step.scaled_reward,
-                step.terminated,
-                step.truncated,
-                value,
-                log_prob,
-                self._final_value(step),
-            )
-            self.count_step(step)
+            self.count_step(take_step(self.envs, self.algorithm, self.buffer))
+        complete_rollout(self.envs, self.algorithm, self.buffer)
+        self._end_collection()
 
-        last_value = self.algorithm.value(self.envs.normalized())  # [N]
-        self.buffer.compute_returns_and_advantages(last_value, self.config.gamma, self.config.gae_lambda)
+    def _end_collection(self) -> None:
         self.progress.phase = "update"
         self._emit("on_collect_end", self.progress.rollout_metrics() if self._log_due() else {})
 
     def _update(self) -> None:
         """Learns from the full buffer, then empties it."""
-        before_rollout = self.num_timesteps - self.buffer.num_transitions
-        metrics = self.algorithm.update(self.buffer, before_rollout / self.config.total_timesteps, self.check_stop)
-        self.buffer.reset()
+        metrics = self._learn_from_rollout(self.num_timesteps - self.buffer.position * self.config.num_envs)
         self.progress.phase = "collect"
         self.progress.iteration += 1
         if self._log_due():
@@ -99,14 +92,16 @@ class PPOTrainer(Trainer):
         else:
             self._emit("on_update_end", {})
 
+    def _learn_from_rollout(self, before_rollout: int) -> dict[str, float]:
+        """Updates the networks after a rollout that began at a step; returns the metrics."""
+        metrics = self.algorithm.update(self.buffer, before_rollout / self.config.total_timesteps, self.check_stop)
+        self.buffer.reset()
+        return metrics
+
     def _rollout_steps(self) -> int:
         """Returns the rollout's length; the last rollout is shortened so that training ends at `total_timesteps`."""
         left = -(-(self.config.total_timesteps - self.num_timesteps) // self.config.num_envs)
         return min(self.config.rollout_steps, left)
-
-    def _final_value(self, step: VectorStep) -> npt.NDArray[np.float32]:
-        """Returns V of the final observations, [N]; the buffer uses those of truncated episodes alone."""
-        return self.algorithm.value(step.next_normalized) if step.truncated.any() else self._no_values
 
     def policy(self) -> Policy:
         """Returns the current greedy policy."""
@@ -131,8 +126,84 @@ class PPOTrainer(Trainer):
         return self.agent.carry_over(policy, trainer)
 
 
-make_ppo_trainer = partial(make_trainer, PPOTrainer)
-"""Returns PPO's trainer; see `rl_training.runtime.trainer_factory.make_trainer`."""
+class RankedPPOTrainer(PPOTrainer):
+    """Trains PPO as rank 0 of several; evaluates, records and saves for all of them.
+
+    Evaluations, checkpoints and stops happen between the orders to the other ranks.
+    """
+
+    def __init__(
+        self, config: PPOConfig, run: TrainingRun, callbacks: Iterable[Callback] = (), *, stop: StopFlag | None = None
+    ) -> None:
+        Trainer.__init__(self, config, run, callbacks, stop=stop)  # the learner has what PPOTrainer makes
+        if self.callbacks.listens("on_step"):
+            raise UserError(
+                f"callbacks: got one with on_step and ranks: {config.ranks}, whose ranks step their own environments; "
+                f"expected other events; or set ranks: 1"
+            )
+        self._team = self._opened.enter_context(Team(config))
+        self.learner = self._opened.enter_context(closing(RankLearner(config, self._team.group)))
+        self.envs, self.algorithm = self.learner.envs, self.learner.algorithm
+        self.agent, self.buffer = self.learner.agent, self.learner.buffer
+        self.device, self.device_reason = self.learner.device, self.learner.device_reason
+
+    def _find_envs(self) -> None:
+        """Returns None: callbacks do not reach the environments of the other ranks."""
+
+    @contextmanager
+    def _ordered(self, command: Command, first: int = 0, second: int = 0) -> Iterator[None]:
+        """Gives an order to the other ranks; a request to stop that one of them got is a request to this one."""
+        with self._team.ordered(command, first, second) as stop:
+            if stop:
+                self.stop.request("signal")
+            yield
+
+    def _start(self) -> None:
+        with self._ordered(Command.START):
+            self.learner.start()
+
+    def _collect(self) -> None:
+        steps = self.buffer.steps if self.buffer.position else self._rollout_steps()
+        while self.progress.phase == "collect":
+            self.between_steps()
+            position = self.buffer.position
+            some = min(STEPS_PER_ORDER - position % STEPS_PER_ORDER, steps - position)
+            with self._ordered(Command.COLLECT, some, steps):
+                episodes = self.learner.collect(some, steps)
+            self.progress.num_timesteps += some * self.config.num_envs
+            self.progress.count(episodes)
+            if self.buffer.full:
+                self._end_collection()
+
+    def _learn_from_rollout(self, before_rollout: int) -> dict[str, float]:
+        with self._ordered(Command.UPDATE, before_rollout):
+            return self.learner.update(before_rollout)
+
+    def _trainer_state(self) -> dict[str, Any]:
+        with self._ordered(Command.SAVE):
+            return self.learner.save()
+
+    def _load_states(self, policy: Mapping[str, Any], trainer: Mapping[str, Any]) -> list[int]:
+        with self._ordered(Command.LOAD):
+            return self.learner.load(policy, trainer)
+
+
+def _choose_trainer(config: TrainConfig) -> type[PPOTrainer]:
+    if isinstance(config, PPOConfig):
+        require_ranks(config.ranks)
+        return RankedPPOTrainer if config.ranks > 1 else PPOTrainer
+    return PPOTrainer
+
+
+def make_ppo_trainer(
+    config: PPOConfig,
+    callbacks: Iterable[Callback] = (),
+    *,
+    resume_from: ResumeFrom = None,
+    stop: StopFlag | None = None,
+) -> Trainer:
+    """Returns PPO's trainer; see `rl_training.runtime.trainer_factory.make_trainer`."""
+    return make_trainer(_choose_trainer(config), config, callbacks, resume_from=resume_from, stop=stop)
 
 
 def train_ppo(
@@ -142,7 +213,8 @@ def train_ppo(
 
     For the arguments, the result and the errors see `rl_training.runtime.trainer_factory.train`.
     """
-    return train(PPOTrainer, PPOConfig, check_spaces, config, callbacks, resume_from)
+    leave_if_follower(config)
+    return train(_choose_trainer(config), PPOConfig, check_spaces, config, callbacks, resume_from)
 
 
 load_ppo_policy = partial(load_network_policy, config_type=PPOConfig, make_algorithm=PPO)

@@ -155,7 +155,8 @@ def make_trainer(
                 repair_training_run(own_run, config, checkpoint)
                 checkpoint = import_checkpoint(checkpoint, own_run.checkpoints)
                 logger.info("resuming the run at step %s from %s", f"{checkpoint.num_timesteps:,}", checkpoint.path)
-            trainer.restore(checkpoint, describe_change(before, config))
+            ranks = [f"{change.key}: {change.before} -> {change.after}" for change in changes if change.key == "ranks"]
+            trainer.restore(checkpoint, [*describe_change(before, config), *ranks])
     return trainer
 
 

@@ -1,0 +1,1 @@
+"""Several processes that learn together: their shares of the environments, and what they exchange."""

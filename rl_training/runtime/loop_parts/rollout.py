@@ -1,0 +1,29 @@
+"""The steps of a rollout of PPO.
+
+Shapes: N environments, O one encoded observation, A one policy-side action.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rl_training.algorithms.ppo import PPO
+from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.envs.training_envs import TrainingEnvs, VectorStep
+
+
+def take_step(envs: TrainingEnvs, algorithm: PPO, buffer: RolloutBuffer) -> VectorStep:
+    """Steps all environments once and stores the transitions."""
+    observation = envs.normalized()  # [N, O]
+    action, log_prob, value = algorithm.act(observation)  # [N, A], [N], [N]
+    step = envs.step(action)
+    # V of the final observations, [N]; the buffer uses those of truncated episodes alone.
+    final_value = algorithm.value(step.next_normalized) if step.truncated.any() else np.zeros_like(value)
+    buffer.add(observation, action, step.scaled_reward, step.terminated, step.truncated, value, log_prob, final_value)
+    return step
+
+
+def complete_rollout(envs: TrainingEnvs, algorithm: PPO, buffer: RolloutBuffer) -> None:
+    """Computes the advantages and returns of a full buffer."""
+    last_value = algorithm.value(envs.normalized())  # [N]
+    buffer.compute_returns_and_advantages(last_value, algorithm.config.gamma, algorithm.config.gae_lambda)
