@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
@@ -44,7 +45,11 @@ class Group:
         self.rank, self.ranks, self.local_rank = rank, ranks, local_rank
         self._store = store
         backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-        self._call(dist.init_process_group, backend, store=store, rank=rank, world_size=ranks, timeout=PATIENCE)
+        hook = sys.excepthook
+        try:
+            self._call(dist.init_process_group, backend, store=store, rank=rank, world_size=ranks, timeout=PATIENCE)
+        finally:
+            sys.excepthook = hook  # torch's would put the rank before each line of a traceback, also after training
 
     def sum(self, vector: Tensor) -> None:
         """Replaces a vector by the sum of all ranks' vectors, which is the same to the last bit on all ranks.
@@ -117,7 +122,8 @@ class Group:
             name = f"fault-{rank}"
             if rank != self.rank and self._store.check([name]):
                 return f"rank {rank} of {self.ranks} failed: {self._store.get(name).decode()}"
-        return f"another of the {self.ranks} ranks has died ({one_line(error).rpartition('] ')[2]}); {advice}"
+        reason = one_line(error).rpartition("] ")[2].partition(". This is typically")[0]
+        return f"another of the {self.ranks} ranks has died ({reason}); {advice}"
 
 
 def open_store(path: str, ranks: int) -> Any:

@@ -16,7 +16,6 @@ from rl_training.config.ppo import PPOConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.data.rollout_memory import check_memory
-from rl_training.distributed.torchrun import require_ranks
 from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.errors import UserError
 from rl_training.runs.stopping import StopFlag
@@ -189,10 +188,7 @@ class RankedPPOTrainer(PPOTrainer):
 
 
 def _choose_trainer(config: TrainConfig) -> type[PPOTrainer]:
-    if isinstance(config, PPOConfig):
-        require_ranks(config.ranks)
-        return RankedPPOTrainer if config.ranks > 1 else PPOTrainer
-    return PPOTrainer
+    return RankedPPOTrainer if isinstance(config, PPOConfig) and config.ranks > 1 else PPOTrainer
 
 
 def make_ppo_trainer(
@@ -202,7 +198,12 @@ def make_ppo_trainer(
     resume_from: ResumeFrom = None,
     stop: StopFlag | None = None,
 ) -> Trainer:
-    """Returns PPO's trainer; see `rl_training.runtime.trainer_factory.make_trainer`."""
+    """Returns PPO's trainer; see `rl_training.runtime.trainer_factory.make_trainer`.
+
+    Raises:
+        SystemExit: `torchrun` has started this process as another rank than 0, and training has ended.
+    """
+    leave_if_follower(config)
     return make_trainer(_choose_trainer(config), config, callbacks, resume_from=resume_from, stop=stop)
 
 
