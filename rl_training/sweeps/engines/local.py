@@ -34,12 +34,12 @@ class LocalEngine:
     """
 
     def __init__(self) -> None:
-        self._running: dict[TrialChild, _Place] = {}
+        self._running: dict[TrialChild, Place] = {}
 
     def run(self, segments: Sequence[Segment], stop: StopFlag) -> Iterator[tuple[Segment, RunRecord | Lost]]:
         """Runs the segments; see `Engine.run`."""
         waiting, ended = deque(segments), queue.SimpleQueue[Ended]()
-        places = _make_places(segments)
+        places = make_places(segments[0], len(segments)) if segments else []
         try:
             while waiting or self._running:
                 while waiting and places and not stop.requested:
@@ -62,7 +62,7 @@ class LocalEngine:
             child.kill()
         self._running.clear()
 
-    def _start(self, segment: Segment, place: _Place, ended: queue.SimpleQueue[Ended]) -> None:
+    def _start(self, segment: Segment, place: Place, ended: queue.SimpleQueue[Ended]) -> None:
         child = TrialChild(segment, place.cpus, place.gpus)
         self._running[child] = place
         child.watch(lambda child, result: ended.put((child, result)))
@@ -84,22 +84,23 @@ class LocalEngine:
             logger.warning("%d trials did not end within %.0f s; they are killed", len(self._running), EXIT_SECONDS)
 
 
-class _Place:
+class Place:
     """The CPUs and GPUs of one process at a time."""
 
     def __init__(self, cpus: Sequence[int], gpus: Sequence[str]) -> None:
         self.cpus, self.gpus = cpus, gpus
 
 
-def _make_places(segments: Sequence[Segment]) -> list[_Place]:
-    """Returns the places for the segments of a round, which all need the same.
+def make_places(need: Segment, most: int) -> list[Place]:
+    """Returns the places for segments on this machine.
+
+    Args:
+        need: One of the segments, which all need the same.
+        most: The number of segments.
 
     Raises:
         UserError: This machine does not have the GPUs that a segment needs.
     """
-    if not segments:
-        return []
-    need = segments[0]
     cpus = list_cpus()
     number = max(1, len(cpus) // need.cpus)
     if need.cpus > len(cpus):
@@ -112,8 +113,8 @@ def _make_places(segments: Sequence[Segment]) -> list[_Place]:
     if need.memory_gb is not None:
         available = psutil.virtual_memory().available / 1e9
         number = max(1, min(number, math.floor(available / need.memory_gb)))
-    number = min(number, len(segments))
-    return [_Place(cpus[i * need.cpus : (i + 1) * need.cpus], [] if gpus is None else gpus[i]) for i in range(number)]
+    number = min(number, most)
+    return [Place(cpus[i * need.cpus : (i + 1) * need.cpus], [] if gpus is None else gpus[i]) for i in range(number)]
 
 
 def list_cpus() -> list[int]:
