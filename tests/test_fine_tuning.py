@@ -302,10 +302,10 @@ def test_sacs_critics_and_entropy_weight_come_over_where_the_checkpoint_has_them
 
 
 def test_rules_of_fine_tuning() -> None:
-    assert {key: get_rule(key, fine_tuning=True) for key in FIXED_IN_FINE_TUNING} == dict.fromkeys(
+    assert {key: get_rule(key, "fine_tune") for key in FIXED_IN_FINE_TUNING} == dict.fromkeys(
         FIXED_IN_FINE_TUNING, Rule.MUST_EQUAL
     )
-    assert get_rule("network.hidden", fine_tuning=True) is Rule.MUST_EQUAL
+    assert get_rule("network.hidden", "fine_tune") is Rule.MUST_EQUAL
     for key in ("env_id", "env_kwargs.x", "normalization.clip", "normalization.reward", "gamma", "total_timesteps"):
-        assert get_rule(key, fine_tuning=True) is Rule.MAY_CHANGE
+        assert get_rule(key, "fine_tune") is Rule.MAY_CHANGE
         assert get_rule(key) in (Rule.MUST_EQUAL, Rule.MAY_GROW)

@@ -26,10 +26,12 @@ def test_every_package_and_the_configs_are_shipped():
     assert set(PYPROJECT["tool"]["setuptools"]["packages"]) == packages | {
         "rl_training.configs",
         "rl_training.deployments",
+        "rl_training.shipped_sweeps",
     }
     assert PYPROJECT["tool"]["setuptools"]["package-dir"] == {
         "rl_training.configs": "configs",
         "rl_training.deployments": ".",
+        "rl_training.shipped_sweeps": "sweeps",
     }
     assert (ROOT / "configs" / "ppo" / "cartpole.yaml").is_file()
 
@@ -62,7 +64,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = "from setuptools.build_meta import build_wheel; import sys; build_wheel(sys.argv[1])"
     source = folder / "source"
     source.mkdir()
-    for name in ("rl_training", "configs", "prefect.yaml", "pyproject.toml", "README.md", "LICENSE", "flows"):
+    for name in ("rl_training", "configs", "sweeps", "prefect.yaml", "pyproject.toml", "README.md", "LICENSE", "flows"):
         (source / name).symlink_to(ROOT / name)
     done = subprocess.run([sys.executable, "-c", build, str(folder)], cwd=source, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -74,6 +76,7 @@ def test_the_wheel_installs_one_top_level_name(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"rl_training"}
     assert {"rl_training/configs/ppo/cartpole.yaml", "rl_training/deployments/prefect.yaml"} <= set(names)
+    assert "rl_training/shipped_sweeps/ppo_cartpole.yaml" in names
 
 
 FIND_FLOWS = """

@@ -28,11 +28,11 @@ def test_a_nested_setting_is_named_by_its_path_with_both_values() -> None:
 
 def test_a_mapping_that_was_empty_differs_by_its_keys_alone() -> None:
     filled = changed(reset_options={"map": 3, "empty": {}})
-    assert [str(d) for d in find_differences(BEFORE, filled, fine_tuning=True)] == [
+    assert [str(d) for d in find_differences(BEFORE, filled, "fine_tune")] == [
         "reset_options.empty: None -> {} (may change)",
         "reset_options.map: None -> 3 (may change)",
     ]
-    assert [str(d) for d in find_differences(filled, BEFORE, fine_tuning=True)] == [
+    assert [str(d) for d in find_differences(filled, BEFORE, "fine_tune")] == [
         "reset_options.empty: {} -> None (may change)",
         "reset_options.map: 3 -> None (may change)",
     ]

@@ -320,6 +320,7 @@ def test_a_fork_and_its_origin_name_each_other(client):
     )
     difference = "total_timesteps: 100000 -> 200000 (may grow)"
     forked_from = {"run_uid": origin_uid, "num_timesteps": 100_000, "policy_sha256": "0", "differences": [difference]}
+    forked_from["lineage"] = [{"trial": 3, "run_uid": origin_uid, "num_timesteps": 100_000, "params": {}}]
     run = create_training_run(config, forked_from=forked_from)
     json_files.write_json(run.run_dir / run_layout.TRACKING, describe_run(run.run_dir, config, {}))
     fork = ship_all(run.run_dir).address
@@ -327,6 +328,7 @@ def test_a_fork_and_its_origin_name_each_other(client):
     assert tags["forked_from.run_id"] == origin.run_id
     assert tags["forked_from.num_timesteps"] == "100000"
     assert tags["forked_from.differences"] == difference
+    assert json.loads(tags["forked_from.lineage"]) == forked_from["lineage"]
     assert client.get_run(origin.run_id).data.tags[f"fork.{run.run_uid}"] == fork.run_id
 
 

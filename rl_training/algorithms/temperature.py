@@ -17,16 +17,20 @@ class Temperature:
     """The weight of the entropy, alpha, which is fixed or learned as its logarithm."""
 
     log_alpha: Tensor
-    """The logarithm of alpha, float64 [1]; minus infinity for a fixed alpha of 0."""
+    """The logarithm of alpha, float64 [1]; minus infinity for a fixed alpha of 0. Checkpoints hold it."""
     optimizer: FlatAdam | None
     """Adam of log alpha; None if alpha is fixed."""
     target_entropy: float
     """The entropy that a learned alpha aims for."""
 
+    def __post_init__(self) -> None:
+        """Keeps a fixed alpha, which the settings decide, when a checkpoint with another one is restored."""
+        self._fixed = math.exp(float(self.log_alpha)) if self.optimizer is None else None
+
     @property
     def alpha(self) -> float:
         """The weight of the entropy."""
-        return math.exp(float(self.log_alpha))
+        return math.exp(float(self.log_alpha)) if self._fixed is None else self._fixed
 
     def step(self, logprob: float, learning_rate: float) -> float:
         """Takes a gradient step on log alpha; returns the loss before the step.

@@ -134,7 +134,7 @@ def _read_run(run_dir: Path) -> ListedRun:
     best = best_path(run_dir / run_layout.CHECKPOINTS)
     held_out = _read_if_there(run_dir / run_layout.ARTIFACTS / run_layout.HELD_OUT)
     address = _read_if_there(run_dir / run_layout.MLFLOW, Address)
-    seed, steps = metadata.get("seed"), _find_newest_step(run_dir)
+    seed, steps = metadata.get("seed"), find_newest_step(run_dir)
     return ListedRun(
         run_uid=printable(metadata["run_uid"]),
         run_id=printable(address["run_id"]) if address else None,
@@ -143,7 +143,7 @@ def _read_run(run_dir: Path) -> ListedRun:
         algo=printable(str(metadata.get("algo", ""))),
         seed=seed if isinstance(seed, int) else None,
         num_timesteps=steps,
-        state=_find_state(run_dir, steps or 0),
+        state=find_state(run_dir, steps or 0),
         best_return=best[1] if best else None,
         return_mean=_as_number(held_out.get("return_mean")),
         success_rate=_as_number(held_out.get("success_rate")),
@@ -151,12 +151,13 @@ def _read_run(run_dir: Path) -> ListedRun:
     )
 
 
-def _find_state(run_dir: Path, steps: int) -> State:
+def find_state(run_dir: Path, steps: int) -> State:
+    """Returns the state of the run in a directory, of which `steps` is the step of the newest checkpoint."""
     if is_locked(run_dir):
         return "running"
     status = _read_if_there(run_dir / run_layout.STATUS, Status)
     if status:
-        return _name_state(status["status"], status["stop_reason"])
+        return name_state(status["status"], status["stop_reason"])
     if (run_dir / run_layout.TRACKING).exists():
         return "killed"
     checkpoints, _ = list_checkpoints(run_dir / run_layout.CHECKPOINTS)
@@ -169,7 +170,8 @@ def _find_state(run_dir: Path, steps: int) -> State:
     return "finished" if wanted is not None and steps >= wanted else "stopped"
 
 
-def _name_state(status: str, stop_reason: str | None) -> State:
+def name_state(status: str, stop_reason: str | None) -> State:
+    """Returns the state of a run in MLflow."""
     if status in ("RUNNING", "SCHEDULED"):
         return "running"
     if status == "FAILED":
@@ -179,7 +181,8 @@ def _name_state(status: str, stop_reason: str | None) -> State:
     return "killed" if status == "KILLED" else "finished"
 
 
-def _find_newest_step(run_dir: Path) -> int | None:
+def find_newest_step(run_dir: Path) -> int | None:
+    """Returns the step of the newest checkpoint in a run's directory, or None if there is none."""
     names = (path.name.removeprefix(run_layout.STEP) for path in run_dir.glob(f"{run_layout.CHECKPOINTS}/step_*"))
     return max((int(name) for name in names if name.isdecimal()), default=None)
 
@@ -228,7 +231,7 @@ def _convert_run(run: Run) -> ListedRun:
         algo=printable(tags.get("algo", "")),
         seed=seed if isinstance(seed, int) else None,
         num_timesteps=steps if isinstance(steps, int) else None,
-        state=_name_state(run.info.status, tags.get("stop_reason")),
+        state=name_state(run.info.status, tags.get("stop_reason")),
         return_mean=_as_number(metrics.get("heldout/return_mean")),
         success_rate=_as_number(metrics.get("heldout/success_rate")),
         started=started,

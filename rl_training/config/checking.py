@@ -70,7 +70,7 @@ def check_settings(root: Node, config_type: type[SettingsT]) -> tuple[SettingsT 
     try:  # pydantic checks combinations only if all fields are valid, so the faulty ones are left out
         config_type.model_validate(_remove_faulty(values, faulty, ()), context=READ)
     except ValidationError as error:
-        faults += [fault for keys, fault in _convert_errors(error, root) if not keys & faulty]
+        faults += [fault for keys, fault in _convert_errors(error, root) if not _concern(keys, faults)]
     return None, faults
 
 
@@ -173,7 +173,7 @@ def _convert_errors(error: ValidationError, root: Node) -> list[tuple[set[KeyPat
                 paths = [_split_key(key) for key in keys]
                 nodes = (find_nearest(root, path) for path in paths)
                 places = [node.place for (node, depth), path in zip(nodes, paths, strict=True) if depth == len(path)]
-                found.append((set(paths), Fault([*places, root.place][0], paths[0], message)))
+                found.append((set(paths), Fault([*places, root.place][0], paths[0], message, tuple(paths[1:]))))
         elif problem["type"] == "missing":
             found.append(({location}, Fault(node.place, location, "is required and missing")))
         else:  # say what was expected in the words of our own messages

@@ -282,6 +282,7 @@ READERS: Mapping[type, Callable[[Scalar], Any]] = {
     bool: _read_switch,
     int: _read_integer,
     float: _read_float,
+    numbers.Real: _read_number,
     str: _read_text,
     Path: _read_path,
 }
@@ -291,6 +292,7 @@ EXPECTED: Mapping[type, str] = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
+    numbers.Real: "a number",
     str: "text",
     Path: "a path",
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -103,11 +103,14 @@ def read_overrides(overrides: Overrides) -> MapNode:
     if isinstance(overrides, str):
         overrides = _parse_json_mapping(overrides)
     if isinstance(overrides, Mapping):
-        given = list(read_mapping(overrides, OVERRIDES).entries.items())
-    else:
-        given = [_parse_assignment(text) for text in overrides]
+        return expand_dotted(read_mapping(overrides, OVERRIDES).entries.items())
+    return expand_dotted(map(_parse_assignment, overrides))
+
+
+def expand_dotted(entries: Iterable[tuple[str, Node]]) -> MapNode:
+    """Returns keys and values as one document, nested keys for dotted ones; raises ConfigError if two are equal."""
     root = MapNode({}, Place(OVERRIDES))
-    for key, item in given:
+    for key, item in entries:
         for name in reversed(key.split(".")):
             item = MapNode({name: item}, item.place)
         assert isinstance(item, MapNode)

@@ -1,22 +1,26 @@
-"""Which settings may differ between a checkpoint and the run that resumes from it: one rule per field, in one table.
+"""Which settings may differ between a checkpoint and the run that continues from it: one rule per field, in one table.
 
 A field without a rule must be equal, so whatever an algorithm adds is part of the run unless it is listed here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError
 from rl_training.security.secrets import redact
 
+Continuation = Literal["resume", "fine_tune", "explore"]
+"""How a run continues from a checkpoint: `resume` continues the complete state, `fine_tune` keeps the weights alone,
+and `explore` continues the complete state with other hyperparameters, as a fork in population-based training does."""
+
 
 class Rule(StrEnum):
-    """How a field may change on resume."""
+    """How a field may change between a checkpoint and the run that continues from it."""
 
     MAY_CHANGE = "may change"
     INEXACT = "may change, and makes the run inexact"
@@ -59,21 +63,46 @@ SESSION = "__main__"
 INTERCHANGEABLE = ("sync", "async", "split")
 """Kinds of `vectorization` that step environments with identical results, so each may replace another."""
 
+LEARNED = "auto"
+"""The value of `entropy_coef` with which SAC learns it, so that its checkpoints have an optimizer of it."""
+
 FIXED_IN_FINE_TUNING = ("algo", "network", "dueling", "normalization.observation")
 """Dotted paths of the settings that fine-tuning may not change, because they define what the weights mean."""
 
+EXPLORABLE = (
+    "learning_rate", "learning_rate_schedule", "gamma", "batch_size", "max_grad_norm", "entropy_coef",
+    "normalization.clip", "epochs", "clip_range", "clip_range_schedule", "value_clip", "gae_lambda", "value_coef",
+    "normalize_advantage", "target_kl", "adam_epsilon", "n_step", "exploration", "target_update_every", "double", "tau",
+    "target_entropy",
+)  # fmt: skip
+"""Dotted paths of the settings that a fork may change while it continues the complete state of another run.
 
-def get_rule(key: str, *, fine_tuning: bool = False) -> Rule:
+None of them decides the shape of a part of that state. The number of updates of DQN and SAC is a function of the step
+alone, so `train_freq`, `gradient_steps` and `learning_starts`, which define that function, are not among them.
+"""
+
+
+def get_rule(key: str, how: Continuation = "resume") -> Rule:
     """Returns the rule for a setting.
 
     Args:
         key: The dotted path of the setting.
-        fine_tuning: Whether only the weights are kept.
+        how: How the run continues from the checkpoint.
     """
-    if fine_tuning:
-        fixed = any(key == path or key.startswith(f"{path}.") for path in FIXED_IN_FINE_TUNING)
-        return Rule.MUST_EQUAL if fixed else Rule.MAY_CHANGE
+    if how == "fine_tune":
+        return Rule.MUST_EQUAL if _is_listed(key, FIXED_IN_FINE_TUNING) else Rule.MAY_CHANGE
+    if how == "explore" and _is_listed(key, EXPLORABLE):
+        return Rule.MAY_CHANGE
     return RULES.get(key.split(".")[0], Rule.MUST_EQUAL)
+
+
+def is_explorable(key: str, values: Iterable[Any]) -> bool:
+    """Returns whether a fork may change a setting from any of these values to any other; see `EXPLORABLE`."""
+    return _is_listed(key, EXPLORABLE) and not (key == "entropy_coef" and LEARNED in values)
+
+
+def _is_listed(key: str, paths: Sequence[str]) -> bool:
+    return any(key == path or key.startswith(f"{path}.") for path in paths)
 
 
 @dataclass(frozen=True)
@@ -91,11 +120,11 @@ class Difference:
         return " ".join(text.split())  # arrays, such as the bounds of a space, are printed in columns
 
 
-def find_differences(before: TrainConfig, after: TrainConfig, *, fine_tuning: bool = False) -> list[Difference]:
+def find_differences(before: TrainConfig, after: TrainConfig, how: Continuation = "resume") -> list[Difference]:
     """Returns every setting that differs, by dotted path. Secrets are not compared: a checkpoint contains none."""
-    old, new = (dict(_flatten(redact(config.model_dump(mode="json"), references=True))) for config in (before, after))
+    old, new = (flatten_settings(config) for config in (before, after))
     return [
-        make_difference(key, old.get(key), new.get(key), fine_tuning=fine_tuning)
+        make_difference(key, old.get(key), new.get(key), how)
         for key in sorted({*old, *new})
         if old.get(key) != new.get(key) and not (_is_filled(key, old, new) or _is_filled(key, new, old))
     ]
@@ -106,9 +135,11 @@ def _is_filled(key: str, empty: Mapping[str, Any], filled: Mapping[str, Any]) ->
     return empty.get(key) == {} and any(other.startswith(f"{key}.") for other in filled)
 
 
-def make_difference(key: str, before: Any, after: Any, *, fine_tuning: bool = False) -> Difference:
+def make_difference(key: str, before: Any, after: Any, how: Continuation = "resume") -> Difference:
     """Returns the difference of the setting at a dotted path, with its rule."""
-    rule = get_rule(key, fine_tuning=fine_tuning)
+    rule = get_rule(key, how)
+    if how == "explore" and _is_listed(key, EXPLORABLE) and not is_explorable(key, (before, after)):
+        rule = Rule.MUST_EQUAL
     if key == "vectorization" and before in INTERCHANGEABLE and after in INTERCHANGEABLE:
         rule = Rule.MAY_CHANGE
     if key in ("env_id", "wrappers", "training_wrappers") and _is_moved(before, after):
@@ -140,13 +171,18 @@ def check_differences(found: list[Difference]) -> None:
     """
     wrong = [d for d in found if d.rule is Rule.MUST_EQUAL or (d.rule is Rule.MAY_GROW and d.after < d.before)]
     if wrong:
-        fixed = any(get_rule(d.key, fine_tuning=True) is Rule.MUST_EQUAL for d in found)
+        fixed = any(get_rule(d.key, "fine_tune") is Rule.MUST_EQUAL for d in found)
         advice = "start a new run" if fixed else "start a new run from the checkpoint's weights with --fine-tune"
         raise CheckpointError(
             "these differ from the checkpoint and may not change: "
             + "; ".join(map(str, wrong))
             + f"; keep the checkpoint's values, or {advice}"
         )
+
+
+def flatten_settings(config: TrainConfig) -> dict[str, Any]:
+    """Returns the settings as JSON values by dotted key, without secrets."""
+    return dict(_flatten(redact(config.model_dump(mode="json"), references=True)))
 
 
 def _flatten(value: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

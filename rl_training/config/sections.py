@@ -41,6 +41,8 @@ class Settings(BaseModel):
 
     bare_field: ClassVar[str | None] = None
     """The field that a bare text sets, if a text may be written in place of a mapping."""
+    expected_form: ClassVar[str] = "expected a mapping; leave the key out for defaults"
+    """What a message says that the section should be."""
 
     @model_validator(mode="before")
     @classmethod

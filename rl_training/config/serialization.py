@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from rl_training.config.document import FLOAT_PATTERN
+from rl_training.config.sections import Settings
 from rl_training.config.settings import TrainConfig
 from rl_training.security.secrets import redact
 
@@ -28,7 +29,7 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_implicit_resolver("plain", re.compile(rf"{FLOAT_PATTERN}|[-+]?0_?[0-9_]+"), list("-+.0123456789"))
 
 
-def dump_config(config: TrainConfig, *, redacted: bool = True) -> str:
+def dump_config(config: Settings, *, redacted: bool = True) -> str:
     """Returns the resolved settings as YAML, which `load_config` reads back to equal settings.
 
     Args:

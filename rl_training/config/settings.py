@@ -6,7 +6,7 @@ before anything is created. Each algorithm adds its own fields in a subclass of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
@@ -46,6 +46,14 @@ class Combination(NamedTuple):
     """The dotted keys of these settings, beginning with the one to change."""
     message: str
     """The values that were got, and what to do."""
+
+
+def refuse_combinations(found: Iterable[Combination]) -> None:
+    """Raises the error from which `checking.py` makes a fault for each invalid combination, if there is one."""
+    faults = list(found)
+    if faults:
+        text = "; ".join(f"{combination.keys[0]}: {combination.message}" for combination in faults)
+        raise PydanticCustomError("combination", "{text}", {"text": text, "faults": faults})
 
 
 class TrainConfig(Settings):
@@ -220,8 +228,5 @@ class TrainConfig(Settings):
 
     @model_validator(mode="after")
     def _combinations_work(self) -> Self:
-        found = list(self.combinations())
-        if found:
-            text = "; ".join(f"{combination.keys[0]}: {combination.message}" for combination in found)
-            raise PydanticCustomError("combination", "{text}", {"text": text, "faults": found})
+        refuse_combinations(self.combinations())
         return self

@@ -13,6 +13,7 @@ from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint
 from rl_training.runtime.fine_tuning import WeightsOf
+from rl_training.runtime.loop_parts.run_origin import ForkOf
 from rl_training.runtime.run_utils import update_metadata
 from rl_training.runtime.trainer import Trainer
 
@@ -28,7 +29,7 @@ class DefaultExperimentManager:
         config: TrainConfig,
         callbacks: Iterable[Callback] = (),
         *,
-        checkpoint: Checkpoint | None = None,
+        checkpoint: Checkpoint | ForkOf | None = None,
         fine_tune: bool = False,
         stop: StopFlag | None = None,
         validation: Mapping[str, Any] | None = None,
@@ -40,7 +41,8 @@ class DefaultExperimentManager:
         Args:
             config: The settings.
             callbacks: The callbacks, in the order in which they see each event.
-            checkpoint: The checkpoint to continue from; None for new weights.
+            checkpoint: The checkpoint to continue from, or `ForkOf` one, to continue it in a new run with other
+                hyperparameters; None for new weights.
             fine_tune: Whether to begin a new run with the checkpoint's weights alone.
             stop: A flag that asks the run to end.
             validation: The record of the environment's validation, which the run's `metadata.json` keeps; see
@@ -49,7 +51,7 @@ class DefaultExperimentManager:
         Raises:
             UserError: The settings, the environment, the checkpoint or the run directory can't be used.
         """
-        resume_from = WeightsOf(checkpoint) if fine_tune and checkpoint is not None else checkpoint
+        resume_from = WeightsOf(checkpoint) if fine_tune and isinstance(checkpoint, Checkpoint) else checkpoint
         trainer = get_algorithm(config.algo).make_trainer(config, callbacks, resume_from=resume_from, stop=stop)
         if validation is not None:
             update_metadata(trainer.run, {"validation": dict(validation)})

@@ -15,7 +15,7 @@ from rl_training.config.document import MapNode, Place, Scalar, convert_word_lis
 from rl_training.config.named_modules import remove_modules, require_permission
 from rl_training.config.parsing import Overrides, decode, expand_json, merge, read_overrides, read_yaml
 from rl_training.config.reading.typed_reader import Fault, TypedReader
-from rl_training.config.resume_rules import check_differences, find_differences, make_difference
+from rl_training.config.resume_rules import Continuation, check_differences, find_differences, make_difference
 from rl_training.config.settings import TrainConfig
 from rl_training.config.shipped_configs import find_config
 from rl_training.config.suggestions import find_similar_word
@@ -50,7 +50,7 @@ def load_config(path: str | Path, overrides: Overrides = ()) -> TrainConfig:
         ConfigError: The settings are not valid; one line for each fault: `file:line: key.path: got ..., expected ...`.
     """
     if isinstance(path, str) and path.lstrip().startswith("{"):
-        return _build_config(_parse_json(path), overrides)
+        return build_config(_parse_json(path), overrides)
     file = find_config(path)
     try:
         data = file.read_bytes()
@@ -61,7 +61,7 @@ def load_config(path: str | Path, overrides: Overrides = ()) -> TrainConfig:
 
 def config_from_text(text: str, overrides: Overrides = (), *, source: str) -> TrainConfig:
     """Loads settings from YAML text; see `load_config`. Messages name the text by `source`."""
-    return _build_config(read_yaml(text, source), overrides)
+    return build_config(read_yaml(text, source), overrides)
 
 
 def config_from_mapping(data: Mapping[str, Any], overrides: Overrides = (), *, source: str = "config") -> TrainConfig:
@@ -69,7 +69,7 @@ def config_from_mapping(data: Mapping[str, Any], overrides: Overrides = (), *, s
     document = read_mapping(data, source)
     if not document.entries:
         raise ConfigError(f"{source}: empty config; expected at least algo, env_id and total_timesteps")
-    return _build_config(document, overrides)
+    return build_config(document, overrides)
 
 
 def config_of_checkpoint(
@@ -129,23 +129,24 @@ def config_to_resume(
 def _merge_for_resume(checkpoint: Checkpoint, overrides: Overrides, fine_tune: bool) -> TrainConfig:
     document = read_yaml(checkpoint.config_text(), f"{checkpoint.address}/{CONFIG}")
     over = convert_word_list(read_overrides(overrides), "tags")
-    before = _build_config(document, ())
+    before = build_config(document, ())
+    how: Continuation = "fine_tune" if fine_tune else "resume"
     algo, env_id = over.entries.get("algo"), over.entries.get("env_id")
     if isinstance(algo, Scalar) and algo.value != before.algo:  # the other settings belong to another class then
         check_differences([make_difference("algo", before.algo, algo.value)])
     if fine_tune and isinstance(env_id, Scalar) and env_id.value != before.env_id:
         document = _remove_task_settings(document)
     try:
-        after = _build_config(document, overrides)
+        after = build_config(document, overrides)
     except ConfigError:
         # A setting that must not change is reported rather than a combination with it that can't work.
         reader = TypedReader(type(before))
         old, new = (reader.read_section(read, type(before), ()) for read in (document, merge(document, over)))
         if not reader.faults:
             changed = [key for key in over.entries if new[key] != old[key]]
-            check_differences([make_difference(key, old[key], new[key], fine_tuning=fine_tune) for key in changed])
+            check_differences([make_difference(key, old[key], new[key], how) for key in changed])
         raise
-    check_differences(find_differences(before, after, fine_tuning=fine_tune))
+    check_differences(find_differences(before, after, how))
     return after
 
 
@@ -164,7 +165,8 @@ def _without(node: MapNode, key: str) -> MapNode:
     return replace(node, entries={name: entry for name, entry in node.entries.items() if name != key})
 
 
-def _build_config(document: MapNode, overrides: Overrides) -> TrainConfig:
+def build_config(document: MapNode, overrides: Overrides) -> TrainConfig:
+    """Returns the settings in a document that was read already; see `load_config`."""
     over = convert_word_list(read_overrides(overrides), "tags")
     document = merge(convert_word_list(document, "tags"), over)
     name, fault = _find_algorithm(document)

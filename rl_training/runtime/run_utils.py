@@ -32,6 +32,7 @@ from rl_training.runtime.checkpoint import (
     Checkpoint,
     ShardEntry,
     best_path,
+    list_kept,
     prune,
     write_checkpoint,
 )
@@ -207,7 +208,8 @@ def save_training_checkpoint(
 ) -> Checkpoint:
     """Writes a checkpoint of a run, then removes the checkpoints that `checkpoint.keep_last` does not keep.
 
-    The best checkpoint by periodic evaluation is always kept. See `write_checkpoint` for the arguments.
+    The best checkpoint by periodic evaluation is always kept, and so are those of `keep_pause`. See `write_checkpoint`
+    for the arguments.
 
     Raises:
         NumericError: The policy has a NaN or infinity.
@@ -225,7 +227,8 @@ def save_training_checkpoint(
         shards=shards,
     )
     best = best_path(run.checkpoints)
-    prune(run.checkpoints, config.checkpoint.keep_last, {checkpoint.path, *([best[0]] if best else [])})
+    keep = {checkpoint.path, *([best[0]] if best else []), *list_kept(run.checkpoints)}
+    prune(run.checkpoints, config.checkpoint.keep_last, keep)
     return checkpoint
 
 

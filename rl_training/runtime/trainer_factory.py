@@ -1,4 +1,4 @@
-"""Makes trainers of new runs, of runs that resume from a checkpoint, and of runs that are fine-tuned from one."""
+"""Makes trainers of new runs, and of runs that resume from a checkpoint, fork it, or are fine-tuned from it."""
 
 from __future__ import annotations
 
@@ -12,27 +12,32 @@ from typing import Any, TypeVar
 from rl_training.config.checking import build_settings
 from rl_training.config.named_modules import record_modules
 from rl_training.config.parsing import read_yaml
-from rl_training.config.resume_rules import Difference, check_differences, find_differences, make_difference
+from rl_training.config.resume_rules import (
+    Continuation,
+    Difference,
+    check_differences,
+    find_differences,
+    make_difference,
+)
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.space_json import space_from_json, space_to_json
 from rl_training.envs.validation.validate import CheckSpaces, ValidationReport, require_valid, validate_env
 from rl_training.errors import CheckpointError, ConfigError, UserError, one_line
-from rl_training.run_layout import CHECKPOINTS, CONFIG, METADATA
 from rl_training.runs.locks import RunLock
 from rl_training.runs.single_training import reserve_training
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint, has_later, list_checkpoints, load_policy_state
-from rl_training.runtime.checkpoint.downloads import import_checkpoint, read_download
+from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint, load_policy_state
+from rl_training.runtime.checkpoint.downloads import import_checkpoint
 from rl_training.runtime.checkpoint_saver import require_no_later_checkpoint
 from rl_training.runtime.fine_tuning import WeightsOf, carry_over, has_training_state
 from rl_training.runtime.loop_parts.named_callbacks import describe_change, require_callbacks
+from rl_training.runtime.loop_parts.run_origin import ForkOf, describe_origin, find_own_run, fork_run
 from rl_training.runtime.policy import require_policy
 from rl_training.runtime.run_utils import (
     TrainingRun,
     create_training_run,
     discard_training_run,
-    open_training_run,
     repair_training_run,
     update_metadata,
 )
@@ -42,7 +47,7 @@ from rl_training.system.open_file_limit import explain_too_many_files
 logger = logging.getLogger(__name__)
 
 ConfigT = TypeVar("ConfigT", bound=TrainConfig)
-ResumeFrom = str | Path | Checkpoint | WeightsOf | None
+ResumeFrom = str | Path | Checkpoint | WeightsOf | ForkOf | None
 """The checkpoint, or the run, that a trainer continues from."""
 
 _TOO_LARGE = (
@@ -112,10 +117,11 @@ def make_trainer(
 
     Args:
         trainer_type: The algorithm's trainer; its arguments are the settings, the run, the callbacks and the flag.
-        config: The settings; on resume they are compared with the checkpoint's by `config.resume_rules`.
+        config: The settings; they are compared with the checkpoint's by `config.resume_rules`.
         callbacks: The callbacks, in the order in which they see each event.
-        resume_from: A checkpoint, its directory, or a run's directory for its newest good checkpoint; or `WeightsOf` a
-            checkpoint, for a new run that is fine-tuned from it.
+        resume_from: A checkpoint, its directory, or a run's directory for its newest good checkpoint; `WeightsOf` a
+            checkpoint, for a new run that is fine-tuned from it; or `ForkOf` a checkpoint, for a new run that continues
+            its state with other hyperparameters.
         stop: The flag that asks the run to end.
 
     Raises:
@@ -130,20 +136,15 @@ def make_trainer(
         return _make(trainer_type, config, run, callbacks, stop)
     if isinstance(resume_from, WeightsOf):
         return _fine_tune(trainer_type, config, resume_from.checkpoint, callbacks, stop)
-    checkpoint = resume_from if isinstance(resume_from, Checkpoint) else find_checkpoint(resume_from)
-    if not has_training_state(checkpoint):
-        raise CheckpointError(
-            f"{checkpoint.path} has no training state to resume from, because it belongs to a registered version; "
-            f"start a new run with its weights by --fine-tune"
-        )
-    before = _read_settings(checkpoint, config)
-    changes = find_differences(before, config)
-    check_differences(changes)
-    trainer_type.require_size(before, checkpoint)
-    own_run = None if changes else _find_own_run(checkpoint, config)
+    origin = resume_from.checkpoint if isinstance(resume_from, ForkOf) else resume_from
+    checkpoint = origin if isinstance(origin, Checkpoint) else find_checkpoint(origin)
+    how: Continuation = "explore" if isinstance(resume_from, ForkOf) else "resume"
+    before, changes = _compare_settings(trainer_type, config, checkpoint, how)
+    own_run = None if changes or how == "explore" else find_own_run(checkpoint, config)
     if own_run is None:
         config = _move_elsewhere(config, before)
-    run = own_run or _fork(checkpoint, changes, config, config.run_name != before.run_name)
+    lineage = resume_from.lineage if isinstance(resume_from, ForkOf) else None
+    run = own_run or fork_run(checkpoint, changes, config, config.run_name != before.run_name, lineage)
     with RunLock(run.run_dir):
         trainer = _make(trainer_type, config, run, callbacks, stop)
         # If this fails, a directory that was made here for a run from elsewhere is removed while it has no checkpoint.
@@ -167,17 +168,14 @@ def _fine_tune(
     stop: StopFlag | None,
 ) -> Trainer:
     """Returns the trainer of a new run that begins with the weights of a checkpoint."""
-    before = _read_settings(checkpoint, config)
-    changes = find_differences(before, config, fine_tuning=True)
-    check_differences(changes)
-    trainer_type.require_size(before, checkpoint)
+    before, changes = _compare_settings(trainer_type, config, checkpoint, "fine_tune")
     config = _move_elsewhere(config, before)
     run = create_training_run(config)
     trainer = _make(trainer_type, config, run, callbacks, stop)
     with _discard_on_error(trainer):
         carried = carry_over(trainer, checkpoint)
-        changes += _compare_spaces(trainer, checkpoint, fine_tuning=True)
-        origin = _describe_origin(checkpoint, changes, config.run_name != before.run_name)
+        changes += _compare_spaces(trainer, checkpoint, "fine_tune")
+        origin = describe_origin(checkpoint, changes, config.run_name != before.run_name)
         update_metadata(run, {"forked_from": {**origin, "fine_tuning": asdict(carried)}})
     logger.warning(
         "a new run, fine-tuned from run %s at step %s\n  it begins with the weights alone (%s)\n  it differs in%s",
@@ -189,8 +187,24 @@ def _fine_tune(
     return trainer
 
 
-def _read_settings(checkpoint: Checkpoint, config: ConfigT) -> ConfigT:
-    return build_settings(read_yaml(checkpoint.config_text(), str(checkpoint.path)), type(config))
+def _compare_settings(
+    trainer_type: type[Trainer], config: ConfigT, checkpoint: Checkpoint, how: Continuation
+) -> tuple[ConfigT, list[Difference]]:
+    """Returns the settings of a checkpoint, and how these differ from them.
+
+    Raises:
+        CheckpointError: A setting differs that must not, or the checkpoint has no complete state of the right size.
+    """
+    if how != "fine_tune" and not has_training_state(checkpoint):
+        raise CheckpointError(
+            f"{checkpoint.path} has no training state to resume from, because it belongs to a registered version; "
+            f"start a new run with its weights by --fine-tune"
+        )
+    before = build_settings(read_yaml(checkpoint.config_text(), str(checkpoint.path)), type(config))
+    changes = find_differences(before, config, how)
+    check_differences(changes)
+    trainer_type.require_size(before, checkpoint)
+    return before, changes
 
 
 def _move_elsewhere(config: ConfigT, before: ConfigT) -> ConfigT:
@@ -207,14 +221,12 @@ def _discard_on_error(trainer: Trainer) -> Iterator[None]:
         raise
 
 
-def _compare_spaces(trainer: Trainer, checkpoint: Checkpoint, *, fine_tuning: bool = False) -> list[Difference]:
+def _compare_spaces(trainer: Trainer, checkpoint: Checkpoint, how: Continuation = "resume") -> list[Difference]:
     """Returns the differences between the spaces of the environment and those that a checkpoint was trained with."""
     state, policy = load_policy_state(checkpoint), require_policy(trainer.policy(), trainer.config.algo)
     spaces = {"observation_space": policy.observation_space, "action_space": policy.action_space}
     changed = [name for name in spaces if name in state and state[name] != space_to_json(spaces[name])]
-    return [
-        make_difference(name, space_from_json(state[name]), spaces[name], fine_tuning=fine_tuning) for name in changed
-    ]
+    return [make_difference(name, space_from_json(state[name]), spaces[name], how) for name in changed]
 
 
 def _make(
@@ -251,49 +263,3 @@ def _list_sizes(config: TrainConfig) -> Iterator[tuple[str, Any]]:
             value = getattr(value, name, None)
         if value is not None:
             yield path, list(value) if isinstance(value, tuple) else value
-
-
-def _find_own_run(checkpoint: Checkpoint, config: TrainConfig) -> TrainingRun | None:
-    """Returns the run whose newest checkpoint this is; None if a later one exists, so that no history is rewritten."""
-    if has_later(checkpoint, checkpoint.path.parent):
-        return None
-    run_dir = checkpoint.path.parent.parent
-    download = read_download(checkpoint)
-    if download is not None:
-        if not download.newest:
-            return None
-        run_dir = download.run_dir
-    run = _open_run(run_dir)
-    if run is not None and run.run_uid == checkpoint.run_uid:
-        return None if has_later(checkpoint, run.checkpoints) else run
-    if download is None:
-        return None
-    return create_training_run(config.model_copy(update={"run_dir": None}), run_uid=checkpoint.run_uid)
-
-
-def _open_run(run_dir: Path) -> TrainingRun | None:
-    """Returns the run in a directory, if any; after a power cut that emptied its description, by its checkpoints."""
-    if not any((run_dir / name).is_file() for name in (METADATA, CONFIG)):
-        return None
-    try:
-        return open_training_run(run_dir)
-    except UserError:
-        found, _ = list_checkpoints(run_dir / CHECKPOINTS)
-        return TrainingRun(run_dir.absolute(), found[0].run_uid) if found else None
-
-
-def _fork(checkpoint: Checkpoint, changes: list[Difference], config: TrainConfig, renamed: bool) -> TrainingRun:
-    why = "; ".join(map(str, changes)) or "that run has a later checkpoint, or its directory is not here"
-    step = f"{checkpoint.num_timesteps:,}"
-    logger.warning("a new run, forked from run %s at step %s: %s", checkpoint.run_uid, step, why)
-    return create_training_run(config, forked_from=_describe_origin(checkpoint, changes, renamed))
-
-
-def _describe_origin(checkpoint: Checkpoint, changes: list[Difference], renamed: bool) -> dict[str, Any]:
-    return {
-        "run_uid": checkpoint.run_uid,
-        "num_timesteps": checkpoint.num_timesteps,
-        "policy_sha256": checkpoint.policy_sha256,
-        "differences": [str(change) for change in changes],
-        "renamed": renamed,
-    }

@@ -2,28 +2,54 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from rl_training.config.sections import Kwargs, Name, Settings
+from rl_training.config.settings import Combination, refuse_combinations
 
 MethodName = Literal["grid", "random", "tpe", "halving", "population"]
 EngineName = Literal["local", "ray", "dask", "work_pool"]
+Interval = tuple[int | float, int | float]
 
 
 class Parameter(Settings):
     """The values that a sweep tries for one setting; exactly one of `choice`, `range` and `log_range` is given."""
 
-    choice: tuple[Any, ...] | None = Field(default=None, strict=False)
-    """The values themselves."""
-    range: tuple[float, float] | None = Field(default=None, strict=False)
-    """Lowest and highest value; whole numbers if the setting is a whole number."""
-    log_range: tuple[float, float] | None = Field(default=None, strict=False)
+    expected_form = "expected a mapping with choice, range or log_range"
+
+    choice: Annotated[tuple[Any, ...], Field(min_length=1, max_length=1_000)] | None = Field(default=None, strict=False)
+    """The values themselves; null is one too."""
+    range: Interval | None = Field(default=None, strict=False)
+    """Lowest and highest value, both included; whole numbers if the setting is a whole number."""
+    log_range: Interval | None = Field(default=None, strict=False)
     """Lowest and highest value, both above zero; equal ratios are equally likely."""
-    when: Kwargs = Field(default_factory=dict)
+    when: Annotated[Kwargs, Field(max_length=100)] = Field(default_factory=dict)
     """Settings (dotted keys) and the value, or the list of values, that they must have for this one to be set; the base
     config's value stays otherwise."""
+
+    @field_validator("range", "log_range")
+    @classmethod
+    def _ends_are_in_order(cls, value: Interval | None) -> Interval | None:
+        if value is not None and not value[0] < value[1]:
+            raise ValueError(f"expected the lowest value and then a higher one (got {value[0]} and {value[1]})")
+        return value
+
+    @field_validator("log_range")
+    @classmethod
+    def _ends_have_logarithms(cls, value: Interval | None) -> Interval | None:
+        if value is not None and value[0] <= 0:
+            raise ValueError(f"expected a lowest value above zero (got {value[0]})")
+        return value
+
+    @model_validator(mode="after")
+    def _is_of_one_kind(self) -> Self:
+        given = [kind for kind in ("choice", "range", "log_range") if getattr(self, kind) is not None]
+        if len(given) != 1:
+            raise ValueError(f"expected one of choice, range and log_range (got {' and '.join(given) or 'none'})")
+        return self
 
 
 class MethodConfig(Settings):
@@ -95,14 +121,14 @@ class SweepConfig(Settings):
     """The base config: a YAML file (relative to the sweep's file), a shipped name, or the settings themselves."""
     overrides: Kwargs = Field(default_factory=dict)
     """Changes to the base config that all trials share, by nested or dotted keys."""
-    space: dict[str, Parameter] = Field(default_factory=dict)
+    space: Annotated[dict[str, Parameter], Field(max_length=100)] = Field(default_factory=dict)
     """The values to try, by the dotted key of the setting."""
     method: MethodConfig = MethodConfig()
     """How points are chosen."""
     seed: NonNegativeInt = 0
     """The seed of the search; the seeds of training begin at the base config's `seed`."""
-    trials: PositiveInt = 20
-    """Number of points; a grid ends when it is complete."""
+    trials: Annotated[PositiveInt, Field(le=100_000)] = 20
+    """Number of points; a grid ends when it is complete, and must not have more."""
     seeds: Annotated[PositiveInt, Field(le=1_000)] = 1
     """Runs a point: `seed` to `seed` + `seeds` - 1 of the base config."""
     parallel: Annotated[PositiveInt, Field(le=10_000)] = 2
@@ -120,3 +146,21 @@ class SweepConfig(Settings):
     """What runs the trials."""
     confirmation: ConfirmationConfig = ConfirmationConfig()
     """The training of the best points on new seeds."""
+
+    def combinations(self) -> Iterator[Combination]:
+        """Yields each invalid combination of these settings; `space_checks` finds those with the base config."""
+        if not self.space and self.method.name != "grid":
+            yield Combination(
+                ("space",),
+                f"got no settings, expected those that {self.method.name} varies; for one point, set method: grid",
+            )
+        if self.pruning is not None and self.method.name in ("halving", "population"):
+            yield Combination(
+                ("pruning", "method"),
+                f"got it with method: {self.method.name}, which stops trials itself; leave pruning out",
+            )
+
+    @model_validator(mode="after")
+    def _combinations_work(self) -> Self:
+        refuse_combinations(self.combinations())
+        return self

@@ -41,7 +41,7 @@ from rl_training.sweeps.segments import find_trial_dir, make_trial_uid
 from rl_training.sweeps.trial_callback import TrialCallback
 from rl_training.system.download_directories import discard_downloads
 from rl_training.system.durable_files import move_into_place
-from rl_training.tracking.mlflow_names import PARENT, SWEEP_UID, TRIAL
+from rl_training.tracking.mlflow_names import PARENT, PHASE, SWEEP_UID, TRIAL
 
 logger = logging.getLogger(__name__)
 
@@ -180,7 +180,7 @@ def _download(run_uid: str) -> Checkpoint | None:
 
 def _make_tags(segment: Segment) -> dict[str, str]:
     parent = {} if segment.parent_run_id is None else {PARENT: segment.parent_run_id}
-    return {SWEEP_UID: segment.sweep_uid, TRIAL: segment.key, **parent}
+    return {SWEEP_UID: segment.sweep_uid, TRIAL: segment.key, PHASE: segment.phase, **parent}
 
 
 def _describe(segment: Segment, observer: TrialCallback, summary: RunSummary) -> RunRecord:

@@ -39,6 +39,9 @@ PARENT = "mlflow.parentRunId"
 SWEEP_UID, TRIAL = "rl_training.sweep", "rl_training.trial"
 """Tags of a run of a trial: the `uid` of its sweep, and the run's name within the sweep, such as `t0007-s3`."""
 
+PHASE = "rl_training.phase"
+"""Tag of a trial's run: `search`, or `confirmation` for the runs on new seeds, which alone say how good a point is."""
+
 RETRAINED_FROM = "retrain.start"
 """Tag of a retraining: the version that it started from, or `scratch`."""
 

@@ -239,7 +239,8 @@ def log_description(client: MlflowClient, run: Run, description: Mapping[str, An
 def _link_fork(client: MlflowClient, run_id: str, description: Mapping[str, Any]) -> None:
     """Links a fork and the run that it comes from, in both directions if MLflow has that run.
 
-    A fine-tuned run also gets a tag with the parts of the checkpoint that it took over.
+    A fine-tuned run also gets a tag with the parts of the checkpoint that it took over, and a fork of population-based
+    training one with its lineage.
     """
     origin = description["forked_from"]
     tags = {
@@ -250,6 +251,8 @@ def _link_fork(client: MlflowClient, run_id: str, description: Mapping[str, Any]
     kind, fine_tuning = "fork", origin.get("fine_tuning")
     if fine_tuning is not None:
         kind, tags["forked_from.fine_tuning"] = "fine_tuned", str(CarriedOver(**fine_tuning))
+    if (lineage := origin.get("lineage")) is not None:
+        tags["forked_from.lineage"] = json.dumps(lineage)
     if (parent := find_run_id(client, origin["run_uid"])) is not None:
         tags["forked_from.run_id"] = parent
         client.set_tag(parent, f"{kind}.{description['run_uid']}", run_id)

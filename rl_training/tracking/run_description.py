@@ -88,7 +88,7 @@ def _make_tags(
         "seed": str(config.seed),
         "host": socket.gethostname(),
         "run_dir": str(run_dir),
-        "mlflow.user": _get_user(),
+        "mlflow.user": get_user(),
         "mlflow.source.type": "LOCAL",
         "mlflow.source.name": _name_source(given.get(DEPLOYMENT), metadata["command"]),
         KIND: _find_kind(metadata["forked_from"], given),
@@ -121,7 +121,7 @@ def _name_run(config: TrainConfig, given: str | None, metadata: Mapping[str, Any
     return f"{name}-{'fork' if kind == 'fork' else 'tuned'}-{metadata['run_uid'][:6]}"
 
 
-def _get_user() -> str:
+def get_user() -> str:
     """Returns the name of the user, or the user id if the system has no name for it, as in many containers."""
     try:
         return getpass.getuser()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -33,6 +34,8 @@ class Fault:
     place: Place
     path: KeyPath
     message: str
+    others: tuple[KeyPath, ...] = ()
+    """The further settings that it concerns, if they are valid by themselves but not together."""
 
     def __str__(self) -> str:
         place, path = str(self.place), one_line(".".join(map(str, self.path)))
@@ -76,7 +79,7 @@ class TypedReader:
         if bare is not None and isinstance(node, Scalar) and not document.is_null(node):
             return {bare: self._read_scalar(node, str, path)}
         if not isinstance(node, MapNode):
-            return self.refuse(node, path, "expected a mapping; leave the key out for defaults")
+            return self.refuse(node, path, getattr(model, "expected_form", "expected a mapping"))
         values = {}
         for key, item in self._list_entries(node, path):
             if key in model.model_fields:
@@ -103,6 +106,8 @@ class TypedReader:
         if NoneType in kinds and isinstance(node, Scalar) and document.is_null(node):
             return None
         rest = [kind for kind in kinds if kind is not NoneType]
+        if rest == [int, float]:  # keeps whether a number was written as a whole one
+            return self._read_scalar(node, Real, path)
         rest.sort(key=lambda kind: kind is str)  # almost anything can be read as text, so text is tried last
         trials = [TypedReader(self.root) for _ in rest]
         for kind, trial in zip(rest, trials, strict=True):
@@ -170,7 +175,7 @@ def _check_unicode(node: Scalar) -> None:
 def _name_type(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return " or ".join(map(str, get_args(kind)))
-    return document.EXPECTED.get(kind, str(kind))
+    return "a mapping" if get_origin(kind) is dict else document.EXPECTED.get(kind, str(kind))
 
 
 def format_node(node: Node, path: KeyPath) -> str:

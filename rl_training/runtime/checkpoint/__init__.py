@@ -7,6 +7,7 @@ describes the format.
 
 from rl_training.run_layout import CHECKPOINTS, CONFIG, checkpoint_name
 from rl_training.runtime.checkpoint.best_checkpoint import BEST_RETURN, best_path, find_best, read_best, write_best
+from rl_training.runtime.checkpoint.kept_checkpoints import keep_pause, list_kept
 from rl_training.runtime.checkpoint.manifest import FORMAT_VERSION, Manifest
 from rl_training.runtime.checkpoint.plain_state import from_plain, policy_sha256, to_plain
 from rl_training.runtime.checkpoint.reading import (
@@ -38,7 +39,9 @@ __all__ = [
     "find_checkpoint",
     "from_plain",
     "has_later",
+    "keep_pause",
     "list_checkpoints",
+    "list_kept",
     "load_policy_state",
     "load_replay",
     "load_trainer_state",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rl_training.runs.stopping import StopFlag
-from rl_training.sweeps.plan import RunRecord
+from rl_training.sweeps.plan import Phase, RunRecord
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Segment:
     until: int
     """Environment steps at which the run is stopped."""
     metric: str
+    phase: Phase = "search"
+    """What the run is for: the comparison of settings needs those of the confirmation alone."""
     prune_below: Mapping[int, float] = field(default_factory=dict)
     prune_above: Mapping[int, float] = field(default_factory=dict)
     """As `prune_below`, for a metric that is minimized."""

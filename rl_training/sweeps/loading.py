@@ -1,0 +1,143 @@
+"""Loads a sweep from its file, a shipped name or a mapping, with the base config of its trials."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rl_training.config.checking import check_settings, to_config_error
+from rl_training.config.document import MapNode, Node, Scalar, is_null, read_mapping
+from rl_training.config.parsing import Overrides, decode, expand_dotted, expand_json, merge, read_overrides, read_yaml
+from rl_training.config.settings import TrainConfig
+from rl_training.config.shipped_configs import find_config, find_sweep
+from rl_training.errors import ConfigError
+from rl_training.experiment.loading import build_config, load_config
+from rl_training.security.secrets import redact
+from rl_training.sweeps.space import Space, build_space
+from rl_training.sweeps.space_checks import check_space
+from rl_training.sweeps.sweep_config import Parameter, SweepConfig
+
+WITHOUT_EFFECT = ("name", "config", "overrides", "engine", "resources")
+"""Settings that do not change a sweep's result, beside those that the base config contains already."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep and the settings that its trials share."""
+
+    uid: str
+    name: str
+    settings: SweepConfig
+    base: TrainConfig
+    """The base config with the sweep's overrides, without `run_dir`, `run_name` and `job`, which belong to one run."""
+    digest: str
+    """The sha256 of all settings that decide the result; secrets are left out."""
+
+    @cached_property
+    def space(self) -> Space:
+        """The points to choose from."""
+        return build_space(self.settings.space, self.base)
+
+
+def load_sweep(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Sweep:
+    """Loads a sweep.
+
+    Args:
+        source: A YAML file, the name of a shipped sweep such as `ppo_cartpole`, or the settings as a mapping, in which
+            `config` is relative to the working directory.
+        overrides: Values that replace those of the sweep: a mapping with nested or dotted keys, or texts `trials=50`.
+
+    Raises:
+        ConfigError: The settings are not valid; one line for each fault: `file:line: key.path: got ..., expected ...`.
+    """
+    if isinstance(source, Mapping):
+        document, folder, stem = read_mapping(source, "sweep"), Path(), "sweep"
+    else:
+        file = find_sweep(source)
+        document, folder, stem = _read_file(file), file.parent, file.stem
+    document = merge(_expand_keys(document), _expand_keys(read_overrides(overrides)))
+    settings, faults = check_settings(document, SweepConfig)
+    lines: list[str] = []
+    base = _load_base(document, folder, lines)
+    if base is not None:
+        faults += check_space(document, settings, base)
+    if lines or faults or settings is None or base is None:
+        raise ConfigError("\n".join([*lines, *([str(to_config_error(faults))] if faults else [])]))
+    return Sweep(uuid.uuid4().hex, settings.name or stem, settings, base, _compute_digest(settings, base))
+
+
+def _read_file(file: Path) -> MapNode:
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{file}: can't be read: {error.strerror or error}") from None
+    return read_yaml(decode(data, str(file)), str(file))
+
+
+def _load_base(document: MapNode, folder: Path, lines: list[str]) -> TrainConfig | None:
+    """Returns the base config, or None after adding its faults to `lines`."""
+    overrides = document.entries.get("overrides")
+    over = overrides if isinstance(overrides, MapNode) else ()
+    node, file = document.entries.get("config"), None
+    if isinstance(node, Scalar) and isinstance(node.value, str) and not is_null(node):
+        try:
+            file = find_config(node.value, folder)
+        except ConfigError as error:
+            lines.append(f"{node.place}: config: {error}")
+            return None
+    try:
+        if file is not None:
+            base = load_config(file, over)
+        elif isinstance(node, MapNode):
+            base = build_config(node, over)
+        else:
+            return None  # a fault of the sweep's settings
+        return base.replace(run_dir=None, run_name=None, job=None)
+    except ConfigError as error:
+        lines += str(error).splitlines()
+        return None
+
+
+def _expand_keys(document: MapNode) -> MapNode:
+    """Returns a sweep's document in its usual form: nested keys in `overrides`, dotted keys in `space`."""
+    entries = {key: expand_json(node) for key, node in document.entries.items()}
+    if isinstance(node := entries.get("overrides"), MapNode):
+        entries["overrides"] = replace(node, entries=expand_dotted(node.entries.items()).entries)
+    if isinstance(node := entries.get("space"), MapNode):
+        entries["space"] = replace(node, entries=_flatten(node))
+    return replace(document, entries=entries)
+
+
+def _flatten(space: MapNode) -> dict[str, Node]:
+    """Returns the parameters by dotted key; a mapping of mappings is a level of the key."""
+    found: dict[str, Node] = {}
+    waiting = list(space.entries.items())
+    while waiting:
+        key, node = waiting.pop(0)
+        if isinstance(node, MapNode) and _is_level(node):
+            waiting[:0] = [(f"{key}.{name}", item) for name, item in node.entries.items()]
+        elif key in found:
+            raise ConfigError(f"{node.place}: space.{key}: given twice; keep one")
+        else:
+            found[key] = node
+    return found
+
+
+def _is_level(node: MapNode) -> bool:
+    named = any(key in Parameter.model_fields for key in node.entries)
+    return bool(node.entries) and not named and all(isinstance(item, MapNode) for item in node.entries.values())
+
+
+def _compute_digest(settings: SweepConfig, base: TrainConfig) -> str:
+    data = {
+        "sweep": settings.model_dump(mode="json", exclude=set(WITHOUT_EFFECT)),
+        "base": base.model_dump(mode="json"),
+    }
+    canonical = json.dumps(redact(data, references=True), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()

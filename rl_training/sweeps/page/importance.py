@@ -1,0 +1,155 @@
+"""Computes how much each searched setting decides whether a trial is among the best."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rl_training.sweeps.space import Choices, Dimension, is_same
+from rl_training.sweeps.trials import Direction, Trial
+
+if TYPE_CHECKING:
+    from rl_training.sweeps.loading import Sweep
+
+LEAST_TRIALS = 8
+"""The number of trials with a score below which no importance is computed."""
+
+LEAST_BEST = 5
+"""The number of trials that count as the best, at least; the estimate is unstable with fewer."""
+
+METHOD = "PED-ANOVA (Watanabe et al. 2023, arXiv:2304.10255; conditional settings: arXiv:2601.20800)"
+
+NO_OPTUNA = "The importance of settings needs Optuna: pip install 'rl-training[optuna]'."
+
+
+@dataclass(frozen=True)
+class Importance:
+    """The importance of the settings, or why it is not known."""
+
+    explanation: str
+    """What the shares mean, or why there are none, as a sentence."""
+    shares: Mapping[str, float] = field(default_factory=dict)
+    """The share of each setting by dotted key, the largest first; the sum is 1."""
+    trials: int = 0
+    """The number of trials that were compared."""
+    num_timesteps: int | None = None
+    """The step at which they were compared; None for the end of their training."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields for JSON."""
+        return asdict(self)
+
+
+def compute_importance(sweep: Sweep, trials: Sequence[Trial]) -> Importance:
+    """Returns the importance of each setting of the space.
+
+    Trials that were stopped early compare with others only at a step that both have reached. If less than half of
+    the trials are complete, all of those are compared that have reached the last step that half of them have.
+
+    Args:
+        sweep: The sweep.
+        trials: The trials of the search.
+    """
+    if sweep.settings.method.name == "population":
+        return Importance("The members of a population change their settings while they train, so none is compared.")
+    scores, step = _find_scores(trials)
+    if len(scores) < LEAST_TRIALS:
+        return Importance(
+            f"{len(scores)} trials have a score to compare, and the importance of settings needs {LEAST_TRIALS}."
+        )
+    if len(set(scores.values())) == 1:
+        return Importance("All trials have the same score, so no setting decides it.")
+    try:
+        with _silence_optuna():
+            shares = _compute_shares(sweep.space.dimensions, trials, scores, sweep.settings.direction)
+    except ImportError:
+        return Importance(NO_OPTUNA)
+    where = "at the end" if step is None else f"at step {step:,}"
+    best = math.ceil(_best_share(len(scores)) * len(scores))
+    explanation = f"How much each setting decides whether a trial is among the best {best} of {len(scores)} {where}."
+    return Importance(explanation, shares, len(scores), step)
+
+
+def _find_scores(trials: Sequence[Trial]) -> tuple[dict[int, float], int | None]:
+    """Returns comparable scores by the trials' numbers, and the step at which they compare; None for the end."""
+    scored = [trial for trial in trials if trial.score is not None and all(run.evaluations for run in trial.runs)]
+    complete = {t.number: t.score for t in scored if t.state == "complete" and t.score is not None}
+    if 2 * len(complete) >= len(scored):
+        return complete, None
+    reached = {trial.number: min(max(run.evaluations) for run in trial.runs) for trial in scored}
+    step = sorted(reached.values(), reverse=True)[(len(reached) - 1) // 2]
+    return {trial.number: _score_at(trial, step) for trial in scored if reached[trial.number] >= step}, step
+
+
+def _score_at(trial: Trial, step: int) -> float:
+    """Returns the mean over the trial's runs of the newest evaluation that is not later than a step."""
+    values = [run.evaluations[max(s for s in run.evaluations if s <= step)] for run in trial.runs]
+    return math.fsum(values) / len(values)
+
+
+def _compute_shares(
+    dimensions: Sequence[Dimension], trials: Sequence[Trial], scores: Mapping[int, float], direction: Direction
+) -> dict[str, float]:
+    import optuna
+    from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
+
+    study = optuna.create_study(direction=direction)
+    distributions = {dimension.key: _make_distribution(dimension) for dimension in dimensions}
+    for trial in trials:
+        if trial.number in scores:
+            params = {
+                dimension.key: _encode(dimension, trial.params[dimension.key])
+                for dimension in dimensions
+                if dimension.key in trial.params
+            }
+            study.add_trial(
+                optuna.trial.create_trial(
+                    params=params,
+                    distributions={key: distributions[key] for key in params},
+                    value=scores[trial.number],
+                )
+            )
+    evaluator = PedAnovaImportanceEvaluator(target_quantile=_best_share(len(scores)))
+    found = get_param_importances(study, evaluator=evaluator)
+    return {key: float(share) for key, share in sorted(found.items(), key=lambda item: (-item[1], item[0]))}
+
+
+def _best_share(trials: int) -> float:
+    """Returns the share of trials that count as the best: a tenth, or as many as give a stable estimate."""
+    return min(0.5, max(0.1, LEAST_BEST / trials))
+
+
+def _make_distribution(dimension: Dimension) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    values = dimension.values
+    if isinstance(values, Choices):
+        return CategoricalDistribution(range(len(values.values)))
+    if values.whole:
+        return IntDistribution(int(values.low), int(values.high), log=values.log)
+    return FloatDistribution(values.low, values.high, log=values.log)
+
+
+def _encode(dimension: Dimension, value: Any) -> Any:
+    """Returns a number as it is and a choice as its index, because Optuna's choices can't be lists."""
+    if isinstance(dimension.values, Choices):
+        return next(i for i, one in enumerate(dimension.values.values) if is_same(one, value))
+    return value
+
+
+@contextmanager
+def _silence_optuna() -> Iterator[None]:
+    from optuna.logging import WARNING, get_verbosity, set_verbosity
+
+    before = get_verbosity()
+    set_verbosity(WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        set_verbosity(before)
