@@ -12,7 +12,7 @@ from rl_training.config.checking import check_settings
 from rl_training.config.document import LARGEST_EXACT, ListNode, MapNode, Node, Place, make_node, to_plain_data
 from rl_training.config.parsing import expand_dotted, expand_json, merge
 from rl_training.config.reading.typed_reader import Fault, KeyPath, TypedReader
-from rl_training.config.resume_rules import RULES, Rule
+from rl_training.config.resume_rules import RULES, Rule, is_explorable
 from rl_training.config.settings import TrainConfig
 from rl_training.config.suggestions import suggest_key
 from rl_training.security.secrets import holds_secret
@@ -59,6 +59,8 @@ def check_space(document: MapNode, settings: SweepConfig | None, base: TrainConf
     faults = list(checker.check())
     if settings is not None and settings.method.name == "grid" and not faults:
         faults = list(_check_grid(document, settings, base))
+    if settings is not None and settings.method.name == "population" and not faults:
+        faults = list(_check_population(space, settings, base))
     return faults
 
 
@@ -194,6 +196,19 @@ def _check_grid(document: MapNode, settings: SweepConfig, base: TrainConfig) -> 
         yield Fault(
             place, ("trials",), f"got {settings.trials}, expected {count} or more, the number of points of the grid"
         )
+
+
+def _check_population(space: MapNode, settings: SweepConfig, base: TrainConfig) -> Iterator[Fault]:
+    for dimension in build_space(settings.space, base).dimensions:
+        values = dimension.values.values if isinstance(dimension.values, Choices) else ()
+        unset = (find_value(base, dimension.key),) if dimension.when else ()
+        if not is_explorable(dimension.key, (*values, *unset)):
+            yield Fault(
+                space.entries[dimension.key].place,
+                ("space", dimension.key),
+                "a fork of a population continues the state of another run, whose form depends on this setting; "
+                "leave it out, or use method: tpe",
+            )
 
 
 def _advise(key: str, model: type[BaseModel]) -> str:

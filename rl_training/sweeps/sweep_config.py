@@ -160,6 +160,14 @@ class SweepConfig(Settings):
                 f"got it with method: {self.method.name}, which stops trials itself; leave pruning out",
             )
 
+        if self.method.name == "population" and self.trials < 2:
+            yield Combination(("trials", "method"), f"got {self.trials}, expected 2 or more members of the population")
+        if self.method.name == "population" and self.seeds != 1:
+            yield Combination(
+                ("seeds", "method"),
+                f"got {self.seeds}, expected 1, because a member of a population is a single run; raise trials instead",
+            )
+
     @model_validator(mode="after")
     def _combinations_work(self) -> Self:
         refuse_combinations(self.combinations())

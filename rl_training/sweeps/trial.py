@@ -30,12 +30,14 @@ from rl_training.run_layout import CHECKPOINTS, STEP
 from rl_training.runs.locks import is_locked, require_free
 from rl_training.runs.run_identity import use_run_uid
 from rl_training.runs.single_training import reserve_training
-from rl_training.runtime.checkpoint import Checkpoint, newest_good
+from rl_training.runtime.checkpoint import Checkpoint, keep_pause, newest_good
 from rl_training.runtime.checkpoint.downloads import import_checkpoint
 from rl_training.runtime.loop_parts.periodic_evaluation import has_reached_return
+from rl_training.runtime.loop_parts.run_origin import ForkOf
 from rl_training.runtime.run_utils import TrainingRun, create_training_run, discard_training_run
 from rl_training.runtime.trainer import Trainer
 from rl_training.sweeps.engines.engine import Segment
+from rl_training.sweeps.forks import find_fork_origin
 from rl_training.sweeps.plan import RunRecord, TrialState
 from rl_training.sweeps.segments import find_trial_dir, make_trial_uid
 from rl_training.sweeps.trial_callback import TrialCallback
@@ -106,8 +108,9 @@ def _make_trainer(segment: Segment, observer: TrialCallback) -> Trainer:
     validation = check_environment(config).to_record()
     manager = DefaultExperimentManager()
     if checkpoint is None:
+        fork = ForkOf(find_fork_origin(segment), segment.fork_of.lineage) if segment.fork_of is not None else None
         with use_run_uid(make_trial_uid(segment.sweep_uid, segment.key)):
-            return manager.setup(config, [observer], validation=validation)
+            return manager.setup(config, [observer], checkpoint=fork, validation=validation)
     config = config.model_copy(update={"run_dir": recorded_settings(checkpoint).run_dir})
     trainer = manager.setup(config, [observer], checkpoint=checkpoint, validation=validation)
     if has_reached_return(checkpoint):
@@ -185,6 +188,8 @@ def _make_tags(segment: Segment) -> dict[str, str]:
 
 def _describe(segment: Segment, observer: TrialCallback, summary: RunSummary) -> RunRecord:
     state = STATES.get(summary.stop_reason, "complete")
+    if state == "paused" and segment.forkable:
+        keep_pause(summary.run_dir / CHECKPOINTS, summary.num_timesteps)
     return RunRecord(
         seed=segment.seed,
         run_uid=summary.run_uid,
@@ -196,7 +201,12 @@ def _describe(segment: Segment, observer: TrialCallback, summary: RunSummary) ->
         policy_sha256=summary.policy_sha256,
         held_out=None if summary.evaluation is None else summary.evaluation.return_mean,
         summary=summary.to_dict() if state == "complete" else None,
+        lineage=_get_lineage(segment),
     )
+
+
+def _get_lineage(segment: Segment) -> tuple[Mapping[str, Any], ...]:
+    return () if segment.fork_of is None else segment.fork_of.lineage
 
 
 def _describe_failure(segment: Segment, observer: TrialCallback, error: UserError | RunFailed) -> RunRecord:
@@ -213,6 +223,7 @@ def _describe_failure(segment: Segment, observer: TrialCallback, error: UserErro
         evaluations=dict(observer.evaluations),
         policy_sha256=None if checkpoint is None else checkpoint.policy_sha256,
         error=one_line(error) or error_line(error),
+        lineage=_get_lineage(segment),
     )
 
 

@@ -15,6 +15,18 @@ from rl_training.sweeps.plan import Phase, RunRecord
 
 
 @dataclass(frozen=True)
+class ForkOrigin:
+    """The checkpoint that a run begins with, of another trial's run: population-based training."""
+
+    key: str
+    """The `Segment.key` of the other run."""
+    num_timesteps: int
+    """The step of its checkpoint."""
+    lineage: tuple[Mapping[str, Any], ...]
+    """The runs that the run descends from, oldest first; see `RunRecord.lineage`."""
+
+
+@dataclass(frozen=True)
 class Segment:
     """A part of one run of a trial."""
 
@@ -33,8 +45,10 @@ class Segment:
     prune_below: Mapping[int, float] = field(default_factory=dict)
     prune_above: Mapping[int, float] = field(default_factory=dict)
     """As `prune_below`, for a metric that is minimized."""
-    fork_of: Mapping[str, Any] | None = None
-    """The run to fork and its step: `run_uid`, `run_id`, `num_timesteps`, `lineage`."""
+    fork_of: ForkOrigin | None = None
+    """What the run is forked from if it has yet to begin; see `forks.trace_forks`."""
+    forkable: bool = False
+    """Whether other trials may fork the run where it pauses, so that the checkpoints of its newest pauses are kept."""
     parent_run_id: str | None = None
     """The MLflow run of the sweep; None if the sweep is not tracked or offline."""
     offline: bool = False
@@ -48,8 +62,12 @@ class Segment:
     @property
     def key(self) -> str:
         """The identity of the run within its sweep, which also names its directory: `t0007-s3` or `t0007-s3-g1`."""
-        fork = f"-g{self.generation}" if self.generation else ""
-        return f"t{self.trial:04d}-s{self.seed}{fork}"
+        return make_key(self.trial, self.seed, self.generation)
+
+
+def make_key(trial: int, seed: int, generation: int = 0) -> str:
+    """Returns the `Segment.key` of a run."""
+    return f"t{trial:04d}-s{seed}" + (f"-g{generation}" if generation else "")
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 
 from rl_training.sweeps.loading import Sweep
 from rl_training.sweeps.methods.grid import GridMethod
+from rl_training.sweeps.methods.halving import HalvingMethod
+from rl_training.sweeps.methods.population import PopulationMethod
 from rl_training.sweeps.methods.random_search import RandomMethod
 from rl_training.sweeps.methods.tpe import TPEMethod
 from rl_training.sweeps.plan import Method
@@ -15,6 +17,8 @@ METHODS: Mapping[MethodName, Callable[[Sweep], Method]] = {
     "grid": GridMethod,
     "random": RandomMethod,
     "tpe": TPEMethod,
+    "halving": HalvingMethod,
+    "population": PopulationMethod,
 }
 
 
