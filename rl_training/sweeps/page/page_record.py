@@ -34,8 +34,14 @@ RUN_ID, EXPERIMENT_ID = "@RUN_ID@", "@EXPERIMENT_ID@"
 SHOWN_TRIALS = 5
 """Number of trials, the best, that the text lists."""
 
-Metric = tuple[str, int, float]
-"""Name, step and value."""
+
+@with_config(extra="forbid")
+class Point(TypedDict):
+    """A point of a metric."""
+
+    name: str
+    step: Count
+    value: FiniteFloat
 
 
 @with_config(extra="forbid")
@@ -48,7 +54,7 @@ class PageRecord(TypedDict):
     started: FiniteFloat
     tags: dict[str, str]
     params: dict[str, str]
-    metrics: list[tuple[str, Count, FiniteFloat]]
+    metrics: list[Point]
     note: str
     """The text of the page, in Markdown."""
     status: Literal["RUNNING", "FINISHED", "KILLED"]
@@ -93,7 +99,7 @@ def make_record(
     }
 
 
-def list_metrics(trials: Sequence[Trial], direction: Direction, result: SweepResult | None) -> Iterator[Metric]:
+def list_metrics(trials: Sequence[Trial], direction: Direction, result: SweepResult | None) -> Iterator[Point]:
     """Yields the score of each trial and the best complete one so far; the step is the number of the trial.
 
     A paused trial has no final score until the search is complete, and later trials wait for it: MLflow keeps the
@@ -104,12 +110,12 @@ def list_metrics(trials: Sequence[Trial], direction: Direction, result: SweepRes
         if trial.state == "paused" and not finished:
             return
         if trial.score is not None:
-            yield "sweep/score", number, trial.score
+            yield _make_point("sweep/score", number, trial.score)
         if best is not None:
-            yield "sweep/best_score", number, best
+            yield _make_point("sweep/best_score", number, best)
 
 
-def _list_final_metrics(result: SweepResult | None) -> Iterator[Metric]:
+def _list_final_metrics(result: SweepResult | None) -> Iterator[Point]:
     if result is None or not result.finished:
         return
     if result.aggregate is not None:
@@ -117,21 +123,25 @@ def _list_final_metrics(result: SweepResult | None) -> Iterator[Metric]:
     if (winner := result.winner) is None:
         return
     if winner.search_score is not None:
-        yield "sweep/winner_score", 0, winner.search_score
+        yield _make_point("sweep/winner_score", 0, winner.search_score)
     if winner.improvement is not None:
-        yield "sweep/probability_of_improvement", 0, winner.improvement.value
+        yield _make_point("sweep/probability_of_improvement", 0, winner.improvement.value)
     base = next((point for point in result.confirmed if point.is_base), None)
     for name, point in (("confirmed", winner), ("base", base)):
         if point is not None and point.summary is not None:
             yield from _list_summary(name, point.summary)
 
 
-def _list_summary(name: str, summary: Any) -> Iterator[Metric]:
-    yield f"sweep/{name}_iqm", 0, summary["iqm"]
-    yield f"sweep/{name}_mean", 0, summary["mean"]
+def _list_summary(name: str, summary: Any) -> Iterator[Point]:
+    yield _make_point(f"sweep/{name}_iqm", 0, summary["iqm"])
+    yield _make_point(f"sweep/{name}_mean", 0, summary["mean"])
     if summary["iqm_interval"] is not None:
-        yield f"sweep/{name}_iqm_low", 0, summary["iqm_interval"][0]
-        yield f"sweep/{name}_iqm_high", 0, summary["iqm_interval"][1]
+        yield _make_point(f"sweep/{name}_iqm_low", 0, summary["iqm_interval"][0])
+        yield _make_point(f"sweep/{name}_iqm_high", 0, summary["iqm_interval"][1])
+
+
+def _make_point(name: str, step: int, value: float) -> Point:
+    return {"name": name, "step": step, "value": value}
 
 
 def _find_winning_run(result: SweepResult | None) -> str | None:

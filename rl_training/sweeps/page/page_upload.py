@@ -114,9 +114,11 @@ def _log_batch(client: MlflowClient, run: Run, record: PageRecord) -> None:
     client.log_batch(
         run.info.run_id, params=params, tags=[RunTag(make_legal_name(k), shorten(v, MAX_TAG)) for k, v in tags.items()]
     )
-    there = _find_points(client, run, {name for name, _, _ in record["metrics"]})
-    now = round(time.time() * 1000)
-    missing = [Metric(name, value, now, step) for name, step, value in record["metrics"] if (name, step) not in there]
+    points, now = record["metrics"], round(time.time() * 1000)
+    there = _find_points(client, run, {one["name"] for one in points})
+    missing = [
+        Metric(one["name"], one["value"], now, one["step"]) for one in points if (one["name"], one["step"]) not in there
+    ]
     for start in range(0, len(missing), MOST_METRICS):
         client.log_batch(run.info.run_id, metrics=missing[start : start + MOST_METRICS])
 

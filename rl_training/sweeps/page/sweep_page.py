@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl_training.errors import TrackingError
+from rl_training.errors import TrackingError, error_line
 from rl_training.sweeps.page.page_files import write_files, write_result
 from rl_training.sweeps.page.page_record import PageRecord, make_record
 from rl_training.sweeps.page.page_upload import ARTIFACTS, RECORD, find_known_run, open_page, send_page
@@ -74,8 +74,7 @@ class TrackedPage:
 
     def _open(self, uri: str) -> str:
         try:
-            self._address = open_page(self.folder, uri)
-            return self._address.run_id
+            self._address = address = open_page(self.folder, uri)
         except Exception as error:  # any error of MLflow or the network
             if (known := find_known_run(self.folder, uri)) is not None:
                 self._report(uri, error)
@@ -87,6 +86,8 @@ class TrackedPage:
                 f"MLflow at {where} can't be used: {explain(error, uri)}; --offline sends the runs later, and "
                 f"--no-track keeps no record of them"
             ) from None
+        self._try_to_send(uri)  # the tag of its kind, by which others tell it from a training run
+        return address.run_id
 
     @property
     def address(self) -> str | None:
@@ -102,7 +103,7 @@ class TrackedPage:
         """
         if time.monotonic() - self._updated < UPDATE_SECONDS:
             return
-        self._write(rounds, None)
+        self._try_to_write(rounds, None)
         self._updated = time.monotonic()
         if self._uri is not None and time.monotonic() - self._failed >= RETRY_SECONDS:
             self._try_to_send(self._uri)
@@ -114,7 +115,7 @@ class TrackedPage:
             rounds: The complete rounds.
             result: The result.
         """
-        self._write(rounds, result)
+        self._try_to_write(rounds, result)
         if self._uri is None:
             return
         for attempt in range(TRIES):
@@ -127,6 +128,12 @@ class TrackedPage:
             program("rl-training"),
             shlex.quote(str(self.folder)),
         )
+
+    def _try_to_write(self, rounds: Sequence[Round], result: SweepResult | None) -> None:
+        try:
+            self._write(rounds, result)
+        except Exception as error:  # a full disk, for example; the trials matter more
+            logger.warning("the files of the sweep in %s can't be written: %s", self.folder, error_line(error))
 
     def _write(self, rounds: Sequence[Round], result: SweepResult | None) -> None:
         search, confirmation = collect_trials(rounds, "search"), collect_trials(rounds, "confirmation")
