@@ -43,6 +43,9 @@ FIXED: Mapping[str, str] = {
 }
 """Settings that a sweep does not vary, and why."""
 
+MOST_CHECKED = 100
+"""A larger space, which is a fault itself, is not checked further."""
+
 
 def check_space(document: MapNode, settings: SweepConfig | None, base: TrainConfig) -> list[Fault]:
     """Returns the faults of a sweep's space that its base config shows.
@@ -53,7 +56,7 @@ def check_space(document: MapNode, settings: SweepConfig | None, base: TrainConf
         base: The base config.
     """
     space = document.entries.get("space")
-    if not isinstance(space, MapNode):
+    if not isinstance(space, MapNode) or (settings is None and len(space.entries) > MOST_CHECKED):
         return []
     checker = _SpaceChecker(space, base)
     faults = list(checker.check())

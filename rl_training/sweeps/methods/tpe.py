@@ -87,9 +87,11 @@ class TPEMethod:
         )
 
     def _choose_point(self, study: Study, number: int) -> Point:
-        """Returns the point of a trial, and leaves it in the study as a running trial."""
+        """Returns the point of a trial, and leaves it in the study as a running trial, which counts as a bad one.
+
+        So do points that the settings refuse, so that the next draw avoids them.
+        """
         from optuna.samplers import TPESampler
-        from optuna.trial import TrialState
 
         for draw in range(MOST_DRAWS):
             (seed,) = np.random.SeedSequence([self._sweep.settings.seed, number, draw]).generate_state(1)
@@ -99,7 +101,6 @@ class TPEMethod:
             fault = find_fault(self._sweep, point)
             if fault is None:
                 return point
-            study.tell(trial, state=TrialState.FAIL)
         raise refuse_space(fault)
 
 
