@@ -8,18 +8,23 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from textwrap import fill
 
 from rl_training.config import reference
+from rl_training.config.resume_rules import EXPLORABLE
 from rl_training.sweeps.space_checks import FIXED
 from rl_training.sweeps.sweep_config import Parameter, SweepConfig
 
 _FIXED = re.compile(r"(<!-- settings that are not varied -->\n).*?(<!-- end -->)", re.DOTALL)
+_EXPLORABLE = re.compile(r"(<!-- settings that a fork may change -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def update_page(page: str) -> str:
     """Returns the page with each block updated; see `rl_training.config.reference.update_page`."""
     page = reference.update_page(page, {"SweepConfig": (SweepConfig, None), "Parameter": (Parameter, None)})
-    return _FIXED.sub(lambda match: f"{match[1]}\n{_format_fixed()}\n{match[2]}", page)
+    page = _FIXED.sub(lambda match: f"{match[1]}\n{_format_fixed()}\n{match[2]}", page)
+    explorable = fill(", ".join(f"`{name}`" for name in EXPLORABLE), 120, break_on_hyphens=False)
+    return _EXPLORABLE.sub(lambda match: f"{match[1]}\n{explorable}\n\n{match[2]}", page)
 
 
 def _format_fixed() -> str:
