@@ -198,6 +198,22 @@ def test_a_grid_has_no_ranges_and_no_more_points_than_trials(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("config", "fault"),
+    [
+        ([1], "got a list, expected a mapping or text"),
+        (None, "got nothing (null), expected a mapping or text"),
+        (5, "5: no such file, and no shipped configuration of this name"),
+        ("sweeps", "sweeps: is a folder, expected a YAML file or a shipped name"),
+    ],
+)
+def test_a_base_config_that_is_none_is_refused(config, fault, tmp_path, monkeypatch):
+    (tmp_path / "sweeps").mkdir()
+    monkeypatch.chdir(tmp_path)
+    (line,) = faults({"config": config, "space": SPACE})
+    assert line.startswith(f"sweep: config: {fault}")
+
+
 @pytest.mark.parametrize("method", ["halving", "population"])
 def test_methods_that_stop_trials_themselves_take_no_pruning(method):
     (line,) = faults({"config": BASE, "method": method, "pruning": {}, "space": SPACE})
@@ -216,6 +232,12 @@ def test_thousands_of_settings_and_values_are_refused(tmp_path):
     assert line == "search.yaml:2: space: got a mapping, expected at most 100 items"
     (line,) = faults(write(tmp_path, f"{CARTPOLE}  gamma: {{choice: [{', '.join(['0.9'] * 101)}]}}\n"))
     assert line == "search.yaml:3: space.gamma.choice: got a list, expected at most 100 items"
+
+
+@pytest.mark.parametrize("ends", [[-1.7e308, 1.7e308], [10**300, 10**301]])
+def test_an_interval_without_a_finite_width_is_refused(ends):
+    (line,) = faults({"config": BASE, "space": {"env_kwargs.a": {"range": ends}}})
+    assert line == "sweep: space.env_kwargs.a.range: got a list, expected numbers between -1e+300 and 1e+300"
 
 
 def test_whole_numbers_beyond_those_that_a_float_holds_are_refused():

@@ -98,9 +98,9 @@ def _load_base(document: MapNode, folder: Path, lines: list[str]) -> TrainConfig
     overrides = document.entries.get("overrides")
     over = overrides if isinstance(overrides, MapNode) else ()
     node, file = document.entries.get("config"), None
-    if isinstance(node, Scalar) and isinstance(node.value, str) and not is_null(node):
+    if isinstance(node, Scalar) and not is_null(node):
         try:  # a path of the command line is relative to the working directory, as elsewhere
-            file = find_config(node.value, folder if node.place.line is not None else Path())
+            file = find_config(str(node.value), folder if node.place.line is not None else Path())
         except ConfigError as error:
             lines.append(f"{node.place}: config: {error}")
             return None

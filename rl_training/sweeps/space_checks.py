@@ -40,6 +40,7 @@ FIXED: Mapping[str, str] = {
     "total_timesteps": "trials are compared at the same number of steps",
     "device": "it belongs to the machine",
     "threads": "it belongs to the machine",
+    "ranks": "it belongs to the machine",
 }
 """Settings that a sweep does not vary, and why."""
 

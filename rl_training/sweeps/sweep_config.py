@@ -15,6 +15,9 @@ MethodName = Literal["grid", "random", "tpe", "halving", "population"]
 EngineName = Literal["local", "ray", "dask", "work_pool"]
 Interval = tuple[int | float, int | float]
 
+FARTHEST_END = 1e300
+"""Largest magnitude of an end of a range: the width of a larger one might not be a number."""
+
 METRICS = tuple(
     f"eval/{name}"
     for name in ("return_mean", "return_std", "ci_low", "ci_high", "length_mean", "success_rate", "raw_return_mean")
@@ -42,6 +45,8 @@ class Parameter(Settings):
     @field_validator("range", "log_range")
     @classmethod
     def _ends_are_in_order(cls, value: Interval | None) -> Interval | None:
+        if value is not None and max(map(abs, value)) > FARTHEST_END:
+            raise ValueError(f"expected numbers between -{FARTHEST_END:g} and {FARTHEST_END:g}")
         if value is not None and not value[0] < value[1]:
             raise ValueError(f"expected the lowest value and then a higher one (got {value[0]} and {value[1]})")
         return value
