@@ -16,7 +16,14 @@ from typing import Annotated, Literal, NoReturn
 from cyclopts import App, CycloptsError, Parameter, validators
 
 from rl_training import __version__
-from rl_training.cli import champion_commands, film_commands, flow_commands, list_commands, server_commands
+from rl_training.cli import (
+    champion_commands,
+    film_commands,
+    flow_commands,
+    list_commands,
+    server_commands,
+    sweep_commands,
+)
 from rl_training.cli.options import (
     Algo,
     AllowModule,
@@ -57,6 +64,7 @@ for command in (
 ):
     app.command(command)
 app.command(flow_commands.flow)
+app.command(sweep_commands.sweep)
 
 CheckedEnv = Annotated[
     str | None, Parameter(help="The Gymnasium id, with a module that registers it if necessary: module:Env-v0.")
@@ -74,6 +82,13 @@ Seed = Annotated[
     ),
 ]
 RunDir = Annotated[Path, Parameter(help="The directory of the run.")]
+Seeds = Annotated[
+    int | None,
+    Parameter(
+        validator=validators.Number(gte=1),
+        help="Train this many runs, with seeds from the config's own on, and aggregate their results.",
+    ),
+]
 NoTrack = Annotated[bool, Parameter(help="Do not log the run to MLflow; the run directory still contains everything.")]
 Offline = Annotated[
     bool, Parameter(help="Start even if MLflow can't be reached; `rl-training sync` sends the run later.")
@@ -91,6 +106,7 @@ def train(
     algo: Algo = None,
     timesteps: Timesteps = None,
     seed: TrainingSeed = None,
+    seeds: Seeds = None,
     set_: Set = (),
     no_track: NoTrack = False,
     offline: Offline = False,
@@ -103,6 +119,8 @@ def train(
 
         # before importing torch, to report a typo at once
         settings = load_config(named, overrides) if isinstance(named, str) else config_from_mapping(named, overrides)
+        if seeds is not None:
+            return sweep_commands.train_seeds(settings, seeds, out, track=not no_track, offline=offline, json=json)
         from rl_training.api.train_and_resume import train as train_completely
 
         summary = train_completely(settings, track=not no_track, offline=offline, progress=True)

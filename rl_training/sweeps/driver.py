@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from rl_training.errors import RunFailed
 from rl_training.run_layout import CHECKPOINTS, STEP
@@ -22,12 +22,11 @@ from rl_training.security.secrets import redact
 from rl_training.sweeps.engines.engine import Engine, Lost, Segment
 from rl_training.sweeps.loading import Sweep
 from rl_training.sweeps.plan import Round, RunRecord, Step
-from rl_training.sweeps.rounds import SegmentMaker, complete_round
 from rl_training.sweeps.segments import find_trial_dir
 from rl_training.sweeps.study.database import Database
 from rl_training.sweeps.study.lease import Lease, SweepTakenOver
+from rl_training.sweeps.study.rounds import SegmentMaker, complete_round
 from rl_training.sweeps.study.study import StoredRound, Study
-from rl_training.sweeps.sweep_page import SweepPage
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +35,18 @@ MOST_LOSSES = 5
 
 LONGEST_PAUSE = 30.0
 """Longest time to wait, in seconds, before lost segments are tried again."""
+
+
+class SweepPage(Protocol):
+    """The page of a sweep, which people read while it runs."""
+
+    @property
+    def run_id(self) -> str | None:
+        """The MLflow run above the runs of the trials; None without one."""
+
+    def update(self, rounds: Sequence[Round]) -> None:
+        """Shows the complete rounds."""
+
 
 Plan = Callable[[Sequence[Round]], list[Step]]
 
@@ -116,7 +127,6 @@ class Driver:
                     continue
                 del waiting[segment.key]
                 records[i, segment.seed] = self._keep(len(rounds), i, stored.steps[i], result)
-                self._page.update(rounds, StoredRound(stored.steps, records))
         return StoredRound(stored.steps, records)
 
     def _keep(self, number: int, position: int, step: Step, record: RunRecord) -> RunRecord:

@@ -95,9 +95,7 @@ class Study:
             SweepTakenOver: Another process runs the sweep.
         """
         texts = [json.dumps(to_json(step, Step), allow_nan=False) for step in steps]
-        rows = [
-            {"sweep_uid": self._uid, "round": number, "position": i, "step": text} for i, text in enumerate(texts)
-        ]
+        rows = [{"sweep_uid": self._uid, "round": number, "position": i, "step": text} for i, text in enumerate(texts)]
 
         def write(connection: Connection) -> None:
             self._lease.require(connection)

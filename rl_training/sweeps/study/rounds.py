@@ -70,6 +70,7 @@ class SegmentMaker:
             settings=config.model_dump(mode="json", exclude={"run_dir"}),
             until=step.until,
             metric=self._sweep.settings.metric,
+            phase=step.phase,
             prune_below=step.prune_below if worse == "maximize" else {},
             prune_above=step.prune_below if worse == "minimize" else {},
             fork_of=self._describe_fork(step, seed),
