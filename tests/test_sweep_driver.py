@@ -10,11 +10,11 @@ import pytest
 import rl_training
 from rl_training.errors import AlreadyTraining, RunFailed, UserError
 from rl_training.runs.stopping import StopFlag
-from rl_training.sweeps import driver
 from rl_training.sweeps.engines.engine import Engine, Lost
 from rl_training.sweeps.loading import load_sweep
 from rl_training.sweeps.plan import RunRecord
 from rl_training.sweeps.running import describe_seeds, make_seeds_sweep, run_sweep
+from rl_training.sweeps.study import driver
 from rl_training.sweeps.study.database import Database
 from rl_training.sweeps.study.lease import Lease
 from rl_training.sweeps.study.rounds import make_outcome

@@ -12,7 +12,6 @@ from rl_training.config.settings import TrainConfig
 from rl_training.errors import UserError
 from rl_training.runs.stopping import StopFlag, stop_on_signals
 from rl_training.sweeps.confirmation import plan_confirmation
-from rl_training.sweeps.driver import Driver, hold_sweep
 from rl_training.sweeps.engines.engine import Engine
 from rl_training.sweeps.engines.local import LocalEngine
 from rl_training.sweeps.loading import Sweep, load_sweep
@@ -20,6 +19,7 @@ from rl_training.sweeps.methods import make_method
 from rl_training.sweeps.page.sweep_page import TrackedPage
 from rl_training.sweeps.plan import Round, RunRecord, Step
 from rl_training.sweeps.study.database import Database
+from rl_training.sweeps.study.driver import Driver, hold_sweep
 from rl_training.sweeps.study.study import begin_sweep
 from rl_training.sweeps.sweep_result import SweepResult, make_result
 from rl_training.system.paths import home

@@ -1,1 +1,1 @@
-"""The study database: the rounds of sweeps, and which process may write to which sweep."""
+"""The study of a sweep: its rounds in a database, which process may change them, and what drives them."""

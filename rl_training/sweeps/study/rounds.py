@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from rl_training.errors import ConfigError, one_line
-from rl_training.sweeps.engines.engine import Segment
+from rl_training.sweeps.engines.engine import Segment, make_key
+from rl_training.sweeps.forks import trace_forks
 from rl_training.sweeps.loading import Sweep
 from rl_training.sweeps.plan import Outcome, Round, RunRecord, Step, TrialState
 from rl_training.sweeps.segments import find_trial_dir, make_trial_uid
@@ -42,48 +42,56 @@ class SegmentMaker:
     Args:
         sweep: The sweep.
         rounds: The complete rounds before this one.
+        steps: The steps of the round.
         parent_run_id: The MLflow run of the sweep; None if the sweep is not tracked or offline.
         offline: Whether the data for MLflow stays in the directories of the runs.
         continued: Whether another process may have begun the round.
     """
 
     def __init__(
-        self, sweep: Sweep, rounds: Sequence[Round], parent_run_id: str | None, *, offline: bool, continued: bool
+        self,
+        sweep: Sweep,
+        rounds: Sequence[Round],
+        steps: Sequence[Step],
+        parent_run_id: str | None,
+        *,
+        offline: bool,
+        continued: bool,
     ) -> None:
-        self._sweep, self._rounds, self._continued = sweep, rounds, continued
-        self._parent_run_id, self._offline = parent_run_id, offline
+        before = [step for each in rounds for step in each.steps]
+        self._sweep, self._parent_run_id, self._offline = sweep, parent_run_id, offline
+        self._ancestry = trace_forks(sweep.uid, [*before, *steps])
+        self._begun = {step.trial for step in (*before, *(steps if continued else ()))}
 
     def make(self, step: Step, seed: int) -> Segment | RunRecord:
         """Returns the segment of a run; if the settings refuse the point, the record of a run that failed."""
-        generation = self._count_forks(step.trial) + (step.fork is not None)
-        before = [each for each in self._list_steps(step.trial) if each[0].phase == step.phase]
-        resources, worse = self._sweep.settings.resources, self._sweep.settings.direction
+        ancestry, settings = self._ancestry[step.trial], self._sweep.settings
         try:
             config = make_trial_config(self._sweep, step.params, seed)
         except ConfigError as error:
-            return self._make_refused(step, seed, generation, error)
+            return self._make_refused(make_key(step.trial, seed, ancestry.generation), seed, error)
         return Segment(
             sweep_uid=self._sweep.uid,
             trial=step.trial,
             seed=seed,
-            generation=generation,
+            generation=ancestry.generation,
             settings=config.model_dump(mode="json", exclude={"run_dir"}),
             until=step.until,
-            metric=self._sweep.settings.metric,
+            metric=settings.metric,
             phase=step.phase,
-            prune_below=step.prune_below if worse == "maximize" else {},
-            prune_above=step.prune_below if worse == "minimize" else {},
-            fork_of=self._describe_fork(step, seed),
+            prune_below=step.prune_below if settings.direction == "maximize" else {},
+            prune_above=step.prune_below if settings.direction == "minimize" else {},
+            fork_of=ancestry.origin,
+            forkable=settings.method.name == "population",
             parent_run_id=self._parent_run_id,
             offline=self._offline,
-            begun=self._continued or (bool(before) and step.fork is None),
-            cpus=resources.cpus,
-            gpus=resources.gpus,
-            memory_gb=resources.memory_gb,
+            begun=step.trial in self._begun,
+            cpus=settings.resources.cpus,
+            gpus=settings.resources.gpus,
+            memory_gb=settings.resources.memory_gb,
         )
 
-    def _make_refused(self, step: Step, seed: int, generation: int, error: ConfigError) -> RunRecord:
-        key = make_key(step.trial, seed, generation)
+    def _make_refused(self, key: str, seed: int, error: ConfigError) -> RunRecord:
         return RunRecord(
             seed=seed,
             run_uid=make_trial_uid(self._sweep.uid, key),
@@ -95,34 +103,3 @@ class SegmentMaker:
             policy_sha256=None,
             error=one_line(error),
         )
-
-    def _describe_fork(self, step: Step, seed: int) -> Mapping[str, Any] | None:
-        """Returns what the process of the run must know of the run that it forks: the one with the same seed."""
-        if step.fork is None:
-            return None
-        parent, record = next(
-            (each, run)
-            for each, outcome in reversed(list(self._list_steps(step.fork.trial)))
-            for run in outcome.runs
-            if run.seed == seed
-        )
-        origin = {"trial": parent.trial, "run_uid": record.run_uid, "num_timesteps": step.fork.num_timesteps}
-        return {
-            "key": make_key(parent.trial, seed, self._count_forks(parent.trial)),
-            "run_uid": record.run_uid,
-            "run_id": record.run_id,
-            "num_timesteps": step.fork.num_timesteps,
-            "lineage": [*map(dict, record.lineage), {**origin, "params": dict(parent.params)}],
-        }
-
-    def _count_forks(self, trial: int) -> int:
-        return sum(step.fork is not None for step, _ in self._list_steps(trial))
-
-    def _list_steps(self, trial: int) -> Iterator[tuple[Step, Outcome]]:
-        for one in self._rounds:
-            yield from (pair for pair in zip(one.steps, one.outcomes, strict=True) if pair[0].trial == trial)
-
-
-def make_key(trial: int, seed: int, generation: int) -> str:
-    """Returns the key of a run; see `Segment.key`."""
-    return Segment("", trial, seed, generation, {}, 0, "").key

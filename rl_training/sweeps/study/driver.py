@@ -105,7 +105,9 @@ class Driver:
 
     def _run_round(self, rounds: Sequence[Round], stored: StoredRound, continued: bool) -> StoredRound:
         """Runs what is left of a round; returns the round, which is incomplete after a stop."""
-        maker = SegmentMaker(self._sweep, rounds, self._page.run_id, offline=self._offline, continued=continued)
+        maker = SegmentMaker(
+            self._sweep, rounds, stored.steps, self._page.run_id, offline=self._offline, continued=continued
+        )
         records, losses = dict(stored.records), _Losses()
         waiting: dict[str, tuple[int, Segment]] = {}
         for i, step in enumerate(stored.steps):
