@@ -10,7 +10,7 @@ from rl_training.config.shipped_configs import list_shipped_sweeps
 from rl_training.errors import ConfigError
 from rl_training.experiment.loading import load_config
 from rl_training.sweeps.loading import load_sweep
-from rl_training.sweeps.reference import update_page
+from rl_training.sweeps.reading.reference import update_page
 from rl_training.sweeps.trial_settings import make_trial_config
 
 ROOT = Path(__file__).parents[1]
@@ -358,7 +358,7 @@ def test_a_file_that_can_not_be_read_is_named(tmp_path):
 
 def test_the_reference_page_is_up_to_date():
     page = PAGE.read_text(encoding="utf-8")
-    assert update_page(page) == page, "run: python -m rl_training.sweeps.reference docs/reference/sweeps.md"
+    assert update_page(page) == page, "run: python -m rl_training.sweeps.reading.reference docs/reference/sweeps.md"
     assert "| `seeds` | a whole number above 0 to 1000 | `1` |" in page
 
 

@@ -20,8 +20,8 @@ from rl_training.config.shipped_configs import find_config, find_sweep
 from rl_training.errors import ConfigError, printable
 from rl_training.experiment.loading import build_config, load_config
 from rl_training.security.secrets import redact
+from rl_training.sweeps.reading.space_checks import check_space
 from rl_training.sweeps.space import Space, build_space
-from rl_training.sweeps.space_checks import check_space
 from rl_training.sweeps.sweep_config import INFO_METRIC, Parameter, SweepConfig
 
 WITHOUT_EFFECT = ("name", "config", "overrides", "engine", "resources")

@@ -1,6 +1,6 @@
 """Writes the tables of docs/reference/sweeps.md from the settings classes.
 
-`python -m rl_training.sweeps.reference docs/reference/sweeps.md` updates that page.
+`python -m rl_training.sweeps.reading.reference docs/reference/sweeps.md` updates that page.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from textwrap import fill
 
 from rl_training.config import reference
 from rl_training.config.resume_rules import EXPLORABLE
-from rl_training.sweeps.space_checks import FIXED
+from rl_training.sweeps.reading.space_checks import FIXED
 from rl_training.sweeps.sweep_config import Parameter, SweepConfig
 
 _FIXED = re.compile(r"(<!-- settings that are not varied -->\n).*?(<!-- end -->)", re.DOTALL)
