@@ -6,14 +6,17 @@ from pathlib import Path
 
 import pytest
 from made_up_sweeps import make_sweep, one_round, point, record, trial
-from mlflow_store import stored_points
+from mlflow_store import stored_points, tracked_run
 
+from rl_training.cli.app import run as command_line
 from rl_training.errors import TrackingError
 from rl_training.experiment.loading import load_config
 from rl_training.sweeps.loading import load_sweep
-from rl_training.sweeps.page import sweep_page
+from rl_training.sweeps.page import page_files, sweep_page
 from rl_training.sweeps.page.page_upload import open_page, send_page
 from rl_training.sweeps.page.sweep_page import TrackedPage
+from rl_training.sweeps.page.sweep_sync import sync_sweep
+from rl_training.sweeps.segments import find_trial_dir
 from rl_training.sweeps.sweep_result import make_result
 from rl_training.system.paths import embedded_tracking_uri
 from rl_training.tracking.mlflow_names import KIND, PARENT, SWEEP_UID, WINNER
@@ -45,6 +48,7 @@ def sweep(home):
 def every_update_counts(monkeypatch):
     monkeypatch.setattr(sweep_page, "UPDATE_SECONDS", 0.0)
     monkeypatch.setattr(sweep_page, "RETRY_SECONDS", 0.0)
+    monkeypatch.setattr(page_files, "save_png", lambda figure: b"a picture")  # tests of pictures draw them
 
 
 def finish(page, sweep, rounds=ROUNDS, *, finished=True):
@@ -158,8 +162,6 @@ def test_sending_the_page_again_changes_nothing(client, sweep):
     page.update([FIRST, SECOND])
     finish(page, sweep)
     before = client.get_run(page.run_id).to_dictionary(), stored_points(client, page.run_id)
-    again = TrackedPage(sweep, track=True)
-    assert again.run_id == page.run_id
     address = open_page(page.folder, embedded_tracking_uri())
     send_page(client, address, page.folder, {})
     assert (client.get_run(page.run_id).to_dictionary(), stored_points(client, page.run_id)) == before
@@ -172,10 +174,17 @@ def test_a_sweep_that_was_stopped_continues_in_the_same_run(client, sweep):
     assert run.info.status == "KILLED"
     assert "The same command continues it: `rl-training sweep FILE`" in run.data.tags[NOTE]
     again = TrackedPage(sweep, track=True)
-    again.update([FIRST, SECOND])
     assert (again.run_id, client.get_run(page.run_id).info.status) == (page.run_id, "RUNNING")
     finish(again, sweep)
     assert client.get_run(page.run_id).info.status == "FINISHED"
+
+
+def test_the_page_of_a_sweep_that_has_failed_says_why(client, sweep):
+    page = TrackedPage(sweep, track=True)
+    page.fail([one_round(point(0, 0.003, None, "failed"))], "every trial of the first round has failed")
+    run = client.get_run(page.run_id)
+    assert run.info.status == "FAILED"
+    assert "**Failed**: 1 trial, 1 failed. every trial of the first round has failed" in run.data.tags[NOTE]
 
 
 def test_a_sweep_that_continues_on_another_machine_finds_its_run(client, sweep):
@@ -276,3 +285,23 @@ def test_an_untracked_sweep_has_its_files_and_no_run(client, sweep):
     assert page.run_id is None
     assert client.search_runs([one.experiment_id for one in client.search_experiments()]) == []
     assert {"trials.json", "history.png", "winner.yaml", "page.json"} <= {p.name for p in Path(page.folder).iterdir()}
+
+
+def test_sync_sends_an_offline_sweep_with_its_runs(client, sweep, capfd):
+    page = TrackedPage(sweep, track=False)
+    finish(page, sweep)
+    run_dir = tracked_run({SWEEP_UID: sweep.uid}, run_dir=find_trial_dir(sweep.uid, "t0000-s3"))
+    assert command_line(["sync", str(page.folder), "--json"]) == 0
+    sent = json.loads(capfd.readouterr().out)
+    assert client.get_run(sent["run_id"]).data.tags[KIND] == "sweep"
+    assert values(client, sent["run_id"])["sweep/confirmed_iqm"] == {0: 35.0}
+    ((name, run_id),) = [(one["run_dir"], one["run_id"]) for one in sent["runs"]]
+    assert (name, client.get_run(run_id).data.tags[PARENT]) == (str(run_dir), sent["run_id"])
+
+
+def test_a_link_in_the_folder_of_a_sweep_is_not_followed(client, sweep, tmp_path):
+    page = TrackedPage(sweep, track=False)
+    (tmp_path / "private").write_text("mine")
+    (page.folder / "result.json").symlink_to(tmp_path / "private")
+    run_id = sync_sweep(page.folder).run_id
+    assert "result.json" not in {entry.path for entry in client.list_artifacts(run_id)}

@@ -81,7 +81,7 @@ Seed = Annotated[
         help="Seed for the episodes (default: evaluation.seed).",
     ),
 ]
-RunDir = Annotated[Path, Parameter(help="The directory of the run.")]
+RunDir = Annotated[Path, Parameter(help="The directory of the run, or the folder of a sweep.")]
 Seeds = Annotated[
     int | None,
     Parameter(
@@ -215,11 +215,13 @@ def validate_env(
 
 @app.command
 def sync(run_dir: RunDir, *, new_run: NewRun = False, allow_module: AllowModule = (), json: Json = False) -> int:
-    """Send the data of a run that is not in MLflow, or in its other sinks, yet."""
+    """Send the data of a run or sweep that is not in MLflow, or in its other sinks, yet."""
     with result_stream() as out:
+        from rl_training.sweeps.page.sweep_sync import is_sweep_dir, sync_sweep
         from rl_training.tracking.sinks.completion import sync_everything
 
-        report = sync_everything(run_dir, new_run=new_run, allow_modules=allow_module)
+        send = sync_sweep if is_sweep_dir(run_dir) else sync_everything
+        report = send(run_dir, new_run=new_run, allow_modules=allow_module)
         write_result(out, report.to_dict(), report.lines(), as_json=json)
         return 0 if report.complete else EXIT_FAILED
 

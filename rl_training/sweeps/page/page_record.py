@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import FiniteFloat, with_config
+from pydantic import Field, FiniteFloat, with_config
 from typing_extensions import TypedDict
 
 from rl_training.security.secrets import redact
@@ -22,6 +22,7 @@ from rl_training.sweeps.page.result_lines import (
 from rl_training.sweeps.trials import Direction, Trial, rank_trials, track_best
 from rl_training.tracking.mlflow_links import make_run_fragment
 from rl_training.tracking.mlflow_names import KIND, SWEEP, flatten
+from rl_training.tracking.mlflow_run import RUN_ID as IDENTITY
 from rl_training.tracking.run_description import get_user
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ RUN_ID, EXPERIMENT_ID = "@RUN_ID@", "@EXPERIMENT_ID@"
 
 SHOWN_TRIALS = 5
 """Number of trials, the best, that the text lists."""
+
+Status = Literal["RUNNING", "FINISHED", "KILLED", "FAILED"]
 
 
 @with_config(extra="forbid")
@@ -48,7 +51,7 @@ class Point(TypedDict):
 class PageRecord(TypedDict):
     """The content of `page.json`: all that MLflow is to hold, besides the files of the folder."""
 
-    run_uid: str
+    run_uid: Annotated[str, Field(pattern=f"^{IDENTITY.pattern}$")]
     experiment: str
     run_name: str
     started: FiniteFloat
@@ -57,26 +60,30 @@ class PageRecord(TypedDict):
     metrics: list[Point]
     note: str
     """The text of the page, in Markdown."""
-    status: Literal["RUNNING", "FINISHED", "KILLED"]
+    status: Status
     winner: str | None
     """The MLflow run of the winner's best seed."""
 
 
 def make_record(
-    sweep: Sweep, search: Sequence[Trial], result: SweepResult | None, started: float, pictures: Sequence[str]
+    sweep: Sweep,
+    search: Sequence[Trial],
+    started: float,
+    pictures: Sequence[str],
+    *,
+    result: SweepResult | None = None,
+    error: str | None = None,
 ) -> PageRecord:
     """Returns the record of a page.
 
     Args:
         sweep: The sweep.
         search: The trials of the search.
-        result: The result, if the sweep has ended or was stopped.
         started: When the sweep began, in seconds since 1970.
         pictures: The files of the folder.
+        result: The result, if the sweep has ended or was stopped.
+        error: Why the sweep has failed, if it has.
     """
-    status: Literal["RUNNING", "FINISHED", "KILLED"] = "RUNNING"
-    if result is not None:
-        status = "FINISHED" if result.finished else "KILLED"
     base = sweep.base
     return {
         "run_uid": sweep.uid,
@@ -93,10 +100,18 @@ def make_record(
         },
         "params": flatten(redact(sweep.settings.model_dump(mode="json", exclude_none=True))),
         "metrics": [*list_metrics(search, sweep.settings.direction, result), *_list_final_metrics(result)],
-        "note": _write_note(sweep, search, result, pictures),
-        "status": status,
+        "note": _write_note(sweep, search, pictures, result, error),
+        "status": _find_status(result, error),
         "winner": _find_winning_run(result),
     }
+
+
+def _find_status(result: SweepResult | None, error: str | None) -> Status:
+    if error is not None:
+        return "FAILED"
+    if result is None:
+        return "RUNNING"
+    return "FINISHED" if result.finished else "KILLED"
 
 
 def list_metrics(trials: Sequence[Trial], direction: Direction, result: SweepResult | None) -> Iterator[Point]:
@@ -153,7 +168,9 @@ def _find_winning_run(result: SweepResult | None) -> str | None:
     return max(runs, key=lambda pair: sign * pair[1])[0].run_id
 
 
-def _write_note(sweep: Sweep, search: Sequence[Trial], result: SweepResult | None, pictures: Sequence[str]) -> str:
+def _write_note(
+    sweep: Sweep, search: Sequence[Trial], pictures: Sequence[str], result: SweepResult | None, error: str | None
+) -> str:
     """Returns the text of the page; its first paragraph is the same as long as the sweep exists."""
     settings, base = sweep.settings, sweep.base
     parts = [
@@ -163,7 +180,7 @@ def _write_note(sweep: Sweep, search: Sequence[Trial], result: SweepResult | Non
             for name in (HISTORY, COORDINATES, IMPORTANCE)
             if name in pictures
         ),
-        _write_state(search, result),
+        _write_state(search, result, error),
         *_write_confirmed(result),
         _write_best(sweep, search),
         "All trials are in `trials.json` and `trials.csv` among the artifacts; their runs are nested below this one.",
@@ -171,8 +188,10 @@ def _write_note(sweep: Sweep, search: Sequence[Trial], result: SweepResult | Non
     return "\n\n".join(filter(None, parts))
 
 
-def _write_state(search: Sequence[Trial], result: SweepResult | None) -> str:
+def _write_state(search: Sequence[Trial], result: SweepResult | None, error: str | None) -> str:
     done = count_states(search)
+    if error is not None:
+        return f"**Failed**: {done}. {_quote(error)}"
     if result is None:
         return f"**Running**: {done} so far."
     if result.finished:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-UPDATE_SECONDS = 30.0
+UPDATE_SECONDS = 60.0
 """Shortest interval between two updates while the sweep runs, because pictures take time."""
 
 RETRY_SECONDS = 60.0
@@ -68,7 +68,9 @@ class TrackedPage:
         before = json_files.read_json(self.folder / RECORD, PageRecord)
         self._started = time.time() if before is None else before["started"]
         if before is None:
-            self._write((), None)
+            self._write((), None, None)
+        elif before["status"] != "RUNNING":
+            json_files.write_json(self.folder / RECORD, {**before, "status": "RUNNING"})
         self.run_id = None if self._uri is None else self._open(self._uri)
         """The id of the sweep's run in MLflow; None without tracking."""
 
@@ -103,7 +105,7 @@ class TrackedPage:
         """
         if time.monotonic() - self._updated < UPDATE_SECONDS:
             return
-        self._try_to_write(rounds, None)
+        self._try_to_write(rounds, None, None)
         self._updated = time.monotonic()
         if self._uri is not None and time.monotonic() - self._failed >= RETRY_SECONDS:
             self._try_to_send(self._uri)
@@ -115,7 +117,19 @@ class TrackedPage:
             rounds: The complete rounds.
             result: The result.
         """
-        self._try_to_write(rounds, result)
+        self._end(rounds, result, None)
+
+    def fail(self, rounds: Sequence[Round], error: str) -> None:
+        """Writes and sends the page of a sweep that has failed.
+
+        Args:
+            rounds: The complete rounds.
+            error: Why, as one line.
+        """
+        self._end(rounds, None, error)
+
+    def _end(self, rounds: Sequence[Round], result: SweepResult | None, error: str | None) -> None:
+        self._try_to_write(rounds, result, error)
         if self._uri is None:
             return
         for attempt in range(TRIES):
@@ -129,19 +143,19 @@ class TrackedPage:
             shlex.quote(str(self.folder)),
         )
 
-    def _try_to_write(self, rounds: Sequence[Round], result: SweepResult | None) -> None:
+    def _try_to_write(self, rounds: Sequence[Round], result: SweepResult | None, error: str | None) -> None:
         try:
-            self._write(rounds, result)
-        except Exception as error:  # a full disk, for example; the trials matter more
-            logger.warning("the files of the sweep in %s can't be written: %s", self.folder, error_line(error))
+            self._write(rounds, result, error)
+        except Exception as fault:  # a full disk, for example; the trials matter more
+            logger.warning("the files of the sweep in %s can't be written: %s", self.folder, error_line(fault))
 
-    def _write(self, rounds: Sequence[Round], result: SweepResult | None) -> None:
+    def _write(self, rounds: Sequence[Round], result: SweepResult | None, error: str | None) -> None:
         search, confirmation = collect_trials(rounds, "search"), collect_trials(rounds, "confirmation")
         write_files(self.folder, self._sweep, search, confirmation)
         if result is not None:
             write_result(self.folder, self._sweep, result)
         pictures = [name for name in ARTIFACTS if (self.folder / name).exists()]
-        record = make_record(self._sweep, search, result, self._started, pictures)
+        record = make_record(self._sweep, search, self._started, pictures, result=result, error=error)
         json_files.write_json(self.folder / RECORD, record)
 
     def _try_to_send(self, uri: str) -> bool:
