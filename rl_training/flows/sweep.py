@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prefect import flow
 from prefect.runtime import flow_run
@@ -16,8 +16,9 @@ from rl_training.flows.sweep_engines.opening import open_engine, require_engine
 from rl_training.flows.tracked_run import get_caller_context
 from rl_training.runs.stopping import StopFlag
 from rl_training.sweeps.loading import Sweep, load_sweep
-from rl_training.sweeps.running import run_sweep
-from rl_training.sweeps.sweep_result import SweepResult
+
+if TYPE_CHECKING:
+    from rl_training.sweeps.sweep_result import SweepResult
 
 
 @flow(name="sweep-flow")
@@ -60,12 +61,12 @@ def run_sweep_in_flow(sweep: Sweep, *, new: bool = False) -> SweepResult:
         sweep: The sweep.
         new: Whether to begin another sweep even if there is an unfinished one.
     """
+    from rl_training.sweeps.running import run_sweep
+
     stop, caller = StopFlag(), get_caller_context()
 
     def work() -> SweepResult:
-        result = run_sweep(
-            sweep, open_engine(sweep.settings), new=new, stop=stop, continue_with=caller.continue_with
-        )
+        result = run_sweep(sweep, open_engine(sweep.settings), new=new, stop=stop, continue_with=caller.continue_with)
         caller.sweeps.append(result)  # before an interrupt is raised again, so that the caller can show it
         return result
 

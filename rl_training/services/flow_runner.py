@@ -152,7 +152,11 @@ def run_promote_flow(
 
 
 def run_sweep_flow(
-    file: str | Path | Mapping[str, Any], overrides: Overrides = (), *, new: bool = False, continue_with: str | None = None
+    file: str | Path | Mapping[str, Any],
+    overrides: Overrides = (),
+    *,
+    new: bool = False,
+    continue_with: str | None = None,
 ) -> SweepResult:
     """Runs sweep-flow in this process.
 
