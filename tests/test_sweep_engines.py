@@ -111,7 +111,7 @@ def test_an_engine_whose_extra_is_missing_is_refused_by_one_sentence_that_names_
         monkeypatch.setitem(sys.modules, name, pytest)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError) as refused:
-        open_engine(SweepConfig(config="x", engine=EngineConfig(name=engine)))
+        open_engine(SweepConfig(config="x", method="grid", engine=EngineConfig(name=engine)))
     assert str(refused.value) == message
 
 

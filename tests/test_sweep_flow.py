@@ -20,7 +20,7 @@ from rl_training.sweeps.plan import RunRecord
 from rl_training.sweeps.segments import read_form, to_json
 from tests.sweep_segments import PPO, make_segment
 
-pytestmark = pytest.mark.usefixtures("flow_home")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("flow_home")]
 
 SWEEP: dict[str, Any] = {
     "name": "small",

@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from rl_training.cli.options import Json, Set
 from rl_training.cli.output import result_stream, write_result
 from rl_training.cli.training_end import EXIT_FAILED
+from rl_training.errors import UserError
 from rl_training.runs.stopping import EXIT_STOPPED
 from rl_training.system.programs import program
 from rl_training.system.signal_handlers import SIGNALS
@@ -45,10 +46,18 @@ def sweep(
         from rl_training.sweeps.loading import load_sweep
 
         loaded = load_sweep(file, set_)  # before importing torch, to report a typo at once
-        from rl_training.sweeps.engines.local import LocalEngine
-        from rl_training.sweeps.running import require_local, run_sweep
+        if (engine := loaded.settings.engine.name) != "local":
+            if no_track or offline:
+                raise UserError(
+                    f"--no-track and --offline: the engine {engine} needs MLflow, to resume trials elsewhere"
+                )
+            from rl_training.services.flow_runner import run_sweep_flow
 
-        require_local(loaded)
+            result = run_sweep_flow(file, set_, new=new, continue_with=_format_command())
+            return _finish(result, out, json, result.to_dict(), result.lines())
+        from rl_training.sweeps.engines.local import LocalEngine
+        from rl_training.sweeps.running import run_sweep
+
         result = run_sweep(
             loaded, LocalEngine(), new=new, track=not no_track, offline=offline, continue_with=_format_command()
         )
