@@ -181,7 +181,8 @@ def test_a_sweep_that_was_stopped_continues_in_the_same_run(client, sweep):
 
 def test_the_page_of_a_sweep_that_has_failed_says_why(client, sweep):
     page = TrackedPage(sweep, track=True)
-    page.fail([one_round(point(0, 0.003, None, "failed"))], "every trial of the first round has failed")
+    page.update([one_round(point(0, 0.003, None, "failed"))])
+    page.fail("every trial of the first round has failed")
     run = client.get_run(page.run_id)
     assert run.info.status == "FAILED"
     assert "**Failed**: 1 trial, 1 failed. every trial of the first round has failed" in run.data.tags[NOTE]

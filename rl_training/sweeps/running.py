@@ -9,7 +9,7 @@ from typing import Any
 
 from rl_training.config.parsing import Overrides
 from rl_training.config.settings import TrainConfig
-from rl_training.errors import UserError
+from rl_training.errors import RunFailed, UserError, one_line
 from rl_training.runs.stopping import StopFlag, stop_on_signals
 from rl_training.sweeps.confirmation import plan_confirmation
 from rl_training.sweeps.engines.engine import Engine
@@ -20,6 +20,7 @@ from rl_training.sweeps.page.sweep_page import TrackedPage
 from rl_training.sweeps.plan import Round, RunRecord, Step
 from rl_training.sweeps.study.database import Database
 from rl_training.sweeps.study.driver import Driver, hold_sweep
+from rl_training.sweeps.study.lease import SweepTakenOver
 from rl_training.sweeps.study.study import begin_sweep
 from rl_training.sweeps.sweep_result import SweepResult, make_result
 from rl_training.system.paths import home
@@ -127,7 +128,13 @@ def run_sweep(
 
         with hold_sweep(database, uid, stop) as study, stop_on_signals(stop):
             page = TrackedPage(sweep, track=track and not offline)
-            rounds, finished = Driver(sweep, engine, study, page, stop, offline=offline).run(plan)
+            try:
+                rounds, finished = Driver(sweep, engine, study, page, stop, offline=offline).run(plan)
+            except SweepTakenOver:
+                raise  # the page is that of the other process now
+            except RunFailed as error:
+                page.fail(one_line(error))
+                raise
             result = make_result(
                 sweep,
                 rounds,

@@ -63,6 +63,7 @@ class TrackedPage:
         self._sweep, self.folder = sweep, find_sweep_dir(sweep.uid)
         self._sent: dict[str, tuple[int, int]] = {}
         self._updated = self._failed = -math.inf
+        self._rounds: Sequence[Round] = ()
         self._address: RunAddress | None = None
         self._uri = resolve_tracking_uri() if track else None
         before = json_files.read_json(self.folder / RECORD, PageRecord)
@@ -96,13 +97,9 @@ class TrackedPage:
         """The address of the page in MLflow, or the command that opens it; None if it is not known."""
         return None if self._address is None else self._address.ui
 
-    def update(self, rounds: Sequence[Round], incomplete: object = None) -> None:
-        """Writes and sends the page after a round, unless it was written a short time ago.
-
-        Args:
-            rounds: The complete rounds.
-            incomplete: What is known of the round that is not complete, of which the page says nothing.
-        """
+    def update(self, rounds: Sequence[Round]) -> None:
+        """Writes and sends the page with the complete rounds, unless it was written a short time ago."""
+        self._rounds = rounds
         if time.monotonic() - self._updated < UPDATE_SECONDS:
             return
         self._try_to_write(rounds, None, None)
@@ -119,14 +116,9 @@ class TrackedPage:
         """
         self._end(rounds, result, None)
 
-    def fail(self, rounds: Sequence[Round], error: str) -> None:
-        """Writes and sends the page of a sweep that has failed.
-
-        Args:
-            rounds: The complete rounds.
-            error: Why, as one line.
-        """
-        self._end(rounds, None, error)
+    def fail(self, error: str) -> None:
+        """Writes and sends the page of a sweep that has failed after the newest update, with one line that says why."""
+        self._end(self._rounds, None, error)
 
     def _end(self, rounds: Sequence[Round], result: SweepResult | None, error: str | None) -> None:
         self._try_to_write(rounds, result, error)

@@ -87,6 +87,7 @@ class Driver:
         incomplete = stored[len(rounds)] if len(stored) > len(rounds) else None
         if stored:
             logger.info("continuing sweep %s after %d complete rounds", self._sweep.uid, len(rounds))
+            self._page.update(rounds)
         continued = incomplete is not None
         while not self._stop.requested:
             _require_success(rounds)
