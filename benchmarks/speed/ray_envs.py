@@ -1,9 +1,9 @@
 """Measures collection alone with `vectorization: ray` on two local nodes of Ray, compared with `sync`.
 
-Sixteen environments, whose step waits 2 ms (a remote simulator) or computes 2 ms, are stepped and reset as training does,
-without learning. The two nodes are separate Ray nodes of this machine, on loopback. Where steps wait, each node declares
-four CPUs, so there are eight actors of two environments; where they compute, each declares one. `sync` and `ray` take
-turns in each round, and the medians over the rounds are reported, with the check that both gave the same rewards.
+Sixteen environments, whose step waits 2 ms (a remote simulator) or computes 2 ms, are stepped and reset as training
+does, without learning. The two nodes are separate Ray nodes of this machine, on loopback. Where steps wait, each node
+declares four CPUs, so there are eight actors of two environments; where they compute, each declares one. `sync` and
+`ray` take turns in each round, and the medians over the rounds are reported; both must have given the same rewards.
 
     python -m benchmarks.speed.ray_envs                    # benchmarks/results/ray-envs.json
     python -m benchmarks.speed.ray_envs --steps 50 --rounds 1 --results ../trial
@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -24,7 +23,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.envs.classic_control import CartPoleEnv
 
-from benchmarks.harness import RESULTS, ROOT, collect_provenance
+from benchmarks.harness import RESULTS, ROOT
 from benchmarks.speed.processes import add_to_file
 from benchmarks.speed.ray_nodes import start_nodes
 from rl_training.config.ppo import PPOConfig
@@ -60,7 +59,8 @@ class SlowCartPole(CartPoleEnv):
         return super().step(action)
 
 
-gym.register("SlowCartPole-v0", SlowCartPole, max_episode_steps=500)
+if "SlowCartPole-v0" not in gym.registry:  # this file is both the program and the module that registers the id
+    gym.register("SlowCartPole-v0", SlowCartPole, max_episode_steps=500)
 
 
 def collect(kind: str, vectorization: str, steps: int) -> tuple[float, float]:
@@ -91,7 +91,7 @@ def collect(kind: str, vectorization: str, steps: int) -> tuple[float, float]:
 def measure(kind: str, steps: int, rounds: int) -> dict[str, Any]:
     """Returns the result of one kind of step."""
     speeds: dict[str, list[float]] = {"sync": [], "ray": []}
-    with start_nodes([CPUS_PER_NODE[kind]] * 2) as address:
+    with start_nodes([CPUS_PER_NODE[kind]] * 2) as (address, _):
         os.environ["RAY_ADDRESS"] = address
         ray = connect_to_ray("this benchmark", 1)  # kept over all rounds
         try:
@@ -106,7 +106,6 @@ def measure(kind: str, steps: int, rounds: int) -> dict[str, Any]:
             del os.environ["RAY_ADDRESS"]
     result = {name: median(found) for name, found in speeds.items()}
     return {
-        "name": kind,
         "num_envs": NUM_ENVS,
         "actors": min(NUM_ENVS, 2 * CPUS_PER_NODE[kind]),
         "steps": steps,
@@ -129,8 +128,8 @@ def main() -> None:
     for kind in arguments.kinds:
         result = measure(kind, arguments.steps, arguments.rounds)
         print(f"{kind}: {result['actors']} actors, {result['ratio']:.2f} x sync", flush=True)
-        add_to_file(arguments.results, NAME, result)
+        add_to_file(NAME, kind, result, arguments.results)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

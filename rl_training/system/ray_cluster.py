@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -45,12 +46,13 @@ class _Connection:
 _connection = _Connection()
 
 
-def connect_to_ray(who: str, cpus: int) -> Any:
+def connect_to_ray(who: str, cpus: int, address: str | None = None) -> Any:
     """Connects this process to Ray, unless it is connected, and returns the module `ray`.
 
     Args:
         who: The setting that needs Ray, for messages.
         cpus: The number of CPUs of a cluster that is started here.
+        address: The address of the cluster; by default that of RAY_ADDRESS, or else one is started here.
 
     Raises:
         UserError: Ray is not installed, or the cluster can't be used.
@@ -64,7 +66,7 @@ def connect_to_ray(who: str, cpus: int) -> Any:
         if _connection.users == 0:
             _connection.ours = not ray.is_initialized()
             if _connection.ours:
-                _connect(ray, who, cpus)
+                _connect(ray, who, cpus, address or os.environ.get("RAY_ADDRESS", "").strip())
                 _let_ray_print(False)
         _connection.users += 1
     return ray
@@ -81,12 +83,13 @@ def leave_ray(ray: Any) -> None:
             _end_head()
 
 
-def _connect(ray: Any, who: str, cpus: int) -> None:
-    address = os.environ.get("RAY_ADDRESS", "").strip()
+def _connect(ray: Any, who: str, cpus: int, address: str) -> None:
     options: dict[str, Any] = {"address": address or None, "log_to_driver": False, "configure_logging": False}
     try:
         if address:
             with _keep_handlers():
+                keep_to_loopback(False)
+                keep_to_loopback(_is_on_loopback_alone(address))
                 ray.init(**options)
             return
         with _keep_handlers(), _use_token():
@@ -96,11 +99,26 @@ def _connect(ray: Any, who: str, cpus: int) -> None:
             ray.init(**options)
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         _end_head()
-        where = f"the cluster of RAY_ADDRESS ({address})" if address else "a cluster of this machine"
+        where = f"the cluster {address}" if address else "a cluster of this machine"
         raise UserError(f"{who}: Ray can't use {where}: {error_line(error)}") from None
     except BaseException:
         _end_head()
         raise
+
+
+def _is_on_loopback_alone(address: str) -> bool:
+    """Returns whether a cluster at a loopback address can't be reached at this machine's other address.
+
+    Ray replaces the one by the other, unless it keeps to loopback.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host not in ("127.0.0.1", "localhost") or not port.isdecimal():
+        return False
+    try:
+        socket.create_connection((import_module("ray.util").get_node_ip_address(), int(port)), 1.0).close()
+    except OSError:
+        return True
+    return False
 
 
 def _start_head(cpus: int) -> str:

@@ -11,11 +11,11 @@ import logging
 import sys
 
 
-def keep_to_loopback() -> None:
-    """Makes Ray use 127.0.0.1 as the address of this process and of what it starts, as it does on other systems."""
+def keep_to_loopback(keep: bool = True) -> None:
+    """Sets whether Ray uses 127.0.0.1 as the address of this process and of what it starts, as on other systems."""
     from ray._private import ray_constants
 
-    ray_constants.ENABLE_RAY_CLUSTER = False
+    ray_constants.ENABLE_RAY_CLUSTER = not keep
 
 
 def main() -> None:
