@@ -23,6 +23,8 @@ if TYPE_CHECKING:  # the one list of public names
     from rl_training.api.summary import RunSummary as RunSummary
     from rl_training.api.train_and_resume import resume as resume
     from rl_training.api.train_and_resume import train as train
+    from rl_training.comparison.comparison import Comparison as Comparison
+    from rl_training.comparison.comparison import compare as compare
     from rl_training.config.dqn import DQNConfig as DQNConfig
     from rl_training.config.ppo import PPOConfig as PPOConfig
     from rl_training.config.sac import SACConfig as SACConfig
@@ -42,8 +44,6 @@ if TYPE_CHECKING:  # the one list of public names
     from rl_training.runtime.ppo_trainer import train_ppo as train_ppo
     from rl_training.runtime.sac_trainer import train_sac as train_sac
     from rl_training.runtime.workflows import evaluate_checkpoint as evaluate_checkpoint
-    from rl_training.sweeps.running import sweep as sweep
-    from rl_training.sweeps.sweep_result import SweepResult as SweepResult
 
 
 def _read_imports() -> dict[str, str]:

@@ -10,6 +10,7 @@ import rl_training.api
 PROMISED = {
     "AlgorithmSpec",
     "Callback",
+    "Comparison",
     "DQNConfig",
     "DefaultExperimentManager",
     "EvaluationResult",
@@ -19,6 +20,7 @@ PROMISED = {
     "TrainConfig",
     "TrainResult",
     "TrainerState",
+    "compare",
     "evaluate",
     "evaluate_checkpoint",
     "get_algorithm",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,10 @@ class TimeToThreshold:
     high: int | None
     """The ends of the interval of the median; None as an upper end if it lies beyond the budget, and as both for a
     single run."""
+
+    def to_dict(self) -> dict[str, int | None]:
+        """Returns the fields for JSON."""
+        return asdict(self)
 
 
 def estimate_sample_efficiency(

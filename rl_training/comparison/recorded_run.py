@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +54,7 @@ class RecordedRun:
     """Why its training ended; None if that is not recorded."""
     origin: str | None
     """The `run_uid` of the run that this one was forked from."""
+    started: datetime
     versions: Mapping[str, str]
     """The versions of packages."""
     points: Points
@@ -85,6 +87,7 @@ def read_directory(run_dir: Path) -> RecordedRun:
         state=find_state(run_dir, find_newest_step(run_dir) or 0),
         stop_reason=status["stop_reason"] if status else None,
         origin=printable(str(origin.get("run_uid"))) if (origin := metadata.get("forked_from")) else None,
+        started=datetime.fromisoformat(metadata["started"]).astimezone(UTC),
         versions={printable(name): printable(version) for name, version in metadata["versions"].items()},
         points=_read_points(run_dir / run_layout.METRICS),
     )
@@ -114,6 +117,7 @@ def read_from_mlflow(client: MlflowClient, run: Run, metrics: Iterable[str]) -> 
         state=name_state(run.info.status, tags.get("stop_reason")),
         stop_reason=tags.get("stop_reason"),
         origin=printable(tags[ORIGIN]) if ORIGIN in tags else None,
+        started=datetime.fromtimestamp(run.info.start_time / 1000, UTC),
         versions={
             printable(name.removeprefix(VERSION)): printable(version)
             for name, version in tags.items()

@@ -133,15 +133,7 @@ class _Finder:
             raise UserError(f"{source} is a {kind} run; expected a training run, an experiment or a sweep")
 
     def _add_experiment(self, client: MlflowClient, name: str) -> None:
-        experiment = client.get_experiment_by_name(name)
-        if experiment is None:
-            similar = find_similar_word(name, [each.name for each in client.search_experiments()])
-            meant = f" (did you mean the experiment {printable(similar)}?)" if similar else ""
-            raise UserError(
-                f"{name}: got neither a directory nor an experiment in MLflow{meant}; expected the directory of a run, "
-                f"an MLflow run id, a run_uid, a sweep, or the name of an experiment"
-            )
-        runs = [run for run in iterate_runs(client, [experiment.experiment_id]) if is_training_run(run)]
+        runs = list_experiment(client, name)
         trials = [run for run in runs if SWEEP_UID in run.data.tags]
         if trials:
             reason = "belong to sweeps, which are compared by the uid of the sweep"
@@ -180,6 +172,23 @@ class _Finder:
         if run.run_uid not in self._seen:
             self._seen.add(run.run_uid)
             self.found.runs.append(run)
+
+
+def list_experiment(client: MlflowClient, name: str) -> list[Run]:
+    """Returns the training runs of an experiment, the oldest first.
+
+    Raises:
+        UserError: MLflow has no such experiment.
+    """
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None:
+        similar = find_similar_word(name, [each.name for each in client.search_experiments()])
+        meant = f" (did you mean the experiment {printable(similar)}?)" if similar else ""
+        raise UserError(
+            f"{name}: got neither a directory nor an experiment in MLflow{meant}; expected the directory of a run, an "
+            f"MLflow run id, a run_uid, a sweep, or the name of an experiment"
+        )
+    return [run for run in iterate_runs(client, [experiment.experiment_id]) if is_training_run(run)]
 
 
 def iterate_runs(client: MlflowClient, experiments: Sequence[str], wanted: str = "") -> Iterator[Run]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from prefect.settings import PREFECT_API_URL
@@ -48,15 +50,20 @@ def _find_host(address: str) -> str:
     return parts.hostname or address
 
 
-def open_engine(settings: SweepConfig) -> Engine:
-    """Opens the engine of a sweep, for a caller that closes it.
+@contextmanager
+def open_engine(settings: SweepConfig) -> Iterator[Engine]:
+    """Opens the engine of a sweep for the block.
 
     Raises:
         ConfigError: The engine can't be used with these settings.
         UserError: A cluster or a server can't be reached.
     """
     require_engine(settings.engine)
-    return PolledEngine(_open_cluster(settings.engine, settings.resources))
+    engine = PolledEngine(_open_cluster(settings.engine, settings.resources))
+    try:
+        yield engine
+    finally:
+        engine.close()
 
 
 def _open_cluster(engine: EngineConfig, resources: ResourcesConfig) -> Cluster:

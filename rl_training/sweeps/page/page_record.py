@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, FiniteFloat, with_config
+from pydantic import FiniteFloat, with_config
 from typing_extensions import TypedDict
 
 from rl_training.security.secrets import redact
@@ -22,7 +22,6 @@ from rl_training.sweeps.page.result_lines import (
 from rl_training.sweeps.trials import Direction, Trial, rank_trials, track_best
 from rl_training.tracking.mlflow_links import make_run_fragment
 from rl_training.tracking.mlflow_names import KIND, SWEEP, flatten
-from rl_training.tracking.mlflow_run import RUN_ID as IDENTITY
 from rl_training.tracking.run_description import get_user
 
 if TYPE_CHECKING:
@@ -35,55 +34,43 @@ RUN_ID, EXPERIMENT_ID = "@RUN_ID@", "@EXPERIMENT_ID@"
 SHOWN_TRIALS = 5
 """Number of trials, the best, that the text lists."""
 
-Status = Literal["RUNNING", "FINISHED", "KILLED", "FAILED"]
-
-
-@with_config(extra="forbid")
-class Point(TypedDict):
-    """A point of a metric."""
-
-    name: str
-    step: Count
-    value: FiniteFloat
+Metric = tuple[str, int, float]
+"""Name, step and value."""
 
 
 @with_config(extra="forbid")
 class PageRecord(TypedDict):
     """The content of `page.json`: all that MLflow is to hold, besides the files of the folder."""
 
-    run_uid: Annotated[str, Field(pattern=f"^{IDENTITY.pattern}$")]
+    run_uid: str
     experiment: str
     run_name: str
     started: FiniteFloat
     tags: dict[str, str]
     params: dict[str, str]
-    metrics: list[Point]
+    metrics: list[tuple[str, Count, FiniteFloat]]
     note: str
     """The text of the page, in Markdown."""
-    status: Status
+    status: Literal["RUNNING", "FINISHED", "KILLED"]
     winner: str | None
     """The MLflow run of the winner's best seed."""
 
 
 def make_record(
-    sweep: Sweep,
-    search: Sequence[Trial],
-    started: float,
-    pictures: Sequence[str],
-    *,
-    result: SweepResult | None = None,
-    error: str | None = None,
+    sweep: Sweep, search: Sequence[Trial], result: SweepResult | None, started: float, pictures: Sequence[str]
 ) -> PageRecord:
     """Returns the record of a page.
 
     Args:
         sweep: The sweep.
         search: The trials of the search.
+        result: The result, if the sweep has ended or was stopped.
         started: When the sweep began, in seconds since 1970.
         pictures: The files of the folder.
-        result: The result, if the sweep has ended or was stopped.
-        error: Why the sweep has failed, if it has.
     """
+    status: Literal["RUNNING", "FINISHED", "KILLED"] = "RUNNING"
+    if result is not None:
+        status = "FINISHED" if result.finished else "KILLED"
     base = sweep.base
     return {
         "run_uid": sweep.uid,
@@ -100,21 +87,13 @@ def make_record(
         },
         "params": flatten(redact(sweep.settings.model_dump(mode="json", exclude_none=True))),
         "metrics": [*list_metrics(search, sweep.settings.direction, result), *_list_final_metrics(result)],
-        "note": _write_note(sweep, search, pictures, result, error),
-        "status": _find_status(result, error),
+        "note": _write_note(sweep, search, result, pictures),
+        "status": status,
         "winner": _find_winning_run(result),
     }
 
 
-def _find_status(result: SweepResult | None, error: str | None) -> Status:
-    if error is not None:
-        return "FAILED"
-    if result is None:
-        return "RUNNING"
-    return "FINISHED" if result.finished else "KILLED"
-
-
-def list_metrics(trials: Sequence[Trial], direction: Direction, result: SweepResult | None) -> Iterator[Point]:
+def list_metrics(trials: Sequence[Trial], direction: Direction, result: SweepResult | None) -> Iterator[Metric]:
     """Yields the score of each trial and the best complete one so far; the step is the number of the trial.
 
     A paused trial has no final score until the search is complete, and later trials wait for it: MLflow keeps the
@@ -125,12 +104,12 @@ def list_metrics(trials: Sequence[Trial], direction: Direction, result: SweepRes
         if trial.state == "paused" and not finished:
             return
         if trial.score is not None:
-            yield _make_point("sweep/score", number, trial.score)
+            yield "sweep/score", number, trial.score
         if best is not None:
-            yield _make_point("sweep/best_score", number, best)
+            yield "sweep/best_score", number, best
 
 
-def _list_final_metrics(result: SweepResult | None) -> Iterator[Point]:
+def _list_final_metrics(result: SweepResult | None) -> Iterator[Metric]:
     if result is None or not result.finished:
         return
     if result.aggregate is not None:
@@ -138,25 +117,21 @@ def _list_final_metrics(result: SweepResult | None) -> Iterator[Point]:
     if (winner := result.winner) is None:
         return
     if winner.search_score is not None:
-        yield _make_point("sweep/winner_score", 0, winner.search_score)
+        yield "sweep/winner_score", 0, winner.search_score
     if winner.improvement is not None:
-        yield _make_point("sweep/probability_of_improvement", 0, winner.improvement.value)
+        yield "sweep/probability_of_improvement", 0, winner.improvement.value
     base = next((point for point in result.confirmed if point.is_base), None)
     for name, point in (("confirmed", winner), ("base", base)):
         if point is not None and point.summary is not None:
             yield from _list_summary(name, point.summary)
 
 
-def _list_summary(name: str, summary: Any) -> Iterator[Point]:
-    yield _make_point(f"sweep/{name}_iqm", 0, summary["iqm"])
-    yield _make_point(f"sweep/{name}_mean", 0, summary["mean"])
+def _list_summary(name: str, summary: Any) -> Iterator[Metric]:
+    yield f"sweep/{name}_iqm", 0, summary["iqm"]
+    yield f"sweep/{name}_mean", 0, summary["mean"]
     if summary["iqm_interval"] is not None:
-        yield _make_point(f"sweep/{name}_iqm_low", 0, summary["iqm_interval"][0])
-        yield _make_point(f"sweep/{name}_iqm_high", 0, summary["iqm_interval"][1])
-
-
-def _make_point(name: str, step: int, value: float) -> Point:
-    return {"name": name, "step": step, "value": value}
+        yield f"sweep/{name}_iqm_low", 0, summary["iqm_interval"][0]
+        yield f"sweep/{name}_iqm_high", 0, summary["iqm_interval"][1]
 
 
 def _find_winning_run(result: SweepResult | None) -> str | None:
@@ -168,9 +143,7 @@ def _find_winning_run(result: SweepResult | None) -> str | None:
     return max(runs, key=lambda pair: sign * pair[1])[0].run_id
 
 
-def _write_note(
-    sweep: Sweep, search: Sequence[Trial], pictures: Sequence[str], result: SweepResult | None, error: str | None
-) -> str:
+def _write_note(sweep: Sweep, search: Sequence[Trial], result: SweepResult | None, pictures: Sequence[str]) -> str:
     """Returns the text of the page; its first paragraph is the same as long as the sweep exists."""
     settings, base = sweep.settings, sweep.base
     parts = [
@@ -180,7 +153,7 @@ def _write_note(
             for name in (HISTORY, COORDINATES, IMPORTANCE)
             if name in pictures
         ),
-        _write_state(search, result, error),
+        _write_state(search, result),
         *_write_confirmed(result),
         _write_best(sweep, search),
         "All trials are in `trials.json` and `trials.csv` among the artifacts; their runs are nested below this one.",
@@ -188,10 +161,8 @@ def _write_note(
     return "\n\n".join(filter(None, parts))
 
 
-def _write_state(search: Sequence[Trial], result: SweepResult | None, error: str | None) -> str:
+def _write_state(search: Sequence[Trial], result: SweepResult | None) -> str:
     done = count_states(search)
-    if error is not None:
-        return f"**Failed**: {done}. {_quote(error)}"
     if result is None:
         return f"**Running**: {done} so far."
     if result.finished:

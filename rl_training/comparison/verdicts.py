@@ -1,0 +1,178 @@
+"""What a comparison of two groups says, in numbers and in words."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from rl_training.comparison.group_statistics import GroupStatistics
+from rl_training.comparison.significance import compute_p_value, correct_p_values, count_seeds_needed
+from rl_training.comparison.statistics import Estimate, Floats, compute_iqm, estimate, estimate_improvement
+
+Finding = Literal["better", "worse", "unclear"]
+
+MOST_SEEDS = 1_000
+"""Beyond this many seeds, a message does not name the number."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The comparison of a group with the reference."""
+
+    group: str
+    reference: str
+    finding: Finding
+    """Whether the group is better or worse than the reference, or neither can be said at the chosen confidence."""
+    text: str
+    """The finding in words."""
+    improvement: Estimate
+    """The probability that a run of the group scores above a run of the reference; the interval is not corrected."""
+    iqm_difference: Estimate
+    """The interquartile mean of the group minus that of the reference."""
+    p_value: float
+    corrected_p_value: float
+    """After Holm's correction for the number of comparisons."""
+    seeds_needed: int | None
+    """Seeds a group that would tell the two apart, if they differ as much as they seem to; None if they seem equal, or
+    if one of them has a single seed."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the fields for JSON."""
+        return {
+            **{name: value for name, value in vars(self).items() if not isinstance(value, Estimate)},
+            "improvement": self.improvement.to_dict(),
+            "iqm_difference": self.iqm_difference.to_dict(),
+        }
+
+
+def compare_groups(groups: Sequence[GroupStatistics], confidence: float) -> list[Verdict]:
+    """Returns the comparison of each further group with the first, which is the reference.
+
+    Args:
+        groups: At least one group.
+        confidence: The confidence of the intervals, and one minus the level of the corrected tests together.
+    """
+    reference, *others = groups
+    p_values = [compute_p_value(other.scores, reference.scores) for other in others]
+    return [
+        _compare(other, reference, p_value, corrected, confidence, len(others))
+        for other, p_value, corrected in zip(others, p_values, correct_p_values(p_values), strict=True)
+    ]
+
+
+def _compare(
+    group: GroupStatistics,
+    reference: GroupStatistics,
+    p_value: float,
+    corrected: float,
+    confidence: float,
+    comparisons: int,
+) -> Verdict:
+    x, y = group.scores, reference.scores
+    level = 1 - confidence
+    improvement = estimate_improvement(x, y, confidence=confidence)
+    single = min(len(x), len(y)) == 1
+    seeds = None if single else count_seeds_needed(x, y, level=level, comparisons=comparisons)
+    finding: Finding = "unclear"
+    if corrected <= level:
+        finding = "better" if improvement.value > 0.5 else "worse"
+    verdict = Verdict(
+        group.group.name,
+        reference.group.name,
+        finding,
+        "",
+        improvement,
+        estimate(_subtract_iqms, x, y, confidence=confidence),
+        p_value,
+        corrected,
+        seeds,
+    )
+    text = _describe(verdict, group, reference, level, comparisons)
+    return Verdict(**{**vars(verdict), "text": text})
+
+
+def _subtract_iqms(x: Floats, y: Floats) -> Floats:
+    difference: Floats = compute_iqm(x) - compute_iqm(y)
+    return difference
+
+
+def _describe(
+    verdict: Verdict, group: GroupStatistics, reference: GroupStatistics, level: float, comparisons: int
+) -> str:
+    names = f"{verdict.reference} and {verdict.group}"
+    single = [each.group.name for each in (reference, group) if len(each.scores) == 1]
+    least = find_least_seeds(level / comparisons)
+    if single:
+        return (
+            f"nothing can be concluded about {names}, because {' and '.join(single)} "
+            f"{'have' if len(single) > 1 else 'has'} a single seed: train at least {least} seeds each"
+        )
+    if np.ptp(np.concatenate([group.scores, reference.scores])) == 0.0:
+        return f"{names} are equal: every run scores {format_number(float(group.scores[0, 0]))}"
+    numbers = f"probability of improvement {format_estimate(verdict.improvement, 2)}, {_format_p(verdict, comparisons)}"
+    if verdict.finding != "unclear":
+        return f"{verdict.group} is {verdict.finding} than {verdict.reference}: {numbers}{_find_contradiction(verdict)}"
+    if _find_least_p_value(len(group.scores), len(reference.scores)) > level:
+        sizes = f"{len(reference.scores)} and {len(group.scores)} seeds"
+        return (
+            f"{names} can't be told apart: {numbers}; {sizes} can't show a difference at this confidence, whatever "
+            f"their scores{_advise(verdict, least)}"
+        )
+    return f"{names} can't be told apart: {numbers}{_advise(verdict, least)}"
+
+
+def _advise(verdict: Verdict, least: int) -> str:
+    """Returns how many seeds would be needed, as the end of a sentence."""
+    if verdict.seeds_needed is None:
+        return "; they seem to be equally good, so no number of seeds would tell"
+    wanted = max(least, verdict.seeds_needed)
+    number = f"about {wanted}" if wanted <= MOST_SEEDS else f"more than {MOST_SEEDS:,}"
+    return f"; {number} seeds each would be needed if they differ as much as they seem to"
+
+
+def _find_contradiction(verdict: Verdict) -> str:
+    """Returns a warning if the group that wins more often has the lower interquartile mean."""
+    if (verdict.improvement.value - 0.5) * verdict.iqm_difference.value >= 0:
+        return ""
+    return ", although its interquartile mean is " + ("lower" if verdict.finding == "better" else "higher")
+
+
+def find_least_seeds(level: float) -> int:
+    """Returns the least number of seeds of two equal groups whose exact test can have a p-value of at most `level`."""
+    return next(n for n in itertools.count(2) if _find_least_p_value(n, n) <= level)
+
+
+def _find_least_p_value(runs_x: int, runs_y: int) -> float:
+    """Returns the p-value of two groups whose scores do not overlap."""
+    return 2 / math.comb(runs_x + runs_y, runs_x)
+
+
+def _format_p(verdict: Verdict, comparisons: int) -> str:
+    p = verdict.corrected_p_value
+    shown = "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
+    return shown + (f" after correction for {comparisons} comparisons" if comparisons > 1 else "")
+
+
+def format_estimate(estimate: Estimate, digits: int | None = None) -> str:
+    """Returns an estimate and its interval as text, with as many digits as the largest needs: `0.93 [0.81, 1.00]`."""
+    numbers = [value for value in (estimate.value, estimate.low, estimate.high) if value is not None]
+    digits = _choose_digits(max(map(abs, numbers))) if digits is None else digits
+    value, *ends = (format_number(number, digits) for number in numbers)
+    return f"{value} [{', '.join(ends)}]" if ends else value
+
+
+def format_number(value: float, digits: int | None = None) -> str:
+    """Returns a number as text, by default with four significant digits or all digits before the point."""
+    if value != 0 and not 1e-4 <= abs(value) < 1e9 and digits is None:
+        return f"{value:.4g}"
+    return f"{value:,.{_choose_digits(abs(value)) if digits is None else digits}f}"
+
+
+def _choose_digits(value: float) -> int:
+    """Returns the number of digits after the point with which a number has four significant digits."""
+    return min(6, max(0, 3 - math.floor(math.log10(value)))) if value > 0 else 0
