@@ -44,6 +44,8 @@ if TYPE_CHECKING:  # the one list of public names
     from rl_training.runtime.ppo_trainer import train_ppo as train_ppo
     from rl_training.runtime.sac_trainer import train_sac as train_sac
     from rl_training.runtime.workflows import evaluate_checkpoint as evaluate_checkpoint
+    from rl_training.sweeps.running import sweep as sweep
+    from rl_training.sweeps.sweep_result import SweepResult as SweepResult
 
 
 def _read_imports() -> dict[str, str]:

@@ -198,7 +198,7 @@ def test_what_may_change_on_resume_is_what_the_page_says():
 
     page = (ROOT / "docs" / "resume.md").read_text(encoding="utf-8")
     assert update_page(page) == page, "run: python -m rl_training.config.reference docs/resume.md"
-    assert "| `callbacks`, `device`, `threads` | may change, and makes the run inexact | may change |" in page
+    assert "| `callbacks`, `device`, `threads`, `ranks` | may change, and makes the run inexact | may change |" in page
     assert "| `total_timesteps` | may grow | may change | schedules are computed over the larger total |" in page
     assert "| all others, and the environment's observation and action space | must be equal | may change | " in page
 

@@ -12,9 +12,9 @@ from rl_training.cli.app import run
 from rl_training.config.ppo import PPOConfig
 from rl_training.config.shipped_configs import list_shipped_configs
 from rl_training.envs.env_lookup import find_spec
-from rl_training.envs.factory import make_env
+from rl_training.envs.factory import make_env, make_vector_env
 from rl_training.envs.mujoco_log import log_mujoco_warnings
-from rl_training.errors import EnvironmentRefused
+from rl_training.errors import EnvironmentRefused, UserError
 from rl_training.experiment.loading import load_config
 from tests.shipped_runs import MANAGER, findings, policy, small, steps_into_episodes, stopped_and_resumed
 
@@ -63,6 +63,12 @@ MISSING = [
     ("gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetah-v5", "mujoco", "mujoco"),
     ("ale_py:ALE/Pong-v5", "ale_py", "atari"),
 ]
+
+
+def test_a_missing_ray_is_named(without: Any) -> None:
+    without("ray")
+    with pytest.raises(UserError, match=r"^vectorization: ray needs Ray; run: pip install 'rl-training\[ray\]'$"):
+        make_vector_env(PPOConfig(env_id="CartPole-v1", total_timesteps=1_000, vectorization="ray"))
 
 
 @pytest.mark.parametrize(("env_id", "package", "extra"), MISSING)

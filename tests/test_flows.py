@@ -287,7 +287,9 @@ def test_a_job_trains_once_at_a_time() -> None:
 
 
 def test_flow_modules_import_neither_torch_nor_mlflow_nor_gymnasium() -> None:
-    flows = ", ".join(f"rl_training.flows.{name}" for name in ("train", "resume", "retrain", "evaluate", "promote"))
+    flows = ", ".join(
+        f"rl_training.flows.{name}" for name in ("train", "resume", "retrain", "evaluate", "promote", "sweep", "trial")
+    )
     code = f"import sys, rl_training.services.flow_runner, {flows}; print(*sorted(sys.modules))"
     command = [sys.executable, "-c", code]
     modules = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout.split()

@@ -16,6 +16,8 @@ from rl_training.experiment.loading import load_config
 from rl_training.services.prefect_yaml import HEARTBEAT, KEYS, LIMIT_KEYS, find_prefect_yaml, read_prefect_yaml
 
 FILE = Path(__file__).resolve().parents[1] / "prefect.yaml"
+SWEEP = "rl_training.flows.sweep.sweep_flow"
+FLOWS = ("train", "resume", "evaluate", "promote", "retrain", "sweep", "trial")
 NOW = datetime(2026, 3, 27, 12, 0, tzinfo=UTC)
 BY_HAND, BY_CLOCK = {"limit": 1, "collision_strategy": "ENQUEUE"}, {"limit": 1, "collision_strategy": "CANCEL_NEW"}
 
@@ -46,7 +48,7 @@ def test_each_shipped_config_has_its_deployment_and_each_flow_its_default(shippe
         if entry["entrypoint"] == "rl_training.flows.train.train_flow" and entry["name"] != "default"
     }
     assert parameters == named
-    defaults = {f"{flow}-flow/default" for flow in ("train", "resume", "evaluate", "promote", "retrain")}
+    defaults = {f"{flow}-flow/default" for flow in FLOWS}
     assert set(deployments) == {*named, *defaults}
 
 
@@ -58,9 +60,10 @@ def test_what_is_evaluated_each_day_is_what_is_retrained_each_night(shipped: dic
     assert by_flow["evaluate_flow"]["source"] == f"models:/{model}@champion"
 
 
-def test_each_deployment_runs_once_at_a_time_and_is_watched(shipped: dict[str, Any]) -> None:
+def test_each_deployment_but_that_of_trials_runs_once_at_a_time_and_is_watched(shipped: dict[str, Any]) -> None:
     for entry in shipped["deployments"]:
-        assert entry["concurrency_limit"] == (BY_CLOCK if "retrain" in entry["entrypoint"] else BY_HAND)
+        limit = BY_CLOCK if "retrain" in entry["entrypoint"] else BY_HAND
+        assert entry.get("concurrency_limit") == (None if "trial" in entry["entrypoint"] else limit)
         assert entry["work_pool"]["name"] == "rl-training"
         assert entry["work_pool"]["job_variables"]["env"][HEARTBEAT] == "30"
         assert entry["tags"] == ["rl-training"]
@@ -111,6 +114,9 @@ def test_a_deployment_without_a_limit_is_reported(tmp_path: Path) -> None:
     (mine,) = read_prefect_yaml(written(tmp_path, {**GOOD, "concurrency_limit": None}), NOW)
     assert mine.limit is None
     assert "it has no concurrency_limit" in mine.lines()[-1]
+    trials = {"name": "mine", "entrypoint": "rl_training.flows.trial.trial_flow", "work_pool": {"name": "pool"}}
+    (mine,) = read_prefect_yaml(written(tmp_path, trials), NOW)  # which are to run at the same time
+    assert mine.warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -121,9 +127,14 @@ def test_a_deployment_without_a_limit_is_reported(tmp_path: Path) -> None:
         ({"work_pool": {}}, "work_pool.name: is required"),
         ({"entrypoint": "rl_training.flows.train.no_flow"}, "is not a flow"),
         ({"entrypoint": "no_such_module.flow"}, "is not a flow"),
-        ({"parameters": {"cofnig": 1}}, "train-flow takes no cofnig; it takes config, overrides"),
+        ({"parameters": {"cofnig": 1}}, "train-flow takes no cofnig; it takes config, overrides, seeds"),
         ({"parameters": {"config": "ppo/cartpol"}}, "did you mean ppo/cartpole"),
         ({"parameters": {"config": "ppo/cartpole", "overrides": {"sed": 1}}}, "did you mean seed"),
+        ({"entrypoint": SWEEP, "parameters": {"file": "ppo_cartpol"}}, "did you mean ppo_cartpole"),
+        (
+            {"entrypoint": SWEEP, "parameters": {"file": "ppo_cartpole", "overrides": {"trial": 1}}},
+            "did you mean trials",
+        ),
         ({"concurrency_limit": {"limit": 1, "strategy": "ENQUEUE"}}, "concurrency_limit: unknown key strategy"),
         ({"concurrency_limit": {"limit": 1, "collision_strategy": "WAIT"}}, "expected one of"),
         ({"concurrency_limit": 0}, "expected a whole number above 0"),

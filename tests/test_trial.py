@@ -16,7 +16,7 @@ import rl_training
 from rl_training.errors import TrackingError
 from rl_training.runs.stopping import StopFlag
 from rl_training.security.untrusted_json import NotReadable
-from rl_training.sweeps.engines.engine import Lost, Segment
+from rl_training.sweeps.engines.engine import ForkOrigin, Lost, Segment
 from rl_training.sweeps.engines.local import LocalEngine
 from rl_training.sweeps.engines.trial_child import TrialChild
 from rl_training.sweeps.plan import RunRecord
@@ -154,7 +154,7 @@ def test_damaged_checkpoints_are_kept_beside_the_run_that_begins_again() -> None
 
 
 def test_segments_and_records_are_equal_after_a_journey_as_json() -> None:
-    segment = make_segment(PPO, prune_below={128: 0.1 + 0.2}, fork_of={"run_uid": "x", "num_timesteps": 5})
+    segment = make_segment(PPO, prune_below={128: 0.1 + 0.2}, fork_of=ForkOrigin("t0001-s0", 5, ({"trial": 1},)))
     assert read_segment(write_segment(segment)) == segment
     record = RunRecord(3, "u", None, "/d", "paused", 10, {10: 1 / 3}, None, lineage=({"trial": 1},))
     assert read_record(write_record(record)) == record

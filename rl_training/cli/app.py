@@ -23,6 +23,7 @@ from rl_training.cli import (
     flow_commands,
     list_commands,
     server_commands,
+    sweep_commands,
 )
 from rl_training.cli.options import (
     Algo,
@@ -65,6 +66,7 @@ for command in (
 ):
     app.command(command)
 app.command(flow_commands.flow)
+app.command(sweep_commands.sweep)
 
 CheckedEnv = Annotated[
     str | None, Parameter(help="The Gymnasium id, with a module that registers it if necessary: module:Env-v0.")
@@ -81,7 +83,14 @@ Seed = Annotated[
         help="Seed for the episodes (default: evaluation.seed).",
     ),
 ]
-RunDir = Annotated[Path, Parameter(help="The directory of the run.")]
+RunDir = Annotated[Path, Parameter(help="The directory of the run, or the folder of a sweep.")]
+Seeds = Annotated[
+    int | None,
+    Parameter(
+        validator=validators.Number(gte=1),
+        help="Train this many runs, with seeds from the config's own on, and aggregate their results.",
+    ),
+]
 NoTrack = Annotated[bool, Parameter(help="Do not log the run to MLflow; the run directory still contains everything.")]
 Offline = Annotated[
     bool, Parameter(help="Start even if MLflow can't be reached; `rl-training sync` sends the run later.")
@@ -99,6 +108,7 @@ def train(
     algo: Algo = None,
     timesteps: Timesteps = None,
     seed: TrainingSeed = None,
+    seeds: Seeds = None,
     set_: Set = (),
     no_track: NoTrack = False,
     offline: Offline = False,
@@ -111,6 +121,8 @@ def train(
 
         # before importing torch, to report a typo at once
         settings = load_config(named, overrides) if isinstance(named, str) else config_from_mapping(named, overrides)
+        if seeds is not None:
+            return sweep_commands.train_seeds(settings, seeds, out, track=not no_track, offline=offline, json=json)
         from rl_training.api.train_and_resume import train as train_completely
 
         summary = train_completely(settings, track=not no_track, offline=offline, progress=True)
@@ -205,11 +217,13 @@ def validate_env(
 
 @app.command
 def sync(run_dir: RunDir, *, new_run: NewRun = False, allow_module: AllowModule = (), json: Json = False) -> int:
-    """Send the data of a run that is not in MLflow, or in its other sinks, yet."""
+    """Send the data of a run or sweep that is not in MLflow, or in its other sinks, yet."""
     with result_stream() as out:
+        from rl_training.sweeps.page.sweep_sync import is_sweep_dir, sync_sweep
         from rl_training.tracking.sinks.completion import sync_everything
 
-        report = sync_everything(run_dir, new_run=new_run, allow_modules=allow_module)
+        send = sync_sweep if is_sweep_dir(run_dir) else sync_everything
+        report = send(run_dir, new_run=new_run, allow_modules=allow_module)
         write_result(out, report.to_dict(), report.lines(), as_json=json)
         return 0 if report.complete else EXIT_FAILED
 

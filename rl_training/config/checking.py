@@ -180,7 +180,7 @@ def _convert_errors(error: ValidationError, root: Node) -> list[tuple[set[KeyPat
             expected = re.sub(
                 r"^(Input|Value|String|Tuple|List|Dictionary) should (be |have |match )?",
                 "expected ",
-                problem["msg"].removeprefix("Value error, "),
+                re.sub(r" after validation, not \w+$", "", problem["msg"].removeprefix("Value error, ")),
             )
             found.append(({path}, Fault(node.place, path, f"got {format_node(node, path)}, {expected}")))
     return found

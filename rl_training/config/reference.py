@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -24,7 +24,9 @@ from rl_training.config.sac import SACConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.config.suggestions import get_section_type
 
-_TYPES: dict[str, tuple[type[TrainConfig], type[TrainConfig] | None]] = {
+Types = Mapping[str, tuple[type[BaseModel], type[BaseModel] | None]]
+
+_TYPES: Types = {
     "TrainConfig": (TrainConfig, None),
     "PPOConfig": (PPOConfig, TrainConfig),
     "OffPolicyConfig": (OffPolicyConfig, TrainConfig),
@@ -37,12 +39,16 @@ _BLOCK = re.compile(r"(<!-- fields of (?P<name>\w+) -->\n).*?(<!-- end -->)", re
 _RULES = re.compile(r"(<!-- rules of resuming -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def update_page(page: str) -> str:
+def update_page(page: str, types: Types = _TYPES) -> str:
     """Returns the page with each block updated.
 
     A block begins with `<!-- fields of TYPE -->` or `<!-- rules of resuming -->`, and ends with `<!-- end -->`.
+
+    Args:
+        page: The text of the page.
+        types: The settings classes by their names in the page, each with the class whose fields are left out.
     """
-    page = _BLOCK.sub(lambda match: f"{match[1]}\n{format_field_tables(*_TYPES[match['name']])}\n{match[3]}", page)
+    page = _BLOCK.sub(lambda match: f"{match[1]}\n{format_field_tables(*types[match['name']])}\n{match[3]}", page)
     return _RULES.sub(lambda match: f"{match[1]}\n{format_rules_table()}\n{match[2]}", page)
 
 
@@ -78,7 +84,7 @@ def format_field_tables(model: type[BaseModel], beside: type[BaseModel] | None =
 
 def _iterate_lines(model: type[BaseModel], beside: type[BaseModel] | None, prefix: str) -> Iterator[str]:
     fields = {key: field for key, field in model.model_fields.items() if not _is_same(key, field, beside)}
-    sections = {key: get_section_type(model, key) for key in fields if not _is_list(fields[key].annotation)}
+    sections = {key: get_section_type(model, key) for key in fields if not _holds_many(fields[key].annotation)}
     yield from ("| key | type | default | meaning |", "|---|---|---|---|")
     for key, field in fields.items():
         if sections.get(key) is None:
@@ -95,8 +101,8 @@ def _is_same(key: str, field: FieldInfo, beside: type[BaseModel] | None) -> bool
     return beside is not None and key in beside.model_fields and beside.model_fields[key].default == field.default
 
 
-def _is_list(annotation: Any) -> bool:
-    return get_origin(annotation) in (list, tuple)
+def _holds_many(annotation: Any) -> bool:
+    return get_origin(annotation) in (list, tuple, dict)
 
 
 def describe_type(annotation: Any, constraints: list[Any] | None = None) -> str:
@@ -105,7 +111,8 @@ def describe_type(annotation: Any, constraints: list[Any] | None = None) -> str:
     if origin is Annotated:
         return describe_type(arguments[0], list(arguments[1:]))
     if origin in (Union, UnionType):
-        words = " or ".join(describe_type(kind) for kind in arguments if kind is not NoneType)
+        kinds = [kind for kind in arguments if kind is not NoneType]
+        words = "a number" if kinds == [int, float] else " or ".join(map(describe_type, kinds))
         return words + _describe_bounds(constraints) + (", or null" if NoneType in arguments else "")
     if origin is Literal:
         return " or ".join(f"`{option}`" for option in arguments)
@@ -115,6 +122,8 @@ def describe_type(annotation: Any, constraints: list[Any] | None = None) -> str:
         return "a mapping"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return "a mapping of " + ", ".join(f"`{key}`" for key in annotation.model_fields)
+    if annotation is Any:
+        return "any value"
     return EXPECTED[annotation] + _describe_bounds(constraints)
 
 

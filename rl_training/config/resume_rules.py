@@ -60,7 +60,7 @@ RULES: Mapping[str, Rule] = {
 SESSION = "__main__"
 """The module of the script or notebook that a process runs, which no other process can import."""
 
-INTERCHANGEABLE = ("sync", "async", "split")
+INTERCHANGEABLE = ("sync", "async", "split", "ray")
 """Kinds of `vectorization` that step environments with identical results, so each may replace another."""
 
 LEARNED = "auto"

@@ -79,10 +79,10 @@ class TrainConfig(Settings):
     """Truncates episodes at this length instead of the environment's registered limit."""
     num_envs: NumEnvs = 1
     """Training environments that are stepped together."""
-    vectorization: Literal["sync", "async", "split", "native", "envpool"] = "sync"
+    vectorization: Literal["sync", "async", "split", "ray", "native", "envpool"] = "sync"
     """How environments are stepped. `sync`: all in this process. `async`: each in its own process. `split`: a share in
-    this process, and a share in a worker process for each further CPU. `native`: all at once, if the environment's id
-    has its own vector environment. `envpool`: in EnvPool's threads."""
+    this process, and a share in a worker process for each further CPU. `ray`: a share on each CPU of a Ray cluster.
+    `native`: all at once, if the environment's id has its own vector environment. `envpool`: in EnvPool's threads."""
     normalization: NormalizationConfig = NormalizationConfig()
     """Running normalization."""
     seed: NonNegativeInt = 0

@@ -67,7 +67,7 @@ def _find(path: str | Path, folder: Path, root: Path, known: list[str], kind: st
         file = folder / given
         is_folder, exists = file.is_dir(), file.exists()
     except (OSError, RuntimeError, ValueError) as error:
-        raise ConfigError(f"config: got an unusable path ({type(error).__name__}), expected a YAML file") from None
+        raise ConfigError(f"got an unusable path ({type(error).__name__}) of a {kind}, expected a YAML file") from None
     if exists and not is_folder:
         return file
     name = given.as_posix().removesuffix(".yaml")

@@ -105,7 +105,8 @@ def suggest_key(
         target = SYNONYMS.get(close) or joined.get(close, close)
         return _suggest_at_level(target, path), everywhere[target]
     if len(here) > MOST_LISTED:
-        return f"no setting{_name_algorithm(root)} has a similar name; see docs/configuration.md", None
+        page = getattr(root, "described_in", "docs/configuration.md")
+        return f"no setting{_name_algorithm(root)} has a similar name; see {page}", None
     return f"known keys: {', '.join(here)}", None
 
 

@@ -171,6 +171,22 @@ class EpisodeReplay(gym.Wrapper[Any, Any, Any, Any]):
         self._life_steps = int(snapshot["life_steps"])
         return exact
 
+    def replay(self, snapshot: Mapping[str, Any], actions: Sequence[Any]) -> bool:
+        """Plays the episode of a snapshot again, and the actions after it, even beyond the end of the episode.
+
+        Returns:
+            False if the replay differs from the snapshot, as in `restore`, or if an action failed. The caller compares
+            the newest observation.
+        """
+        exact = self.restore(snapshot)
+        try:
+            for action in actions if exact else ():
+                self.step(action)
+        except EnvironmentFault:
+            exact = False
+        self._life_steps = int(snapshot["life_steps"]) + len(actions)
+        return exact
+
     def _play_again(self, snapshot: Mapping[str, Any]) -> bool:
         options = json.loads(snapshot["options"])
         before = snapshot["random_state_before_reset"]

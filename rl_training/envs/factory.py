@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +14,12 @@ from rl_training.config.settings import NATIVE, TrainConfig
 from rl_training.envs.closing import close_quietly
 from rl_training.envs.contract.contract_guard import find_secrets
 from rl_training.envs.single_env import construct, make_bare_env, make_env
+from rl_training.envs.vector.env_group import divide_equally
 from rl_training.envs.vector.envpool_env import EnvPoolVectorEnv
 from rl_training.envs.vector.masked_vector_env import MaskedVectorEnv
 from rl_training.envs.vector.native_entry_point import make_native
 from rl_training.envs.vector.native_vector_env import NativeVectorEnv
+from rl_training.envs.vector.ray_worker import make_ray_env
 from rl_training.moved_names import find_old_names
 
 __all__ = ["make_bare_env", "make_env", "make_vector_env"]
@@ -35,9 +36,12 @@ def make_vector_env(config: TrainConfig) -> MaskedVectorEnv | NativeVectorEnv:
 
     Raises:
         EnvironmentRefused: As `make_env`; or the spaces of the environments differ, or no native one exists.
+        UserError: There is no Ray for `vectorization: ray`.
     """
     if config.vectorization in NATIVE:
         return _make_native(config)
+    if config.vectorization == "ray":
+        return make_ray_env(config, usable_cpus())
     groups = divide_into_groups(config.vectorization, config.num_envs, usable_cpus())
     return MaskedVectorEnv(config, groups, partial(make_env, config))
 
@@ -56,15 +60,15 @@ def divide_into_groups(vectorization: str, num_envs: int, cpus: int) -> list[ran
     """Returns the indices of the environments that each process steps, the training process first.
 
     Args:
-        vectorization: `sync`, `async` or `split`.
+        vectorization: `sync`, `async`, `split` or `ray`.
         num_envs: Number of environments.
-        cpus: Number of CPUs; `split` uses one process for each, and larger groups come first.
+        cpus: Number of CPUs; `split` and `ray` use one process for each, and larger groups come first.
     """
     if vectorization == "async":
         return [range(0), *(range(index, index + 1) for index in range(num_envs))]
-    count = 1 if vectorization == "sync" else min(num_envs, cpus)
-    bounds = [-(-num_envs * k // count) for k in range(count + 1)]
-    return [range(first, end) for first, end in pairwise(bounds)]
+    if vectorization == "ray":
+        return [range(0), *divide_equally(num_envs, cpus)]
+    return divide_equally(num_envs, 1 if vectorization == "sync" else cpus)
 
 
 def _make_native(config: TrainConfig) -> NativeVectorEnv:

@@ -28,8 +28,10 @@ from rl_training.seeding import env_seeds
 from rl_training.state_checks import validate
 from rl_training.system.constructor_cleanup import close_on_error
 
+LOST_EPISODE = "lost episode: "
+"""How a change begins that names an environment whose episode was lost with its Ray actor."""
 _FLOAT32_MAX = float(np.finfo(np.float32).max)
-_Touch = Annotated[str, Field(pattern=r"^(set_attr|call): [^\x00-\x1f\x7f-\x9f]{1,200}$")]
+_Touch = Annotated[str, Field(pattern=r"^(set_attr|call|lost episode): [^\x00-\x1f\x7f-\x9f]{1,200}$")]
 _Touched = Annotated[list[_Touch], Field(max_length=1_000)]
 
 
@@ -169,7 +171,7 @@ class TrainingEnvs:
             "observation_normalizer": self.observation_normalizer.state_dict() if self.observation_normalizer else None,
             "reward_normalizer": self.reward_normalizer.state_dict() if self.reward_normalizer else None,
             "snapshots": self._envs.snapshots(),
-            **({"touched": sorted(self._touched)} if self._touched else {}),
+            **({"touched": touched} if (touched := self.inexact_changes()) else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> list[int]:
@@ -257,8 +259,8 @@ class TrainingEnvs:
         self._envs.set_reset_options(options)
 
     def inexact_changes(self) -> list[str]:
-        """Returns what was done to the environments since the run began that a resume can't repeat, in words."""
-        return sorted(self._touched)
+        """Returns what has happened to the environments since the run began that a resume can't repeat, in words."""
+        return sorted(self._touched.union(f"{LOST_EPISODE}{i}" for i in self._envs.lost_episodes))
 
     def close(self) -> None:
         """Closes the environments and ends their worker processes."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rl_training.config.settings import TrainConfig
     from rl_training.runtime.checkpoint import Checkpoint
     from rl_training.runtime.trainer import Trainer
+    from rl_training.sweeps.sweep_result import SweepResult
     from rl_training.tracking.session import TrackingSession
 
 logger = logging.getLogger(__name__)
@@ -121,22 +122,33 @@ class CallerContext:
     """Callbacks of the training, besides the flow's own."""
     server_ends: bool = False
     """Whether the Prefect server ends with the caller, so that links to its pages are of no use."""
+    continue_with: str | None = None
+    """The command that continues a stopped sweep, for messages."""
     runs: list[TrackedRun] = field(default_factory=list)
     """The runs that the flow has opened."""
+    sweeps: list[SweepResult] = field(default_factory=list)
+    """The results of the sweeps that the flow has run, or how far they have come if they were stopped."""
 
 
 _caller_context: ContextVar[CallerContext] = ContextVar("caller_context")
 
 
 @contextmanager
-def share_with_flow(callbacks: Sequence[Callback] = (), *, server_ends: bool = False) -> Iterator[CallerContext]:
+def share_with_flow(
+    callbacks: Sequence[Callback] = (), *, server_ends: bool = False, continue_with: str | None = None
+) -> Iterator[CallerContext]:
     """Adds `callbacks` to the training of a flow called within the block, and gives access to the runs it opens."""
-    context = CallerContext(callbacks, server_ends)
+    context = CallerContext(callbacks, server_ends, continue_with)
     token = _caller_context.set(context)
     try:
         yield context
     finally:
         _caller_context.reset(token)
+
+
+def get_caller_context() -> CallerContext:
+    """Returns what this flow shares with its caller."""
+    return _caller_context.get(CallerContext())
 
 
 @contextmanager
@@ -161,7 +173,7 @@ def open_run(config: TrainConfig, make_trainer: MakeTrainer, tags: Mapping[str, 
     from rl_training.runtime.loop_parts.periodic_evaluation import has_reached_return
     from rl_training.tracking.sinks.following import follow_metrics
 
-    context = _caller_context.get(CallerContext())
+    context = get_caller_context()
     progress, stop = FlowProgress(), StopFlag()
     callbacks: list[Callback] = [progress, *context.callbacks]
     with reserve_training(), ExitStack() as stack:
@@ -198,7 +210,7 @@ def _resume(config: TrainConfig, checkpoint: Checkpoint, callbacks: Sequence[Cal
 
 
 def _build_tags() -> dict[str, str]:
-    page = None if _caller_context.get(CallerContext()).server_ends else flow_run.ui_url
+    page = None if get_caller_context().server_ends else flow_run.ui_url
     tags = {
         FLOW_RUN: flow_run.id,
         FLOW_RUN_PAGE: page if page is not None and page.startswith("http") else None,

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
+from rl_training.envs.training_envs import LOST_EPISODE
 from rl_training.runs.metadata import read_metadata
 from rl_training.runs.versions import versions
 from rl_training.runtime.checkpoint import Checkpoint
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 INEXACT = "inexact"
 """The key of the list in a manifest's `extra`, in `metadata.json` and in a summary."""
 ENVIRONMENTS = "environments"
-"""The key in an entry of what callbacks did to the environments; entries of resumes have none."""
+"""The key in an entry of what callbacks, or the loss of an actor, did to the environments; resumes have none."""
 LOST_BEST = "lost_best"
 """The key of the list of lost best checkpoints in `metadata.json`, and of the newest one in a summary."""
 MAX_INDICES = 8
@@ -117,18 +118,28 @@ def explain_inexact(entry: Mapping[str, Any]) -> str:
 def explain_resume(entry: Mapping[str, Any]) -> str:
     """Returns the step of an entry and its reasons, in words."""
     parts = []
-    if changes := entry.get(ENVIRONMENTS):
+    everything = entry.get(ENVIRONMENTS, ())
+    lost = [change.removeprefix(LOST_EPISODE) for change in everything if change.startswith(LOST_EPISODE)]
+    if lost:
+        parts.append(
+            f"the episodes of environments {_name_indices(lost)} were lost with their Ray actor and cut, because the "
+            f"environment is not deterministic"
+        )
+    if changes := [change for change in everything if not change.startswith(LOST_EPISODE)]:
         parts.append(f"callbacks changed the environments in ways that no resume repeats ({', '.join(changes)})")
     if entry["fresh_episodes"]:
-        indices = list(map(str, entry["fresh_episodes"]))
-        named = ", ".join(indices if len(indices) <= MAX_INDICES else [*indices[:MAX_INDICES], "..."])
         parts.append(
-            f"the episodes of environments {named} could not be restored, so new ones began (the environment is not "
-            f"deterministic, or native)"
+            f"the episodes of environments {_name_indices(entry['fresh_episodes'])} could not be restored, so new ones "
+            f"began (the environment is not deterministic, or native)"
         )
     if entry["changed"]:
         parts.append(f"sums may differ from here on ({', '.join(entry['changed'])})")
     return f"at step {entry['num_timesteps']:,}: {'; '.join(parts)}"
+
+
+def _name_indices(indices: Sequence[Any]) -> str:
+    named = list(map(str, indices))
+    return ", ".join(named if len(named) <= MAX_INDICES else [*named[:MAX_INDICES], "..."])
 
 
 def _list_changes(checkpoint: Checkpoint, now: Mapping[str, Any]) -> Iterator[str]:

@@ -172,15 +172,23 @@ def register_lookup(kind: str, look_up: Callable[[str], str]) -> None:
     _lookups[kind] = look_up
 
 
-def collect_secrets(settings: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def collect_secrets(settings: Mapping[str, Any], *, inherited: bool = True) -> dict[str, dict[str, str]]:
     """Returns the secrets that another process needs to resolve the references in settings, by kind and name.
 
-    Environment variables are left out, because a child process has them. Send the result, but never write it.
+    Send the result, but never write it.
+
+    Args:
+        settings: The settings.
+        inherited: Whether the other process has the environment variables of this one, as a child process has; they
+            are left out then.
+
+    Raises:
+        ConfigError: A secret can't be found.
     """
     found: dict[str, dict[str, str]] = {}
     for kind, name in _find_references(settings):
-        if kind in _lookups:
-            found.setdefault(kind, {})[name] = _lookups[kind](name)
+        if kind in _lookups or not inherited:
+            found.setdefault(kind, {})[name] = resolve_reference(kind, name)
     return found
 
 

@@ -17,6 +17,7 @@ from rl_training.services.prefect_environment import prepare_prefect
 
 if TYPE_CHECKING:
     from rl_training.api.retraining import Start
+    from rl_training.sweeps.sweep_result import SweepResult
 
 Overrides = Mapping[str, Any] | Sequence[str]
 
@@ -150,6 +151,41 @@ def run_promote_flow(
         return _run(lambda: promote_flow(str(candidate), _to_json(overrides), force, list(allow_modules)))
 
 
+def run_sweep_flow(
+    file: str | Path | Mapping[str, Any],
+    overrides: Overrides = (),
+    *,
+    new: bool = False,
+    continue_with: str | None = None,
+) -> SweepResult:
+    """Runs sweep-flow in this process.
+
+    Args:
+        file: A YAML file, the name of a shipped sweep, or the settings themselves.
+        overrides: A mapping, or texts `dotted.key=value`.
+        new: Whether to begin another sweep even if there is an unfinished one.
+        continue_with: The command that continues a stopped sweep, for messages.
+
+    Returns:
+        The result; its `finished` is False if Ctrl-C or SIGTERM has stopped the sweep, which can be continued.
+
+    Raises:
+        UserError: The settings, the engine or a server can't be used.
+        RunFailed: Every trial of the first round failed, or a trial was lost too often.
+        KeyboardInterrupt: A signal arrived before the sweep existed.
+    """
+    with prepare_prefect(), _quiet_prefect():
+        from rl_training.flows.sweep import sweep_flow
+        from rl_training.flows.sweep_engines.opening import require_engine
+        from rl_training.sweeps.loading import load_sweep
+
+        parameters = _to_json(file), _to_json(overrides)
+        require_engine(load_sweep(*parameters).settings.engine)  # reports a mistake before a server is started
+        sweeps: list[SweepResult] = []
+        _run(lambda: sweep_flow(*parameters, new), sweeps=sweeps, continue_with=continue_with)
+        return sweeps[-1]
+
+
 def _to_json(value: Any) -> Any:
     """Converts a parameter to a type that JSON has, as Prefect requires."""
     if isinstance(value, Mapping):
@@ -157,7 +193,13 @@ def _to_json(value: Any) -> Any:
     return str(value) if isinstance(value, str | Path) else list(value)
 
 
-def _run(call: Callable[[], dict[str, Any]], callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
+def _run(
+    call: Callable[[], dict[str, Any]],
+    callbacks: Sequence[Callback] = (),
+    *,
+    sweeps: list[SweepResult] | None = None,
+    continue_with: str | None = None,
+) -> dict[str, Any]:
     # Prefect turns SIGTERM into an exception of its own, and then calls the handler that was installed before.
     from prefect.settings import PREFECT_API_URL
 
@@ -168,11 +210,16 @@ def _run(call: Callable[[], dict[str, Any]], callbacks: Sequence[Callback] = ())
         from rl_training.flows.pipeline import summarize_stopped
         from rl_training.flows.tracked_run import share_with_flow
 
-        with share_with_flow(callbacks, server_ends=embedded) as context:
+        with share_with_flow(callbacks, server_ends=embedded, continue_with=continue_with) as context:
+            if sweeps is not None:
+                context.sweeps = sweeps
             try:
                 summary = call()
                 interruptions.end()
             except (KeyboardInterrupt, TerminationSignal) as stopped:
+                if context.sweeps:
+                    interruptions.end()
+                    return context.sweeps[-1].to_dict()
                 if not context.runs:
                     if isinstance(stopped, TerminationSignal):
                         raise Terminated from stopped

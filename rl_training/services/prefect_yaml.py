@@ -29,7 +29,11 @@ KEYS = frozenset({
     "triggers", "sla",
 })  # fmt: skip
 """The keys of a deployment that Prefect knows; it ignores all others."""
+PARALLEL = "trial-flow"
+"""The flow whose flow runs are to run at the same time."""
 LIMIT_KEYS = frozenset({"limit", "collision_strategy", "grace_period_seconds"})
+SOURCES = ("config", "file")
+"""The parameters that name settings: of a run, and of a sweep."""
 STRATEGIES = ("ENQUEUE", "CANCEL_NEW")
 
 
@@ -107,7 +111,7 @@ def _read_deployment(entry: Any, now: datetime) -> Deployment:
         parameters.append({**parameters[0], **(schedule.get("parameters") or {})})
     warnings = [text for given in parameters for text in _check_parameters(flow, given)]
     limit = _read_limit(entry)
-    if limit is None:
+    if limit is None and flow.name != PARALLEL:
         warnings.append("it has no concurrency_limit: a second flow run fails while the first one trains")
     name = f"{flow.name}/{entry['name']}"
     return Deployment(name, str(pool), limit, tuple(schedules), tuple(dict.fromkeys(warnings)))
@@ -166,15 +170,19 @@ def _check_parameters(flow: Any, parameters: Any) -> Iterator[str]:
     known = list(inspect.signature(flow.fn).parameters)
     if unknown := sorted(set(map(str, parameters)) - set(known)):
         raise UserError(f"parameters: {flow.name} takes no {', '.join(unknown)}; it takes {', '.join(known)}")
-    config = parameters.get("config")
-    if config is None:
+    name, source = next(((key, parameters[key]) for key in SOURCES if parameters.get(key) is not None), ("", None))
+    if source is None:
         return
-    if isinstance(config, str) and Path(config).is_absolute() and not Path(config).exists():
-        yield f"config {config} is not on this machine; a worker must be able to read it"
+    if isinstance(source, str) and Path(source).is_absolute() and not Path(source).exists():
+        yield f"{name} {source} is not on this machine; a worker must be able to read it"
         return
     from rl_training.flows.train import read_settings
+    from rl_training.sweeps.loading import load_sweep
 
     try:
-        read_settings(config, parameters.get("overrides"))
+        if name == "file":
+            load_sweep(source, parameters.get("overrides") or {})
+        else:
+            read_settings(source, parameters.get("overrides"))
     except ConfigError as error:
         raise UserError("\n".join(f"parameters: {line}" for line in str(error).splitlines())) from None

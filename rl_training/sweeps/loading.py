@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,17 +14,21 @@ from typing import Any
 from rl_training.config.checking import check_settings, to_config_error
 from rl_training.config.document import MapNode, Node, Scalar, is_null, read_mapping
 from rl_training.config.parsing import Overrides, decode, expand_dotted, expand_json, merge, read_overrides, read_yaml
+from rl_training.config.reading.typed_reader import Fault
 from rl_training.config.settings import TrainConfig
 from rl_training.config.shipped_configs import find_config, find_sweep
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, printable
 from rl_training.experiment.loading import build_config, load_config
 from rl_training.security.secrets import redact
+from rl_training.sweeps.reading.space_checks import check_space
 from rl_training.sweeps.space import Space, build_space
-from rl_training.sweeps.space_checks import check_space
-from rl_training.sweeps.sweep_config import Parameter, SweepConfig
+from rl_training.sweeps.sweep_config import INFO_METRIC, Parameter, SweepConfig
 
 WITHOUT_EFFECT = ("name", "config", "overrides", "engine", "resources")
 """Settings that do not change a sweep's result, beside those that the base config contains already."""
+
+MOST_STEM = 100
+"""Characters of a file's name that become the sweep's."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +64,17 @@ def load_sweep(source: str | Path | Mapping[str, Any], overrides: Overrides = ()
         document, folder, stem = read_mapping(source, "sweep"), Path(), "sweep"
     else:
         file = find_sweep(source)
-        document, folder, stem = _read_file(file), file.parent, file.stem
+        document, folder, stem = _read_file(file), file.parent, printable(file.stem).strip()
     document = merge(_expand_keys(document), _expand_keys(read_overrides(overrides)))
     settings, faults = check_settings(document, SweepConfig)
     lines: list[str] = []
     base = _load_base(document, folder, lines)
     if base is not None:
-        faults += check_space(document, settings, base)
+        faults += [*check_space(document, settings, base), *_check_metric(document, settings, base)]
     if lines or faults or settings is None or base is None:
         raise ConfigError("\n".join([*lines, *([str(to_config_error(faults))] if faults else [])]))
-    return Sweep(uuid.uuid4().hex, settings.name or stem, settings, base, _compute_digest(settings, base))
+    name = settings.name or stem[:MOST_STEM] or "sweep"
+    return Sweep(uuid.uuid4().hex, name, settings, base, _compute_digest(settings, base))
 
 
 def _read_file(file: Path) -> MapNode:
@@ -80,14 +85,22 @@ def _read_file(file: Path) -> MapNode:
     return read_yaml(decode(data, str(file)), str(file))
 
 
+def _check_metric(document: MapNode, settings: SweepConfig | None, base: TrainConfig) -> Iterator[Fault]:
+    if settings is not None and settings.metric.startswith(INFO_METRIC):
+        key = settings.metric.removeprefix(INFO_METRIC)
+        if key not in base.metrics.info:
+            place = document.entries["metric"].place
+            yield Fault(place, ("metric",), f"got {settings.metric}, expected {key} in metrics.info of the base config")
+
+
 def _load_base(document: MapNode, folder: Path, lines: list[str]) -> TrainConfig | None:
     """Returns the base config, or None after adding its faults to `lines`."""
     overrides = document.entries.get("overrides")
     over = overrides if isinstance(overrides, MapNode) else ()
     node, file = document.entries.get("config"), None
-    if isinstance(node, Scalar) and isinstance(node.value, str) and not is_null(node):
-        try:
-            file = find_config(node.value, folder)
+    if isinstance(node, Scalar) and not is_null(node):
+        try:  # a path of the command line is relative to the working directory, as elsewhere
+            file = find_config(str(node.value), folder if node.place.line is not None else Path())
         except ConfigError as error:
             lines.append(f"{node.place}: config: {error}")
             return None

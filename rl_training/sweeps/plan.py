@@ -60,7 +60,7 @@ class RunRecord:
     policy_sha256: str | None
     """Of the newest checkpoint; None if the run failed before one was written."""
     held_out: float | None = None
-    """The mean return of the held-out evaluation of a complete run."""
+    """The metric in the held-out evaluation of a complete run: its mean return for `eval/return_mean`."""
     summary: Mapping[str, Any] | None = None
     """The summary of a complete run, as `rl-training train --json` prints it."""
     error: str | None = None

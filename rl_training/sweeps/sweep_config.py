@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_validator
 
 from rl_training.config.sections import Kwargs, Name, Settings
 from rl_training.config.settings import Combination, refuse_combinations
+from rl_training.config.suggestions import find_similar_word
 
 MethodName = Literal["grid", "random", "tpe", "halving", "population"]
 EngineName = Literal["local", "ray", "dask", "work_pool"]
 Interval = tuple[int | float, int | float]
+
+FARTHEST_END = 1e300
+"""Largest magnitude of an end of a range: the width of a larger one might not be a number."""
+
+METRICS = tuple(
+    f"eval/{name}"
+    for name in ("return_mean", "return_std", "ci_low", "ci_high", "length_mean", "success_rate", "raw_return_mean")
+)
+"""Numbers of a periodic evaluation that a sweep may compare."""
+INFO_METRIC = "eval/info/"
+"""The beginning of the names of those that `metrics.info` of the base config adds."""
 
 
 class Parameter(Settings):
@@ -20,7 +32,7 @@ class Parameter(Settings):
 
     expected_form = "expected a mapping with choice, range or log_range"
 
-    choice: Annotated[tuple[Any, ...], Field(min_length=1, max_length=1_000)] | None = Field(default=None, strict=False)
+    choice: Annotated[tuple[Any, ...], Field(min_length=1, max_length=100)] | None = Field(default=None, strict=False)
     """The values themselves; null is one too."""
     range: Interval | None = Field(default=None, strict=False)
     """Lowest and highest value, both included; whole numbers if the setting is a whole number."""
@@ -33,6 +45,8 @@ class Parameter(Settings):
     @field_validator("range", "log_range")
     @classmethod
     def _ends_are_in_order(cls, value: Interval | None) -> Interval | None:
+        if value is not None and max(map(abs, value)) > FARTHEST_END:
+            raise ValueError(f"expected numbers between -{FARTHEST_END:g} and {FARTHEST_END:g}")
         if value is not None and not value[0] < value[1]:
             raise ValueError(f"expected the lowest value and then a higher one (got {value[0]} and {value[1]})")
         return value
@@ -115,6 +129,8 @@ class ConfirmationConfig(Settings):
 class SweepConfig(Settings):
     """The settings of a sweep."""
 
+    described_in: ClassVar[str] = "docs/reference/sweeps.md"
+
     name: Name | None = None
     """Name of the sweep in MLflow; by default the file's name."""
     config: str | Kwargs
@@ -128,14 +144,15 @@ class SweepConfig(Settings):
     seed: NonNegativeInt = 0
     """The seed of the search; the seeds of training begin at the base config's `seed`."""
     trials: Annotated[PositiveInt, Field(le=100_000)] = 20
-    """Number of points; a grid ends when it is complete, and must not have more."""
+    """Number of points; for a grid, at least as many as it has."""
     seeds: Annotated[PositiveInt, Field(le=1_000)] = 1
     """Runs a point: `seed` to `seed` + `seeds` - 1 of the base config."""
     parallel: Annotated[PositiveInt, Field(le=10_000)] = 2
     """Trials in a round. All trials of a round are chosen before it begins, from the complete rounds before it, so the
     result does not depend on which trial ends first, nor on how many CPUs there are."""
     metric: str = "eval/return_mean"
-    """The number of the periodic evaluations that the search compares; the newest value counts."""
+    """The number of the periodic evaluations that the search compares, such as `eval/success_rate`; the newest value
+    counts."""
     direction: Literal["maximize", "minimize"] = "maximize"
     """Whether more is better."""
     pruning: PruningConfig | None = None
@@ -159,7 +176,6 @@ class SweepConfig(Settings):
                 ("pruning", "method"),
                 f"got it with method: {self.method.name}, which stops trials itself; leave pruning out",
             )
-
         if self.method.name == "population" and self.trials < 2:
             yield Combination(("trials", "method"), f"got {self.trials}, expected 2 or more members of the population")
         if self.method.name == "population" and self.seeds != 1:
@@ -167,6 +183,15 @@ class SweepConfig(Settings):
                 ("seeds", "method"),
                 f"got {self.seeds}, expected 1, because a member of a population is a single run; raise trials instead",
             )
+
+    @field_validator("metric")
+    @classmethod
+    def _is_evaluated(cls, value: str) -> str:
+        if value not in METRICS and not value.startswith(INFO_METRIC):
+            close = find_similar_word(value, METRICS)
+            hint = f" (did you mean {close}?)" if close else ""
+            raise ValueError(f"expected one of {', '.join(METRICS)} and {INFO_METRIC}KEY{hint}")
+        return value
 
     @model_validator(mode="after")
     def _combinations_work(self) -> Self:

@@ -199,7 +199,7 @@ def _describe(segment: Segment, observer: TrialCallback, summary: RunSummary) ->
         num_timesteps=summary.num_timesteps,
         evaluations=dict(observer.evaluations),
         policy_sha256=summary.policy_sha256,
-        held_out=None if summary.evaluation is None else summary.evaluation.return_mean,
+        held_out=None if summary.evaluation is None else summary.evaluation.metrics("eval").get(segment.metric),
         summary=summary.to_dict() if state == "complete" else None,
         lineage=_get_lineage(segment),
     )

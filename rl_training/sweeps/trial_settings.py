@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rl_training.config.settings import TrainConfig
-from rl_training.errors import ConfigError, one_line
+from rl_training.errors import ConfigError, one_line, printable
 from rl_training.sweeps.loading import Sweep
 
 MOST_NAME_CHARACTERS = 250
@@ -39,5 +39,5 @@ def find_fault(sweep: Sweep, params: Mapping[str, Any]) -> str | None:
 def _name_run(name: str, params: Mapping[str, Any], seed: int) -> str:
     """Returns a name such as `cartpole: learning_rate=0.0003 gamma=0.98 seed=1`."""
     values = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in params.items()]
-    text = one_line(f"{name}: {' '.join([*values, f'seed={seed}'])}")
+    text = printable(f"{name}: {' '.join([*values, f'seed={seed}'])}")
     return text if len(text) <= MOST_NAME_CHARACTERS else f"{text[: MOST_NAME_CHARACTERS - 3]}..."

@@ -175,6 +175,8 @@ def _check_unicode(node: Scalar) -> None:
 def _name_type(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return " or ".join(map(str, get_args(kind)))
+    if get_origin(kind) is Annotated:
+        return _name_type(get_args(kind)[0])
     return "a mapping" if get_origin(kind) is dict else document.EXPECTED.get(kind, str(kind))
 
 

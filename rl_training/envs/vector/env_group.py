@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 from rl_training.config.settings import TrainConfig
@@ -84,6 +85,13 @@ class EnvGroup:
         self.rows.put(index, env.last_observation)
         return exact
 
+    def replay(self, index: int, snapshot: Mapping[str, Any], actions: Sequence[Any]) -> bool:
+        """Plays the episode of a snapshot again, and the actions after it; see `EpisodeReplay.replay`."""
+        env = self._envs[index]
+        exact = env.replay(snapshot, actions)
+        self.rows.put(index, env.last_observation)
+        return exact
+
     def snapshot(self, index: int) -> dict[str, Any]:
         """Returns the state that `restore` takes."""
         return self._envs[index].snapshot()
@@ -128,6 +136,13 @@ class EnvGroup:
     def close(self) -> None:
         """Closes every environment, even if closing another one failed."""
         close_quietly(self._env_id, self._envs.values(), self._secrets)
+
+
+def divide_equally(num_envs: int, count: int) -> list[range]:
+    """Returns the indices of each of up to `count` groups with at least one environment; larger groups come first."""
+    count = min(num_envs, count)
+    bounds = [-(-num_envs * k // count) for k in range(count + 1)]
+    return [range(first, end) for first, end in pairwise(bounds)]
 
 
 def require_same_spaces(env_id: str, pairs: Sequence[tuple[Any, Any]]) -> None:

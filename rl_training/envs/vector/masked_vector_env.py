@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,25 +24,15 @@ from rl_training.envs.episode_replay import EpisodeReplay
 from rl_training.envs.episodes.episode_numbers import NO_NUMBERS, REFUSED, select_given
 from rl_training.envs.episodes.sent_infos import SentInfos, copy_plain_info
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
+from rl_training.envs.vector.answers import Reply
 from rl_training.envs.vector.env_access import require_sendable, spread, to_reset_options
 from rl_training.envs.vector.env_group import EnvGroup, require_same_spaces
 from rl_training.envs.vector.step_rows import StepRows, open_shared_file
-from rl_training.envs.vector.worker_channel import BEGIN, CLOSE_SECONDS, LOOK, STEP, Reply
+from rl_training.envs.vector.worker_channel import BEGIN, CLOSE_SECONDS, LOOK, STEP
 from rl_training.envs.vector.worker_process import WorkerProcess
+from rl_training.envs.vector.workers import FIELDS, Worker
 from rl_training.errors import CheckpointError, EnvironmentFault, EnvironmentRefused
 from rl_training.security.secrets import collect_secrets, hide
-
-_FIELDS = (
-    "algo",
-    "env_id",
-    "env_kwargs",
-    "max_episode_steps",
-    "metrics",
-    "reset_options",
-    "total_timesteps",
-    "training_wrappers",
-    "wrappers",
-)
 
 
 class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
@@ -54,6 +45,7 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         make_env: Makes the environment of an index, for the group of this process.
         answer_seconds: Time limit for each answer of a worker, in seconds; an `EnvironmentFault` reports a late
             answer. None waits forever, as training does, because a step may take any time.
+        start_worker: Starts the worker of a group; by default a process of this machine.
 
     Raises:
         EnvironmentRefused: An environment can't be made, its spaces have no array form, or the spaces differ.
@@ -73,6 +65,7 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         make_env: Callable[[int], EpisodeReplay],
         *,
         answer_seconds: float | None = None,
+        start_worker: Callable[[range], Worker] | None = None,
     ) -> None:
         own, *others = groups
         self.num_envs = config.num_envs
@@ -80,18 +73,20 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         self._env_id, self._secrets = config.env_id, find_secrets(config)
         self._answer_seconds = answer_seconds
         self._own_indices, self._own = own, EnvGroup(config)
-        self._workers: list[WorkerProcess] = []
+        self._workers: list[Worker] = []
+        self._inherits = start_worker is None
         self._sent = SentInfos(config.env_id)
         try:
             with open_shared_file() if others else nullcontext(-1) as memory:
+                # If this process steps no environment, there may be more workers than CPUs, so they must not spin.
+                start = start_worker or partial(WorkerProcess, memory=memory, spins=len(own) > 0)
                 for indices in others:
-                    # If this process steps no environment, there may be more workers than CPUs, so they must not spin.
-                    self._workers.append(WorkerProcess(indices, memory, spins=len(own) > 0))
+                    self._workers.append(start(indices))
                 pairs = self._make_all(config, make_env)
                 self._take_spaces(pairs)
                 self._rows = self._own.rows = StepRows(*pairs[0], self.num_envs, len(self._own.numbers.names), memory)
                 for worker in self._workers:
-                    worker.ask(self.num_envs)
+                    worker.share(self._rows)
         except BaseException:
             self.close()
             raise
@@ -173,6 +168,11 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         self.life_steps = int(snapshots[0]["life_steps"])
         return self._rows.observations(), [i for i, same in enumerate(exact) if not same]
 
+    @property
+    def lost_episodes(self) -> list[int]:
+        """The indices of the environments that lost an episode with their worker."""
+        return [i for worker in self._workers for i in sorted(worker.lost_episodes)]
+
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """Returns an attribute of each environment."""
         return tuple(self._ask("get_attr", dict.fromkeys(range(self.num_envs), (name,))))
@@ -210,10 +210,10 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _make_all(self, config: TrainConfig, make_env: Callable[[int], EpisodeReplay]) -> list[tuple[Any, Any]]:
         """Makes the environments in all processes at the same time, and returns the spaces of each environment."""
-        fields = config.model_dump(include=set(_FIELDS))
-        secrets = collect_secrets(fields) if self._workers else {}
+        fields = config.model_dump(include=set(FIELDS))
+        secrets = collect_secrets(fields, inherited=self._inherits) if self._workers else {}
         for worker in self._workers:
-            worker.ask((fields, worker.indices, secrets))
+            worker.make(fields, secrets)
         self._own.make(self._own_indices, make_env)
         return self._own.spaces + self._unpack(
             self._await_replies([(worker, worker.indices) for worker in self._workers])
@@ -227,9 +227,7 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
 
-    def _do(
-        self, bell: bytes, workers: Sequence[WorkerProcess], own: Callable[..., None], *arguments: Any
-    ) -> list[Any]:
+    def _do(self, bell: bytes, workers: Sequence[Worker], own: Callable[..., None], *arguments: Any) -> list[Any]:
         """Runs the operation of a bell in workers, and meanwhile its counterpart `own` here; returns the replies."""
         for worker in workers:
             worker.ring(bell)
@@ -260,7 +258,7 @@ class MaskedVectorEnv(VectorEnv[Any, Any, Any]):
             replies = self._await_replies(asked)
         return values + self._unpack(replies)
 
-    def _await_replies(self, asked: Iterable[tuple[WorkerProcess, Sequence[int]]]) -> list[tuple[int, Reply]]:
+    def _await_replies(self, asked: Iterable[tuple[Worker, Sequence[int]]]) -> list[tuple[int, Reply]]:
         """Returns the workers' replies with the index of each environment; none for a bell's operation that succeeded.
 
         All replies are awaited even after an error, because a later request would take an unread reply for its own.

@@ -69,6 +69,7 @@ class NativeVectorEnv:
         self.single_observation_space = make_plain_space(envs.single_observation_space)
         self.single_action_space = make_plain_space(envs.single_action_space)
         self.life_steps = 0
+        self.lost_episodes: Sequence[int] = ()
         """Steps of each environment since the run began."""
         mode = envs.metadata.get("autoreset_mode")
         if mode not in (AutoresetMode.DISABLED, AutoresetMode.SAME_STEP):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from mmap import mmap
 from typing import Any
@@ -61,12 +61,40 @@ class StepRows:
         self.numbers: NDArray[np.float64] = arrays["numbers"]
         """[N, K] the numbers of each environment's newest ended episode; see `EpisodeNumbers`."""
         self._columns = [arrays[name] for name, _ in parts]
+        self._results = [*self._columns, self.reward, self.terminated, self.truncated, self.numbers]
         self.put: Callable[[int, Any], None] = self._put_parts
         """Writes the newest observation of an environment into its row."""
         self.observations: Callable[[], Any] = self._collect_parts
         """Returns a copy of the newest observations [N, *O]: an array, or a dict or tuple of arrays."""
         if self._leaves[0].space is observation_space:  # the usual case, without overhead
             self.put, self.observations = self._columns[0].__setitem__, self._columns[0].copy
+
+    def copy(self, rows: slice) -> list[NDArray[Any]]:
+        """Returns copies of the results of some environments, for `write` in another process."""
+        return [column[rows].copy() for column in self._results]
+
+    def write(self, rows: slice, results: Sequence[NDArray[Any]]) -> None:
+        """Writes what `copy` returned."""
+        for column, values in zip(self._results, results, strict=True):
+            column[rows] = values
+
+    def write_observation(self, row: int, results: Sequence[NDArray[Any]], at: int) -> None:
+        """Writes the observation of one environment from what `copy` returned, where its row is `at`."""
+        for column, values in zip(self._columns, results, strict=False):
+            column[row] = values[at]
+
+    def has_observation(self, row: int, results: Sequence[NDArray[Any]], at: int) -> bool:
+        """Returns whether the observation of an environment equals the one that `copy` returned; see there."""
+        return all(
+            np.array_equal(column[row], values[at], equal_nan=values.dtype.kind in "fc")
+            for column, values in zip(self._columns, results, strict=False)
+        )
+
+    def cut(self, row: int, before: Sequence[NDArray[Any]]) -> None:
+        """Replaces the result of a step by the end of the episode, cut where it was `before`, a copy of this row."""
+        self.write_observation(row, before, 0)
+        self.reward[row], self.terminated[row], self.truncated[row] = 0.0, False, True
+        self.numbers[row] = np.nan
 
     def _put_parts(self, row: int, observation: Any) -> None:
         for leaf, column in zip(self._leaves, self._columns, strict=True):

@@ -15,19 +15,18 @@ import os
 import pickle
 import threading
 import time
-import traceback
 from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
 from rl_training.config.settings import TrainConfig
-from rl_training.envs.contract.contract_guard import RaisedByEnvironment
 from rl_training.envs.episodes.sent_infos import copy_plain_info
 from rl_training.envs.single_env import make_env
+from rl_training.envs.vector.answers import Reply, answer, attempt
 from rl_training.envs.vector.env_group import EnvGroup
 from rl_training.envs.vector.step_rows import StepRows
-from rl_training.envs.vector.worker_channel import BEGIN, CLOSE_SECONDS, DONE, LOOK, STEP, Channel, Reply
-from rl_training.errors import USER_CODE_ERRORS, EnvironmentFault, UserError, error_line, find_user_code_cause
+from rl_training.envs.vector.worker_channel import BEGIN, CLOSE_SECONDS, DONE, LOOK, STEP, Channel
+from rl_training.errors import UserError
 from rl_training.security.secrets import register_lookup
 
 
@@ -67,14 +66,14 @@ def _serve(channel: Channel, memory: int) -> None:
         while True:
             request = channel.receive()
             if request == STEP:
-                _confirm(channel, _attempt(group.step, own_actions.copy()))
+                _confirm(channel, attempt(group.step, own_actions.copy()))
             elif request == LOOK:
                 _send_infos(channel, group, own_actions.copy())
             elif request == BEGIN:
-                _confirm(channel, _attempt(group.begin_episodes))
+                _confirm(channel, attempt(group.begin_episodes))
             else:
                 command, calls = request
-                _reply(channel, [_answer(group, command, call) for call in calls])
+                _reply(channel, [answer(group, command, call) for call in calls])
 
 
 def _confirm(channel: Channel, reply: Reply) -> None:
@@ -86,26 +85,8 @@ def _confirm(channel: Channel, reply: Reply) -> None:
 
 def _send_infos(channel: Channel, group: EnvGroup, actions: Any) -> None:
     infos: list[dict[str, Any]] = []
-    reply = _attempt(group.step, actions, infos)
+    reply = attempt(group.step, actions, infos)
     channel.send([("ok", copy_plain_info(info)) for info in infos] if reply[0] == "ok" else [reply])
-
-
-def _answer(group: EnvGroup, command: str, call: tuple[Any, ...]) -> Reply:
-    kind, value = _attempt(getattr(group, command), *call)
-    if kind == "ok" and command == "call" and call[1] in ("reset", "step"):
-        value = (*value[:-1], copy_plain_info(value[-1])[0])  # infos can't always be pickled
-    return kind, value
-
-
-def _attempt(function: Any, *arguments: Any) -> Reply:
-    try:
-        return "ok", function(*arguments)
-    except UserError as error:
-        return "refused", str(error)
-    except EnvironmentFault as error:
-        return "fault", (str(error), _format_traceback(find_user_code_cause(error)))
-    except USER_CODE_ERRORS as error:
-        return "failed", (error_line(error), _format_traceback(error))
 
 
 def _reply(channel: Channel, replies: list[Reply]) -> None:
@@ -113,12 +94,6 @@ def _reply(channel: Channel, replies: list[Reply]) -> None:
         channel.send(replies)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         channel.send([("failed", (f"the answer can't be sent between processes: {error}", None))])
-
-
-def _format_traceback(error: BaseException | None) -> str | None:
-    if isinstance(error, RaisedByEnvironment):
-        return str(error).lstrip()
-    return "".join(traceback.format_exception(error)) if error is not None else None
 
 
 def _end_with_parent(channel: Channel) -> None:

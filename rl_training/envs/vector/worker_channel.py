@@ -17,9 +17,6 @@ STEP, LOOK, BEGIN, DONE = b"s", b"l", b"b", b"d"
 """Bells: step every environment with `StepRows.action`; do so and reply with the infos; begin the episodes marked in
 `StepRows.ended`; done."""
 
-Reply = tuple[str, Any]
-"""A worker's reply for one environment: `("ok", value)`, or an error kind with its details; see `worker`."""
-
 CLOSE_SECONDS = 5.0
 """Time that an environment has to finish its step and close after the parent has closed its end of the channel."""
 SPIN_SECONDS = 0.0005

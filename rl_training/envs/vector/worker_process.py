@@ -13,12 +13,14 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from rl_training.envs.vector.answers import Reply
 from rl_training.envs.vector.stderr_tail import StderrTail
-from rl_training.envs.vector.worker_channel import CLOSE_SECONDS, DONE, Channel, Reply
+from rl_training.envs.vector.step_rows import StepRows
+from rl_training.envs.vector.worker_channel import CLOSE_SECONDS, DONE, Channel
 from rl_training.security.import_guard import list_excluded
 from rl_training.system.constructor_cleanup import close_on_error, kill_on_close
 
@@ -44,6 +46,9 @@ class WorkerProcess:
         spins: See `Channel`.
     """
 
+    lost_episodes: Collection[int] = ()
+    """None, because the run ends with the worker."""
+
     @close_on_error
     def __init__(self, indices: range, memory: int, *, spins: bool) -> None:
         self._opened = ExitStack()
@@ -67,6 +72,19 @@ class WorkerProcess:
         channel = Channel(answering, asking, spins=spins)
         self._opened.callback(channel.close)
         return channel, requests, answers
+
+    def make(self, fields: Mapping[str, Any], secrets: Mapping[str, Mapping[str, str]]) -> None:
+        """Requests the environments; `replies` returns the spaces of each.
+
+        Args:
+            fields: The settings that `make_env` uses.
+            secrets: See `collect_secrets`.
+        """
+        self.ask((fields, self.indices, secrets))
+
+    def share(self, rows: StepRows) -> None:
+        """Says where the arguments and results of steps are."""
+        self.ask(len(rows.reward))
 
     def ask(self, message: Any) -> None:
         """Sends a request; `replies` returns the answer."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
-from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from prefect.settings import PREFECT_API_URL
@@ -50,20 +48,15 @@ def _find_host(address: str) -> str:
     return parts.hostname or address
 
 
-@contextmanager
-def open_engine(settings: SweepConfig) -> Iterator[Engine]:
-    """Opens the engine of a sweep for the block.
+def open_engine(settings: SweepConfig) -> Engine:
+    """Opens the engine of a sweep, for a caller that closes it.
 
     Raises:
         ConfigError: The engine can't be used with these settings.
         UserError: A cluster or a server can't be reached.
     """
     require_engine(settings.engine)
-    engine = PolledEngine(_open_cluster(settings.engine, settings.resources))
-    try:
-        yield engine
-    finally:
-        engine.close()
+    return PolledEngine(_open_cluster(settings.engine, settings.resources))
 
 
 def _open_cluster(engine: EngineConfig, resources: ResourcesConfig) -> Cluster:

@@ -6,9 +6,7 @@ Optuna's study is made afresh for each round, from the complete rounds, so nothi
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +15,13 @@ import numpy as np
 from rl_training.errors import ConfigError
 from rl_training.sweeps.loading import Sweep
 from rl_training.sweeps.methods.complete_trials import list_next_trials, make_steps
+from rl_training.sweeps.methods.optuna_values import encode, make_distribution, silence_optuna
 from rl_training.sweeps.methods.random_search import MOST_DRAWS, refuse_space
 from rl_training.sweeps.plan import Outcome, Round, Step
-from rl_training.sweeps.space import Choices, Dimension, Point, is_same
+from rl_training.sweeps.space import Choices, Dimension, Point
 from rl_training.sweeps.trial_settings import find_fault
 
 if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
     from optuna.study import Study
     from optuna.trial import FrozenTrial, Trial
 
@@ -58,7 +56,7 @@ class TPEMethod:
             ConfigError: The settings refuse every point that was drawn for a trial.
         """
         numbers = list_next_trials(self._sweep, rounds, self._sweep.settings.trials)
-        with _silence_optuna():
+        with silence_optuna():
             study = self._make_study(rounds)
             points = [(number, self._choose_point(study, number)) for number in numbers]
         return make_steps(self._sweep, rounds, points)
@@ -83,15 +81,17 @@ class TPEMethod:
         return create_trial(
             state=TrialState.COMPLETE if complete else TrialState.PRUNED if pruned else TrialState.FAIL,
             value=outcome.score if complete else None,
-            params={dimension.key: _encode(dimension, params[dimension.key]) for dimension in dimensions},
-            distributions={dimension.key: _make_distribution(dimension) for dimension in dimensions},
+            params={dimension.key: encode(dimension, params[dimension.key]) for dimension in dimensions},
+            distributions={dimension.key: make_distribution(dimension) for dimension in dimensions},
             intermediate_values=average_evaluations(outcome),
         )
 
     def _choose_point(self, study: Study, number: int) -> Point:
-        """Returns the point of a trial, and leaves it in the study as a running trial."""
+        """Returns the point of a trial, and leaves it in the study as a running trial, which counts as a bad one.
+
+        So do points that the settings refuse, so that the next draw avoids them.
+        """
         from optuna.samplers import TPESampler
-        from optuna.trial import TrialState
 
         for draw in range(MOST_DRAWS):
             (seed,) = np.random.SeedSequence([self._sweep.settings.seed, number, draw]).generate_state(1)
@@ -101,7 +101,6 @@ class TPEMethod:
             fault = find_fault(self._sweep, point)
             if fault is None:
                 return point
-            study.tell(trial, state=TrialState.FAIL)
         raise refuse_space(fault)
 
 
@@ -115,18 +114,6 @@ def average_evaluations(outcome: Outcome) -> dict[int, float]:
     return {step: sum(values) / len(values) for step, values in sorted(found.items())}
 
 
-def _make_distribution(dimension: Dimension) -> BaseDistribution:
-    """Returns Optuna's description of a dimension; choices are given by their index, as they may be lists."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    values = dimension.values
-    if isinstance(values, Choices):
-        return CategoricalDistribution(range(len(values.values)))
-    if values.whole:
-        return IntDistribution(int(values.low), int(values.high), log=values.log)
-    return FloatDistribution(values.low, values.high, log=values.log)
-
-
 def _suggest(trial: Trial, dimension: Dimension) -> Any:
     """Returns the value that Optuna suggests for a dimension."""
     key, values = dimension.key, dimension.values
@@ -135,26 +122,3 @@ def _suggest(trial: Trial, dimension: Dimension) -> Any:
     if values.whole:
         return trial.suggest_int(key, int(values.low), int(values.high), log=values.log)
     return values.settle(trial.suggest_float(key, values.low, values.high, log=values.log))
-
-
-def _encode(dimension: Dimension, value: Any) -> Any:
-    values = dimension.values
-    if isinstance(values, Choices):
-        return next(i for i, choice in enumerate(values.values) if is_same(choice, value))
-    return value
-
-
-@contextmanager
-def _silence_optuna() -> Iterator[None]:
-    """Keeps Optuna's lines about each study and trial, and its warning that groups are experimental, to itself."""
-    from optuna import logging
-    from optuna.exceptions import ExperimentalWarning
-
-    level = logging.get_verbosity()
-    logging.set_verbosity(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            yield
-    finally:
-        logging.set_verbosity(level)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rl_training.sweeps.space import Choices, Dimension, is_same
+from rl_training.sweeps.methods.optuna_values import encode, make_distribution, silence_optuna
+from rl_training.sweeps.space import Dimension
 from rl_training.sweeps.trials import Direction, Trial
 
 if TYPE_CHECKING:
@@ -20,8 +19,6 @@ LEAST_TRIALS = 8
 
 LEAST_BEST = 5
 """The number of trials that count as the best, at least; the estimate is unstable with fewer."""
-
-METHOD = "PED-ANOVA (Watanabe et al. 2023, arXiv:2304.10255; conditional settings: arXiv:2601.20800)"
 
 NO_OPTUNA = "The importance of settings needs Optuna: pip install 'rl-training[optuna]'."
 
@@ -45,7 +42,10 @@ class Importance:
 
 
 def compute_importance(sweep: Sweep, trials: Sequence[Trial]) -> Importance:
-    """Returns the importance of each setting of the space.
+    """Returns the importance of each setting of the space, by PED-ANOVA.
+
+    The method (arXiv:2304.10255; arXiv:2601.20800 for settings that are not set in each trial) compares the values of
+    the best trials with those of all trials. It draws no random numbers.
 
     Trials that were stopped early compare with others only at a step that both have reached. If less than half of
     the trials are complete, all of those are compared that have reached the last step that half of them have.
@@ -64,7 +64,7 @@ def compute_importance(sweep: Sweep, trials: Sequence[Trial]) -> Importance:
     if len(set(scores.values())) == 1:
         return Importance("All trials have the same score, so no setting decides it.")
     try:
-        with _silence_optuna():
+        with silence_optuna():
             shares = _compute_shares(sweep.space.dimensions, trials, scores, sweep.settings.direction)
     except ImportError:
         return Importance(NO_OPTUNA)
@@ -98,11 +98,11 @@ def _compute_shares(
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
     study = optuna.create_study(direction=direction)
-    distributions = {dimension.key: _make_distribution(dimension) for dimension in dimensions}
+    distributions = {dimension.key: make_distribution(dimension) for dimension in dimensions}
     for trial in trials:
         if trial.number in scores:
             params = {
-                dimension.key: _encode(dimension, trial.params[dimension.key])
+                dimension.key: encode(dimension, trial.params[dimension.key])
                 for dimension in dimensions
                 if dimension.key in trial.params
             }
@@ -121,35 +121,3 @@ def _compute_shares(
 def _best_share(trials: int) -> float:
     """Returns the share of trials that count as the best: a tenth, or as many as give a stable estimate."""
     return min(0.5, max(0.1, LEAST_BEST / trials))
-
-
-def _make_distribution(dimension: Dimension) -> Any:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    values = dimension.values
-    if isinstance(values, Choices):
-        return CategoricalDistribution(range(len(values.values)))
-    if values.whole:
-        return IntDistribution(int(values.low), int(values.high), log=values.log)
-    return FloatDistribution(values.low, values.high, log=values.log)
-
-
-def _encode(dimension: Dimension, value: Any) -> Any:
-    """Returns a number as it is and a choice as its index, because Optuna's choices can't be lists."""
-    if isinstance(dimension.values, Choices):
-        return next(i for i, one in enumerate(dimension.values.values) if is_same(one, value))
-    return value
-
-
-@contextmanager
-def _silence_optuna() -> Iterator[None]:
-    from optuna.logging import WARNING, get_verbosity, set_verbosity
-
-    before = get_verbosity()
-    set_verbosity(WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        set_verbosity(before)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import FiniteFloat, with_config
+from pydantic import Field, FiniteFloat, with_config
 from typing_extensions import TypedDict
 
 from rl_training.security.secrets import redact
@@ -22,6 +22,7 @@ from rl_training.sweeps.page.result_lines import (
 from rl_training.sweeps.trials import Direction, Trial, rank_trials, track_best
 from rl_training.tracking.mlflow_links import make_run_fragment
 from rl_training.tracking.mlflow_names import KIND, SWEEP, flatten
+from rl_training.tracking.mlflow_run import RUN_ID as IDENTITY
 from rl_training.tracking.run_description import get_user
 
 if TYPE_CHECKING:
@@ -34,43 +35,55 @@ RUN_ID, EXPERIMENT_ID = "@RUN_ID@", "@EXPERIMENT_ID@"
 SHOWN_TRIALS = 5
 """Number of trials, the best, that the text lists."""
 
-Metric = tuple[str, int, float]
-"""Name, step and value."""
+Status = Literal["RUNNING", "FINISHED", "KILLED", "FAILED"]
+
+
+@with_config(extra="forbid")
+class Point(TypedDict):
+    """A point of a metric."""
+
+    name: str
+    step: Count
+    value: FiniteFloat
 
 
 @with_config(extra="forbid")
 class PageRecord(TypedDict):
     """The content of `page.json`: all that MLflow is to hold, besides the files of the folder."""
 
-    run_uid: str
+    run_uid: Annotated[str, Field(pattern=f"^{IDENTITY.pattern}$")]
     experiment: str
     run_name: str
     started: FiniteFloat
     tags: dict[str, str]
     params: dict[str, str]
-    metrics: list[tuple[str, Count, FiniteFloat]]
+    metrics: list[Point]
     note: str
     """The text of the page, in Markdown."""
-    status: Literal["RUNNING", "FINISHED", "KILLED"]
+    status: Status
     winner: str | None
     """The MLflow run of the winner's best seed."""
 
 
 def make_record(
-    sweep: Sweep, search: Sequence[Trial], result: SweepResult | None, started: float, pictures: Sequence[str]
+    sweep: Sweep,
+    search: Sequence[Trial],
+    started: float,
+    pictures: Sequence[str],
+    *,
+    result: SweepResult | None = None,
+    error: str | None = None,
 ) -> PageRecord:
     """Returns the record of a page.
 
     Args:
         sweep: The sweep.
         search: The trials of the search.
-        result: The result, if the sweep has ended or was stopped.
         started: When the sweep began, in seconds since 1970.
         pictures: The files of the folder.
+        result: The result, if the sweep has ended or was stopped.
+        error: Why the sweep has failed, if it has.
     """
-    status: Literal["RUNNING", "FINISHED", "KILLED"] = "RUNNING"
-    if result is not None:
-        status = "FINISHED" if result.finished else "KILLED"
     base = sweep.base
     return {
         "run_uid": sweep.uid,
@@ -87,13 +100,21 @@ def make_record(
         },
         "params": flatten(redact(sweep.settings.model_dump(mode="json", exclude_none=True))),
         "metrics": [*list_metrics(search, sweep.settings.direction, result), *_list_final_metrics(result)],
-        "note": _write_note(sweep, search, result, pictures),
-        "status": status,
+        "note": _write_note(sweep, search, pictures, result, error),
+        "status": _find_status(result, error),
         "winner": _find_winning_run(result),
     }
 
 
-def list_metrics(trials: Sequence[Trial], direction: Direction, result: SweepResult | None) -> Iterator[Metric]:
+def _find_status(result: SweepResult | None, error: str | None) -> Status:
+    if error is not None:
+        return "FAILED"
+    if result is None:
+        return "RUNNING"
+    return "FINISHED" if result.finished else "KILLED"
+
+
+def list_metrics(trials: Sequence[Trial], direction: Direction, result: SweepResult | None) -> Iterator[Point]:
     """Yields the score of each trial and the best complete one so far; the step is the number of the trial.
 
     A paused trial has no final score until the search is complete, and later trials wait for it: MLflow keeps the
@@ -104,12 +125,12 @@ def list_metrics(trials: Sequence[Trial], direction: Direction, result: SweepRes
         if trial.state == "paused" and not finished:
             return
         if trial.score is not None:
-            yield "sweep/score", number, trial.score
+            yield _make_point("sweep/score", number, trial.score)
         if best is not None:
-            yield "sweep/best_score", number, best
+            yield _make_point("sweep/best_score", number, best)
 
 
-def _list_final_metrics(result: SweepResult | None) -> Iterator[Metric]:
+def _list_final_metrics(result: SweepResult | None) -> Iterator[Point]:
     if result is None or not result.finished:
         return
     if result.aggregate is not None:
@@ -117,21 +138,25 @@ def _list_final_metrics(result: SweepResult | None) -> Iterator[Metric]:
     if (winner := result.winner) is None:
         return
     if winner.search_score is not None:
-        yield "sweep/winner_score", 0, winner.search_score
+        yield _make_point("sweep/winner_score", 0, winner.search_score)
     if winner.improvement is not None:
-        yield "sweep/probability_of_improvement", 0, winner.improvement.value
+        yield _make_point("sweep/probability_of_improvement", 0, winner.improvement.value)
     base = next((point for point in result.confirmed if point.is_base), None)
     for name, point in (("confirmed", winner), ("base", base)):
         if point is not None and point.summary is not None:
             yield from _list_summary(name, point.summary)
 
 
-def _list_summary(name: str, summary: Any) -> Iterator[Metric]:
-    yield f"sweep/{name}_iqm", 0, summary["iqm"]
-    yield f"sweep/{name}_mean", 0, summary["mean"]
+def _list_summary(name: str, summary: Any) -> Iterator[Point]:
+    yield _make_point(f"sweep/{name}_iqm", 0, summary["iqm"])
+    yield _make_point(f"sweep/{name}_mean", 0, summary["mean"])
     if summary["iqm_interval"] is not None:
-        yield f"sweep/{name}_iqm_low", 0, summary["iqm_interval"][0]
-        yield f"sweep/{name}_iqm_high", 0, summary["iqm_interval"][1]
+        yield _make_point(f"sweep/{name}_iqm_low", 0, summary["iqm_interval"][0])
+        yield _make_point(f"sweep/{name}_iqm_high", 0, summary["iqm_interval"][1])
+
+
+def _make_point(name: str, step: int, value: float) -> Point:
+    return {"name": name, "step": step, "value": value}
 
 
 def _find_winning_run(result: SweepResult | None) -> str | None:
@@ -143,7 +168,9 @@ def _find_winning_run(result: SweepResult | None) -> str | None:
     return max(runs, key=lambda pair: sign * pair[1])[0].run_id
 
 
-def _write_note(sweep: Sweep, search: Sequence[Trial], result: SweepResult | None, pictures: Sequence[str]) -> str:
+def _write_note(
+    sweep: Sweep, search: Sequence[Trial], pictures: Sequence[str], result: SweepResult | None, error: str | None
+) -> str:
     """Returns the text of the page; its first paragraph is the same as long as the sweep exists."""
     settings, base = sweep.settings, sweep.base
     parts = [
@@ -153,7 +180,7 @@ def _write_note(sweep: Sweep, search: Sequence[Trial], result: SweepResult | Non
             for name in (HISTORY, COORDINATES, IMPORTANCE)
             if name in pictures
         ),
-        _write_state(search, result),
+        _write_state(search, result, error),
         *_write_confirmed(result),
         _write_best(sweep, search),
         "All trials are in `trials.json` and `trials.csv` among the artifacts; their runs are nested below this one.",
@@ -161,8 +188,10 @@ def _write_note(sweep: Sweep, search: Sequence[Trial], result: SweepResult | Non
     return "\n\n".join(filter(None, parts))
 
 
-def _write_state(search: Sequence[Trial], result: SweepResult | None) -> str:
+def _write_state(search: Sequence[Trial], result: SweepResult | None, error: str | None) -> str:
     done = count_states(search)
+    if error is not None:
+        return f"**Failed**: {done}. {_quote(error)}"
     if result is None:
         return f"**Running**: {done} so far."
     if result.finished:

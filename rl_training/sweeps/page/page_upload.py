@@ -89,17 +89,22 @@ def send_page(client: MlflowClient, address: RunAddress, folder: Path, sent: dic
         reopen(client, run)
     _log_batch(client, run, record)
     for name in ARTIFACTS:
-        if (folder / name).exists() and sent.get(name) != (mark := _mark(folder / name)):
+        if (mark := _mark(folder / name)) is not None and sent.get(name) != mark:
             client.log_artifact(address.run_id, str(folder / name))
             sync_artifacts(run.info.artifact_uri, [name])
             sent[name] = mark
     _write_note(client, run, record, address)
+    if record["status"] == "RUNNING":
+        return
     _adopt_runs(client, address, record["run_uid"])
-    if record["status"] != "RUNNING" and client.get_run(address.run_id).info.status != record["status"]:
+    if client.get_run(address.run_id).info.status != record["status"]:
         client.set_terminated(address.run_id, record["status"])
 
 
-def _mark(path: Path) -> tuple[int, int]:
+def _mark(path: Path) -> tuple[int, int] | None:
+    """Returns the size and time of a file; None if it is missing, or a link, which nothing here makes."""
+    if path.is_symlink() or not path.is_file():
+        return None
     state = path.stat()
     return state.st_size, state.st_mtime_ns
 
@@ -114,9 +119,11 @@ def _log_batch(client: MlflowClient, run: Run, record: PageRecord) -> None:
     client.log_batch(
         run.info.run_id, params=params, tags=[RunTag(make_legal_name(k), shorten(v, MAX_TAG)) for k, v in tags.items()]
     )
-    there = _find_points(client, run, {name for name, _, _ in record["metrics"]})
-    now = round(time.time() * 1000)
-    missing = [Metric(name, value, now, step) for name, step, value in record["metrics"] if (name, step) not in there]
+    points, now = record["metrics"], round(time.time() * 1000)
+    there = _find_points(client, run, {one["name"] for one in points})
+    missing = [
+        Metric(one["name"], one["value"], now, one["step"]) for one in points if (one["name"], one["step"]) not in there
+    ]
     for start in range(0, len(missing), MOST_METRICS):
         client.log_batch(run.info.run_id, metrics=missing[start : start + MOST_METRICS])
 

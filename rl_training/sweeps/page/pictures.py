@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from rl_training.sweeps.space import Choices, Dimension, is_same
+from rl_training.security.secrets import redact
+from rl_training.sweeps.methods.optuna_values import find_choice
+from rl_training.sweeps.space import Choices, Dimension
 from rl_training.sweeps.trials import Direction, Trial, track_best
 
 if TYPE_CHECKING:
@@ -117,17 +120,15 @@ def _add_axis(host: Any, position: int) -> Any:
 
 def _find_height(dimension: Dimension, params: Mapping[str, Any]) -> float:
     """Returns the place of a trial on a setting's axis, from 0 to 1; NaN if the setting is not set."""
-    from math import log, nan
-
     if dimension.key not in params:
-        return nan
+        return math.nan
     value, values = params[dimension.key], dimension.values
     if isinstance(values, Choices):
-        place, last = next(i for i, one in enumerate(values.values) if is_same(one, value)), len(values.values) - 1
-        return place / last if last else 0.5
+        last = len(values.values) - 1
+        return find_choice(values, value) / last if last else 0.5
     if values.low == values.high:
         return 0.5
-    scale = log if values.log else float
+    scale: Callable[[float], float] = math.log if values.log else float
     return (scale(value) - scale(values.low)) / (scale(values.high) - scale(values.low))
 
 
@@ -135,14 +136,13 @@ def _set_scale(axis: Any, dimension: Dimension) -> None:
     values = dimension.values
     if isinstance(values, Choices):
         last = len(values.values) - 1
-        labels = [_cut(one if isinstance(one, str) else json.dumps(one, default=str)) for one in values.values]
+        labels = [_cut(one if isinstance(one, str) else json.dumps(one, default=str)) for one in redact(values.values)]
         axis.set_ylim((0, last) if last else (-0.5, 0.5))
         shown = range(0, last + 1, 1 + last // MOST_TICKS)
         axis.set_yticks(list(shown), [labels[i] for i in shown])
         return
-    if values.log:
-        axis.set_yscale("log")
     if values.low < values.high:
+        axis.set_yscale("log" if values.log else "linear")
         axis.set_ylim(values.low, values.high)
     else:
         axis.set_ylim(values.low - 0.5, values.low + 0.5)

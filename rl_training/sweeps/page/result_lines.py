@@ -40,9 +40,8 @@ def format_result(result: SweepResult) -> list[str]:
 def count_states(trials: Sequence[Trial]) -> str:
     """Returns the number of trials and of those in each state: `30 trials, 25 complete, 5 pruned`."""
     states = [trial.state for trial in trials]
-    return ", ".join(
-        [f"{len(states)} trials", *(f"{states.count(one)} {one}" for one in dict.fromkeys(sorted(states)))]
-    )
+    count = "1 trial" if len(states) == 1 else f"{len(states)} trials"
+    return ", ".join([count, *(f"{states.count(one)} {one}" for one in sorted(set(states)))])
 
 
 def format_params(params: Mapping[str, Any]) -> str:

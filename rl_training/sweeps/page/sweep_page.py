@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl_training.errors import TrackingError
+from rl_training.errors import TrackingError, error_line
 from rl_training.sweeps.page.page_files import write_files, write_result
 from rl_training.sweeps.page.page_record import PageRecord, make_record
 from rl_training.sweeps.page.page_upload import ARTIFACTS, RECORD, find_known_run, open_page, send_page
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-UPDATE_SECONDS = 30.0
+UPDATE_SECONDS = 60.0
 """Shortest interval between two updates while the sweep runs, because pictures take time."""
 
 RETRY_SECONDS = 60.0
@@ -63,19 +63,21 @@ class TrackedPage:
         self._sweep, self.folder = sweep, find_sweep_dir(sweep.uid)
         self._sent: dict[str, tuple[int, int]] = {}
         self._updated = self._failed = -math.inf
+        self._rounds: Sequence[Round] = ()
         self._address: RunAddress | None = None
         self._uri = resolve_tracking_uri() if track else None
         before = json_files.read_json(self.folder / RECORD, PageRecord)
         self._started = time.time() if before is None else before["started"]
         if before is None:
-            self._write((), None)
+            self._write((), None, None)
+        elif before["status"] != "RUNNING":
+            json_files.write_json(self.folder / RECORD, {**before, "status": "RUNNING"})
         self.run_id = None if self._uri is None else self._open(self._uri)
         """The id of the sweep's run in MLflow; None without tracking."""
 
     def _open(self, uri: str) -> str:
         try:
-            self._address = open_page(self.folder, uri)
-            return self._address.run_id
+            self._address = address = open_page(self.folder, uri)
         except Exception as error:  # any error of MLflow or the network
             if (known := find_known_run(self.folder, uri)) is not None:
                 self._report(uri, error)
@@ -87,22 +89,20 @@ class TrackedPage:
                 f"MLflow at {where} can't be used: {explain(error, uri)}; --offline sends the runs later, and "
                 f"--no-track keeps no record of them"
             ) from None
+        self._try_to_send(uri)  # the tag of its kind, by which others tell it from a training run
+        return address.run_id
 
     @property
     def address(self) -> str | None:
         """The address of the page in MLflow, or the command that opens it; None if it is not known."""
         return None if self._address is None else self._address.ui
 
-    def update(self, rounds: Sequence[Round], incomplete: object = None) -> None:
-        """Writes and sends the page after a round, unless it was written a short time ago.
-
-        Args:
-            rounds: The complete rounds.
-            incomplete: What is known of the round that is not complete, of which the page says nothing.
-        """
+    def update(self, rounds: Sequence[Round]) -> None:
+        """Writes and sends the page with the complete rounds, unless it was written a short time ago."""
+        self._rounds = rounds
         if time.monotonic() - self._updated < UPDATE_SECONDS:
             return
-        self._write(rounds, None)
+        self._try_to_write(rounds, None, None)
         self._updated = time.monotonic()
         if self._uri is not None and time.monotonic() - self._failed >= RETRY_SECONDS:
             self._try_to_send(self._uri)
@@ -114,7 +114,14 @@ class TrackedPage:
             rounds: The complete rounds.
             result: The result.
         """
-        self._write(rounds, result)
+        self._end(rounds, result, None)
+
+    def fail(self, error: str) -> None:
+        """Writes and sends the page of a sweep that has failed after the newest update, with one line that says why."""
+        self._end(self._rounds, None, error)
+
+    def _end(self, rounds: Sequence[Round], result: SweepResult | None, error: str | None) -> None:
+        self._try_to_write(rounds, result, error)
         if self._uri is None:
             return
         for attempt in range(TRIES):
@@ -128,13 +135,19 @@ class TrackedPage:
             shlex.quote(str(self.folder)),
         )
 
-    def _write(self, rounds: Sequence[Round], result: SweepResult | None) -> None:
+    def _try_to_write(self, rounds: Sequence[Round], result: SweepResult | None, error: str | None) -> None:
+        try:
+            self._write(rounds, result, error)
+        except Exception as fault:  # a full disk, for example; the trials matter more
+            logger.warning("the files of the sweep in %s can't be written: %s", self.folder, error_line(fault))
+
+    def _write(self, rounds: Sequence[Round], result: SweepResult | None, error: str | None) -> None:
         search, confirmation = collect_trials(rounds, "search"), collect_trials(rounds, "confirmation")
         write_files(self.folder, self._sweep, search, confirmation)
         if result is not None:
             write_result(self.folder, self._sweep, result)
         pictures = [name for name in ARTIFACTS if (self.folder / name).exists()]
-        record = make_record(self._sweep, search, result, self._started, pictures)
+        record = make_record(self._sweep, search, self._started, pictures, result=result, error=error)
         json_files.write_json(self.folder / RECORD, record)
 
     def _try_to_send(self, uri: str) -> bool:

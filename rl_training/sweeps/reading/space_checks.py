@@ -40,8 +40,12 @@ FIXED: Mapping[str, str] = {
     "total_timesteps": "trials are compared at the same number of steps",
     "device": "it belongs to the machine",
     "threads": "it belongs to the machine",
+    "ranks": "it belongs to the machine",
 }
 """Settings that a sweep does not vary, and why."""
+
+MOST_CHECKED = 100
+"""A larger space, which is a fault itself, is not checked further."""
 
 
 def check_space(document: MapNode, settings: SweepConfig | None, base: TrainConfig) -> list[Fault]:
@@ -53,7 +57,7 @@ def check_space(document: MapNode, settings: SweepConfig | None, base: TrainConf
         base: The base config.
     """
     space = document.entries.get("space")
-    if not isinstance(space, MapNode):
+    if not isinstance(space, MapNode) or (settings is None and len(space.entries) > MOST_CHECKED):
         return []
     checker = _SpaceChecker(space, base)
     faults = list(checker.check())
