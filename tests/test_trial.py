@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -230,3 +231,16 @@ def test_a_lost_segment_names_the_signal_and_its_log() -> None:
     assert isinstance(result, Lost)
     assert result.reason.startswith("its process was killed by signal 9")
     assert str(child.log) in result.reason
+
+
+def test_an_offline_run_keeps_its_tags_and_data_for_sync() -> None:
+    record = run(make_segment(PPO, 128, offline=True))
+    tracking = json.loads((Path(record.run_dir) / "tracking.json").read_text())
+    assert {key: tracking["tags"][key] for key in ("rl_training.sweep", "rl_training.trial", "rl_training.phase")} == {
+        "rl_training.sweep": UID,
+        "rl_training.trial": "t0000-s0",
+        "rl_training.phase": "search",
+    }
+    status = json.loads((Path(record.run_dir) / "status.json").read_text())
+    assert (status["status"], status["stop_reason"]) == ("FINISHED", "paused")
+    assert record.run_id is None

@@ -86,7 +86,7 @@ def run_segment(segment: Segment) -> RunRecord | None:
             trainer.stop.request("pruned")
         summary = train_and_evaluate(
             trainer,
-            track=segment.parent_run_id is not None,
+            track=segment.parent_run_id is not None or segment.offline,
             offline=segment.offline,
             progress=False,
             tags=_make_tags(segment),
