@@ -1,5 +1,6 @@
 """The arithmetic of several ranks: shares, moments, states, and the settings that go together."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from rl_training.config.ppo import PPOConfig
+from rl_training.distributed.group import Group
 from rl_training.distributed.moments import Moments, combine, combine_ranks, measure
 from rl_training.distributed.share import Share
 from rl_training.distributed.torchrun import find_place, require_ranks
@@ -145,6 +147,19 @@ def test_one_rank_excludes_nothing() -> None:
     config = config_from_mapping({**SETTINGS, "num_envs": 3, "vectorization": "native", "device": "cuda:1"})
     assert isinstance(config, PPOConfig)
     assert config.ranks == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "chosen", "have"),
+    [("cpu", [[0, 0], [0, 0]], None), ("cuda", [[1, 1], [1, 0]], 1), ("cpu", [[1, 1], [0, 0]], 1)],
+)
+def test_each_rank_needs_a_gpu_or_none_does(kind: str, chosen: list[list[int]], have: int | None) -> None:
+    group: Any = SimpleNamespace(ranks=2, local_rank=1, gather=lambda own: np.array(chosen, bool))
+    if have is None:
+        assert Group.choose_gpu(group, torch.device(kind)) == torch.device("cpu")
+        return
+    with pytest.raises(ConfigError, match=f"cuda with ranks: 2, expected a GPU for each rank .* {have} ranks have one"):
+        Group.choose_gpu(group, torch.device(kind))
 
 
 def test_the_place_comes_from_the_variables_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rl_training.distributed.torchrun import Place
-from rl_training.errors import RankFailed, one_line
+from rl_training.errors import ConfigError, RankFailed, one_line
 
 PATIENCE = timedelta(days=7)
 """How long a rank waits for the others, which may evaluate or save meanwhile. A process that dies closes its
@@ -44,12 +44,33 @@ class Group:
     def __init__(self, store: Any, rank: int, ranks: int, local_rank: int) -> None:
         self.rank, self.ranks, self.local_rank = rank, ranks, local_rank
         self._store = store
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+        self._gpus: Any = None
         hook = sys.excepthook
         try:
-            self._call(dist.init_process_group, backend, store=store, rank=rank, world_size=ranks, timeout=PATIENCE)
+            self._call(dist.init_process_group, "gloo", store=store, rank=rank, world_size=ranks, timeout=PATIENCE)
         finally:
             sys.excepthook = hook  # torch's would put the rank before each line of a traceback, also after training
+
+    def choose_gpu(self, device: torch.device) -> torch.device:
+        """Returns the GPU of this rank if the chosen device is a GPU, else that device.
+
+        Raises:
+            ConfigError: There is no GPU for this rank, or only some ranks have chosen GPUs.
+            RankFailed: Another rank has failed or is gone.
+        """
+        available = torch.cuda.device_count() if device.type == "cuda" else 0
+        chosen_R = self.gather(np.array([device.type == "cuda", available > self.local_rank]))
+        if not chosen_R.any():
+            return device
+        if not chosen_R.all():
+            raise ConfigError(
+                f"device: got cuda with ranks: {self.ranks}, expected a GPU for each rank on its machine, and "
+                f"{int(chosen_R.all(axis=1).sum())} ranks have one; set device: cpu, or start fewer ranks"
+            )
+        own = torch.device("cuda", self.local_rank)
+        torch.cuda.set_device(own)
+        self._gpus = self._call(dist.new_group, backend="nccl")
+        return own
 
     def sum(self, vector: Tensor) -> None:
         """Replaces a vector by the sum of all ranks' vectors, which is the same to the last bit on all ranks.
@@ -57,7 +78,7 @@ class Group:
         Raises:
             RankFailed: Another rank has failed or is gone.
         """
-        self._call(dist.all_reduce, vector)
+        self._call(dist.all_reduce, vector, group=self._gpus if vector.is_cuda else None)
 
     def gather(self, array: NDArray[Any]) -> NDArray[Any]:
         """Returns the arrays of all ranks, which have the same shape and dtype, stacked by rank: [R, ...].

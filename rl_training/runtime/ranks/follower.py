@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import sys
 from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
 
 from rl_training.config.checking import build_settings
 from rl_training.config.parsing import read_yaml
@@ -41,7 +44,8 @@ def main(rank: int, ranks: int, path: str) -> None:
     """
     for kind, found in json.loads(_read_line()).items():
         register_lookup(kind, found.__getitem__)
-    Lifetime(lambda: None, CLOSE_SECONDS)
+    # Rank 0 removes the folder of the file, unless it was killed.
+    Lifetime(partial(shutil.rmtree, Path(path).parent, ignore_errors=True), CLOSE_SECONDS)
     use_loopback()
     store = open_store(path, ranks)
     with stop_on_signals(StopFlag()) as stop:

@@ -11,8 +11,6 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import Any
 
-import torch
-
 from rl_training.algorithms.ranked_ppo import RankedPPO
 from rl_training.config.ppo import PPOConfig
 from rl_training.data.rollout_buffer import RolloutBuffer
@@ -20,7 +18,6 @@ from rl_training.data.rollout_memory import check_memory
 from rl_training.distributed.group import Group
 from rl_training.distributed.moments import combine_ranks
 from rl_training.envs.training_envs import Episode, TrainingEnvs
-from rl_training.errors import ConfigError
 from rl_training.runtime.loop_parts.rollout import complete_rollout, take_step
 from rl_training.runtime.network_trainer import NetworkAgent, choose_device
 from rl_training.runtime.ranks.states import join_parts, read_state, select_part, write_state
@@ -35,7 +32,7 @@ class RankLearner:
         group: The connection to the other ranks.
 
     Raises:
-        ConfigError: The settings ask for more GPUs than there are.
+        ConfigError: There is no GPU for each rank, or a rollout does not fit into memory.
         EnvironmentRefused: The environments can't be made.
     """
 
@@ -46,7 +43,7 @@ class RankLearner:
         self.envs = self._opened.enter_context(closing(TrainingEnvs(own, gamma=config.gamma)))
         encoder, codec = self.envs.encoder, self.envs.codec
         device, self.device_reason = choose_device(config, encoder)
-        self.device = _choose_gpu(group, config) if device.type == "cuda" else device
+        self.device = group.choose_gpu(device)
         check_memory(own, encoder, codec)
         self.algorithm = RankedPPO(config, encoder, codec, self.device, group)
         self.agent = NetworkAgent(self.envs, self.algorithm)
@@ -140,16 +137,6 @@ class RankLearner:
     def close(self) -> None:
         """Closes the environments."""
         self._opened.close()
-
-
-def _choose_gpu(group: Group, config: PPOConfig) -> torch.device:
-    available = torch.cuda.device_count()
-    if group.local_rank >= available:
-        raise ConfigError(
-            f"device: got {config.device} with ranks: {config.ranks}, and torch sees {available} GPUs on this machine; "
-            f"expected one for each rank; set device: cpu, or ranks: {max(1, available)}"
-        )
-    return torch.device("cuda", group.local_rank)
 
 
 def _go_on() -> None:

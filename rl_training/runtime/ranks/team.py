@@ -56,7 +56,8 @@ class Team:
 
     @close_on_error
     def __init__(self, config: PPOConfig) -> None:
-        self._opened, self._processes, self._waiting = ExitStack(), list[subprocess.Popen[bytes]](), False
+        self._opened, self._processes = ExitStack(), list[subprocess.Popen[bytes]]()
+        self._waiting = False  # whether the other ranks have obeyed an order and wait for the next one
         require_ranks(config.ranks)
         if (place := find_place()) is not None:
             self.group = join_torchrun(place)
@@ -65,7 +66,6 @@ class Team:
         else:
             self.group = self._start(config)
         self.group.send_to_all(dump_config(config.model_copy(update={"run_dir": None}), redacted=False).encode())
-        self._waiting = True
 
     def _start(self, config: PPOConfig) -> Group:
         folder = self._opened.enter_context(tempfile.TemporaryDirectory(prefix="rl-training-ranks-"))
