@@ -54,6 +54,16 @@ def test_the_comparison_with_the_base_config_is_corrected_for_the_number_of_poin
     # 0 + 2 + 3 + 4 + 5 of the 25 pairs are won.
     assert good.improvement.value == pytest.approx(14 / 25)
     assert result.winner_params == LUCKY
+    assert not any("can't be told" in line for line in result.lines())
+
+
+def test_a_winner_that_may_be_chance_is_named_with_the_seeds_that_would_tell():
+    result = make(confirmed(3, {}, [1, 2, 3, 4, 5]), confirmed(4, GOOD, [1.5, 2.5, 3.5, 4.5, 5.5]))
+    # 15 of 25 pairs are won, so 0.1 above one half: (1.960 + 0.842)^2 / (6 * 0.1^2) = 130.8 seeds. The ranks of the
+    # winner sum to 30 of 55; 0.69 is the share of the 252 splits that are at least as far from 27.5.
+    assert result.lines()[-1] == (
+        "the winner can't be told from the base config yet (p = 0.69); about 131 seeds a point would be needed"
+    )
 
 
 def test_fewer_is_better_when_the_metric_is_minimized():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rl_training.comparison.significance import compute_p_value, correct_p_values
+from rl_training.comparison.significance import compute_p_value, correct_p_values, count_seeds_needed
 from rl_training.comparison.statistics import Estimate, estimate_improvement, summarize_scores
 from rl_training.security.secrets import redact
 from rl_training.sweeps.confirmation import is_base
@@ -40,6 +40,8 @@ class ConfirmedPoint:
     """The probability that a run with these settings scores better than one of the base config, with its interval."""
     p_value: float | None = None
     """Of the hypothesis that the scores do not differ from the base config's, corrected for the number of points."""
+    seeds_needed: int | None = None
+    """The seeds a point that would tell it from the base config, if they differ as much as they seem to."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the point for JSON, without secrets."""
@@ -53,6 +55,7 @@ class ConfirmedPoint:
             "is_base": self.is_base,
             "probability_of_improvement": None if self.improvement is None else self.improvement.to_dict(),
             "p_value": self.p_value,
+            "seeds_needed": self.seeds_needed,
             "runs": [{"seed": r.seed, "run_id": r.run_id, "run_dir": r.run_dir, "error": r.error} for r in self.runs],
         }
 
@@ -201,12 +204,15 @@ def _compare_with_base(points: Sequence[ConfirmedPoint], sign: float) -> list[Co
         return list(points)
     columns = {point.trial: sign * np.asarray(point.scores).reshape(-1, 1) for point in [base, *others]}
     p_values = correct_p_values([compute_p_value(columns[point.trial], columns[base.trial]) for point in others])
-    compared = {
-        point.trial: replace(
-            point, improvement=estimate_improvement(columns[point.trial], columns[base.trial]), p_value=p_value
+    compared = {}
+    for point, p_value in zip(others, p_values, strict=True):
+        pair = columns[point.trial], columns[base.trial]
+        compared[point.trial] = replace(
+            point,
+            improvement=estimate_improvement(*pair),
+            p_value=p_value,
+            seeds_needed=count_seeds_needed(*pair, comparisons=len(others)),
         )
-        for point, p_value in zip(others, p_values, strict=True)
-    }
     return [compared.get(point.trial, point) for point in points]
 
 

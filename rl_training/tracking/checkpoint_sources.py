@@ -197,12 +197,7 @@ def _download_version_checkpoint(client: MlflowClient, uri: str, version: ModelV
 def download_run_checkpoint(
     client: MlflowClient, source: RunSource, wanted: Wanted, to_resume: bool = False
 ) -> Checkpoint:
-    """Returns the checkpoint that a run source names: a given checkpoint, or the newest good checkpoint of the run.
-
-    Raises:
-        CheckpointError: The run has no good checkpoint.
-        UserError: The run is no training run.
-    """
+    """Returns the checkpoint that a run source names: a given checkpoint, or the newest good checkpoint of the run."""
     run_id, path = source
     run = get_training_run(client, run_id)  # before the artifacts, so that an unknown run is reported as such
     run_dir = Path(run.data.tags.get("run_dir", ""))

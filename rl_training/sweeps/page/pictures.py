@@ -81,6 +81,8 @@ def draw_parallel_coordinates(
     for i, dimension in enumerate(dimensions):
         _set_scale(_add_axis(host, i), dimension)
     _add_axis(host, len(dimensions)).set_ylim((low, high) if high > low else (low - 0.5, low + 0.5))
+    for label in (label for axis in figure.axes[1:] for label in axis.get_yticklabels()):
+        label.set_bbox({"facecolor": "white", "alpha": 0.7, "linewidth": 0, "pad": 0.5})
     return figure
 
 
@@ -114,7 +116,7 @@ def _add_axis(host: Any, position: int) -> Any:
     axis.spines[["top", "bottom", "left"]].set_visible(False)
     axis.spines["right"].set_position(("data", position))
     axis.tick_params(axis="y", labelsize="x-small")
-    axis.set_zorder(host.get_zorder() - 1)
+    axis.set_zorder(host.get_zorder() + 1)
     return axis
 
 

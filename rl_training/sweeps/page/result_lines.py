@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 SHOWN_TRIALS = 10
 """Number of trials, the best, that the text of a result lists."""
 
+LEVEL = 0.05
+"""The p-value above which a difference from the base config may be chance."""
+
 
 def format_result(result: SweepResult) -> list[str]:
     """Returns the result of a sweep as lines."""
@@ -103,8 +106,12 @@ def explain_winner(result: SweepResult) -> list[str]:
     """Returns the winner in a sentence; nothing for a sweep with only one point."""
     if result.winner is not None and result.winner.is_base:
         return ["winner: the base config; no point that was trained again is better"]
-    if result.winner is not None:
-        return [f"winner: {name_point(result.winner)}: {format_params(result.winner.params)}"]
+    if (winner := result.winner) is not None:
+        lines = [f"winner: {name_point(winner)}: {format_params(winner.params)}"]
+        if winner.p_value is not None and winner.p_value > LEVEL:
+            needed = f"; about {winner.seeds_needed} seeds a point would be needed" if winner.seeds_needed else ""
+            lines.append(f"the winner can't be told from the base config yet (p = {winner.p_value:.2g}){needed}")
+        return lines
     if result.best is not None:
         why = "every run of the confirmation failed" if result.confirmed else "it was not trained again on new seeds"
         return [f"best of the search: trial {result.best.number}: {format_params(result.best.params)}; {why}"]
