@@ -34,6 +34,7 @@ class DaskCluster(TaskRunnerCluster):
     def __init__(self, address: str | None, resources: ResourcesConfig) -> None:
         from prefect_dask import DaskTaskRunner
 
+        logging.getLogger("distributed").setLevel(logging.ERROR)
         self._needs = _list_needs(resources)
         self._admitted: set[str] = set()
         with ExitStack() as stack:
@@ -76,8 +77,8 @@ def _start_cluster(resources: ResourcesConfig, needs: Mapping[str, float]) -> An
     import dask
     from distributed import LocalCluster
 
-    # A segment whose worker has died goes back to the sweep at once.
-    dask.config.set({"distributed.scheduler.allowed-failures": 0})
+    # A segment whose worker has died goes back to the sweep at once, and none waits at a worker that is busy.
+    dask.config.set({"distributed.scheduler.allowed-failures": 0, "distributed.scheduler.worker-saturation": 1.0})
     return LocalCluster(
         n_workers=max(1, len(list_cpus()) // resources.cpus),
         threads_per_worker=1,

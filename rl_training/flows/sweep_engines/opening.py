@@ -60,6 +60,10 @@ def open_engine(settings: SweepConfig) -> Engine:
 
 
 def _open_cluster(engine: EngineConfig, resources: ResourcesConfig) -> Cluster:
+    if engine.name == "ray":
+        from rl_training.flows.sweep_engines.ray_cluster import RayCluster
+
+        return RayCluster(engine.address, resources)
     if engine.name == "dask":
         from rl_training.flows.sweep_engines.dask_cluster import DaskCluster
 
