@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test slow-test check docs docs-serve docs-test services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-same power-cuts bench-replay bench-speed bench-solved bench-scaling screenshots clean
+.PHONY: help setup train test slow-test check docs docs-serve docs-test services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-same power-cuts bench-replay bench-speed bench-solved bench-scaling bench-sweep-settings screenshots clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -47,6 +47,7 @@ help:
 	@echo "  make bench-speed      compare the speed with other libraries (PEERS=FOLDER, CLEANRL=CHECKOUT, ROUNDS=5)"
 	@echo "  make bench-solved     compare the time to solve CartPole and Pendulum with the same libraries (SEEDS=5)"
 	@echo "  make bench-scaling    measure how the cost grows with environments, steps and replay buffers"
+	@echo "  make bench-sweep-settings  search for settings of CartPole and Pendulum from poor ones (half an hour)"
 	@echo "  make screenshots      take the documentation's screenshots of MLflow and Prefect (needs chromium)"
 	@echo "  make clean            remove .venv and caches, but no runs"
 
@@ -165,6 +166,10 @@ bench-solved: $(READY) $(PEERS_READY)
 bench-scaling: $(READY)
 	@$(BIN)/python -m benchmarks.speed.scaling
 	@$(BIN)/python -m benchmarks.speed.report
+
+bench-sweep-settings: $(READY)
+	@$(BIN)/python -m benchmarks.sweeps.poor_settings
+	@$(BIN)/python -m benchmarks.sweeps.poor_settings --table docs/tutorials/find-better-settings.md
 
 screenshots: $(READY)
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[screenshots]'
