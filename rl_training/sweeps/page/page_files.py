@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.config.serialization import dump_config
+from rl_training.errors import UserError
 from rl_training.sweeps.page.importance import compute_importance
 from rl_training.sweeps.page.pictures import draw_history, draw_importance, draw_parallel_coordinates, save_png
 from rl_training.sweeps.page.result_lines import format_result
@@ -17,6 +18,7 @@ from rl_training.tracking import json_files
 
 if TYPE_CHECKING:
     from rl_training.sweeps.loading import Sweep
+    from rl_training.sweeps.plan import RunRecord
     from rl_training.sweeps.sweep_result import SweepResult
     from rl_training.sweeps.trials import Trial
 
@@ -27,6 +29,7 @@ TABLE = "trials.json"
 
 HISTORY, COORDINATES, IMPORTANCE = "history.png", "parallel_coordinates.png", "importance.png"
 WINNER_CONFIG = "winner.yaml"
+COMPARISON = "comparison.html"
 
 
 def write_files(folder: Path, sweep: Sweep, search: Sequence[Trial], confirmation: Sequence[Trial]) -> None:
@@ -60,6 +63,32 @@ def write_result(folder: Path, sweep: Sweep, result: SweepResult) -> None:
         comment = "".join(f"# {line}\n" for line in format_result(result) if not line.startswith(("files:", "page:")))
         config = sweep.base.replace(**params)
         _write(folder / WINNER_CONFIG, f"{comment}\n{dump_config(config)}".encode())
+
+
+def write_comparison(folder: Path, result: SweepResult) -> None:
+    """Writes the page that compares the confirmed points, with the base config as the reference.
+
+    Nothing is written if fewer is better, which comparisons don't know, or if the runs are on other machines and not
+    in MLflow. What can't be compared is logged.
+    """
+    from rl_training.comparison.comparison import compare
+    from rl_training.comparison.page import make_page
+
+    if result.direction == "minimize" or len(result.confirmed) < 2:
+        return
+    runs = [run for point in result.confirmed for run in point.runs if run.state == "complete"]
+    sources = [source for run in runs if (source := _find_source(run)) is not None]
+    if not sources or len(sources) < len(runs):
+        return
+    try:
+        _write(folder / COMPARISON, make_page(compare(*sources, metric=result.confirmed_metric)).encode())
+    except UserError as error:
+        logger.warning("the confirmed points can't be compared: %s", error)
+
+
+def _find_source(run: RunRecord) -> str | None:
+    """Returns the directory of a run if it is on this machine, else its MLflow run; None if neither is known."""
+    return run.run_dir if Path(run.run_dir).is_dir() else run.run_id
 
 
 def _dump_sweep(sweep: Sweep) -> bytes:

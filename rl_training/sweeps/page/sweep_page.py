@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl_training.errors import TrackingError, error_line
-from rl_training.sweeps.page.page_files import write_files, write_result
+from rl_training.sweeps.page.page_files import write_comparison, write_files, write_result
 from rl_training.sweeps.page.page_record import PageRecord, make_record
 from rl_training.sweeps.page.page_upload import ARTIFACTS, RECORD, find_known_run, open_page, send_page
 from rl_training.sweeps.trials import collect_trials
@@ -146,6 +146,7 @@ class TrackedPage:
         write_files(self.folder, self._sweep, search, confirmation)
         if result is not None:
             write_result(self.folder, self._sweep, result)
+            write_comparison(self.folder, result)
         pictures = [name for name in ARTIFACTS if (self.folder / name).exists()]
         record = make_record(self._sweep, search, self._started, pictures, result=result, error=error)
         json_files.write_json(self.folder / RECORD, record)
