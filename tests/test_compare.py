@@ -322,12 +322,14 @@ def test_runs_in_mlflow_are_compared_like_their_directories(tmp_path):
     run_dirs += group_of_runs(4.0, 5.0, experiment="in-mlflow", curve={500: 6.0}, **FAST)
     run_ids = [ship(run_dir) for run_dir in run_dirs]
     here = rl_training.compare(run_dirs).to_dict()
-    for sources in (["in-mlflow"], run_ids, [f"runs:/{run_id}" for run_id in run_ids]):
+    for sources in (run_ids, [f"runs:/{run_id}" for run_id in run_ids]):
         there = rl_training.compare(*sources).to_dict()
         assert [group.pop("runs") for group in there["groups"]] != []
         for group in here["groups"]:
             group.pop("runs", None)
         assert there == here
+    scores = read_scores(rl_training.compare("in-mlflow")).values()  # in the order of their starts, to the second
+    assert sorted(map(sorted, scores)) == [[1.0, 2.0], [4.0, 5.0]]
 
 
 def test_a_run_uid_names_the_directory_in_the_home():
@@ -342,33 +344,48 @@ def test_a_misspelled_experiment_is_suggested():
         rl_training.compare("well-know")
 
 
-def make_sweep(uid, experiment):
+def ship_trials(uid, experiment, *trials):
+    """Sends the runs of a sweep, each given as phase, point and score; returns the sweep's MLflow run."""
+    for i, (phase, point, score) in enumerate(trials):
+        run_dir = finished_run(score, seed=i, experiment=experiment, gamma=1 - 0.1 * (point + 1))
+        ship(run_dir, {SWEEP_UID: uid, TRIAL: f"t{point:04d}-s{i}", PHASE: phase})
     client = connect(embedded_tracking_uri())
     experiment_id = client.get_experiment_by_name(experiment).experiment_id
     return client.create_run(experiment_id, tags={KIND: SWEEP, RUN_UID: uid}).info.run_id
 
 
 def test_of_a_sweep_the_confirmed_points_are_compared():
-    uid, runs = "c" * 32, []
-    for i, (phase, score) in enumerate([("search", 9.0), ("confirmation", 1.0), ("confirmation", 2.0)]):
-        key = f"t{i:04d}-s{i}"
-        runs.append(finished_run(score, seed=i, experiment="searched"))
-        ship(runs[-1], {SWEEP_UID: uid, TRIAL: key, PHASE: phase})
-    run_id = make_sweep(uid, "searched")
-    for source in (uid, run_id):
+    trials = ("search", 0, 9.0), ("search", 1, 8.0), ("confirmation", 2, 1.0), ("confirmation", 2, 2.0)
+    run_id = ship_trials("c" * 32, "searched", *trials)
+    for source in ("c" * 32, run_id, "searched"):
         found = rl_training.compare(source)
         assert read_scores(found) == {"A": [1.0, 2.0]}
-        assert found.sweep == run_id
-    assert found.log() == run_id
-    with pytest.raises(UserError, match="no run is left to compare: 3 runs of searched belong to sweeps"):
-        rl_training.compare("searched")
+        assert found.sweep == (None if source == "searched" else run_id)
+        (left_out,) = found.left_out
+        assert left_out.run.startswith("2 runs of ")
+        assert left_out.reason == "belong to the search of a sweep, whose scores have chosen its settings"
+    assert rl_training.compare(run_id).log() == run_id
+
+
+def test_a_sweep_over_seeds_alone_has_chosen_nothing():
+    run_id = ship_trials("e" * 32, "only-seeds", ("search", 0, 1.0), ("search", 0, 2.0))
+    for source in (run_id, "only-seeds"):
+        assert read_scores(rl_training.compare(source)) == {"A": [1.0, 2.0]}
+
+
+def test_the_runs_of_searches_are_left_out_of_a_folder(tmp_path):
+    for i, phase in enumerate(("search", "search", "confirmation")):
+        run_dir = finished_run(float(i), seed=i, run_dir=str(tmp_path / str(i)), experiment="in-a-folder")
+        ship(run_dir, {SWEEP_UID: "f" * 32, TRIAL: f"t{i:04d}-s{i}", PHASE: phase})
+    assert read_scores(rl_training.compare(tmp_path)) == {"A": [2.0]}
 
 
 def test_a_sweep_that_has_confirmed_nothing_is_refused():
-    ship(finished_run(1.0, experiment="begun"))
-    make_sweep("d" * 32, "begun")
+    ship_trials("d" * 32, "begun", ("search", 0, 1.0), ("search", 1, 2.0))
     with pytest.raises(UserError, match=f"sweep {'d' * 32} has confirmed no settings yet"):
         rl_training.compare("d" * 32)
+    with pytest.raises(UserError, match="no run is left to compare: 2 runs of begun belong to the search of a sweep"):
+        rl_training.compare("begun")
 
 
 def test_a_comparison_is_logged_to_a_run_of_its_own_kind():

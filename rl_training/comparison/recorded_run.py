@@ -21,7 +21,7 @@ from rl_training.system.download_directories import make_download_directory
 from rl_training.tracking import json_files
 from rl_training.tracking.mlflow_names import make_legal_name
 from rl_training.tracking.mlflow_run import RUN_UID
-from rl_training.tracking.record_schemas import Address, Status
+from rl_training.tracking.record_schemas import Address, Description, Status
 from rl_training.tracking.shipping.metrics_reader import LineReader
 
 if TYPE_CHECKING:
@@ -125,6 +125,12 @@ def read_from_mlflow(client: MlflowClient, run: Run, metrics: Iterable[str]) -> 
         },
         points={name: {point.step: point.value for point in history} for name, history in histories.items() if history},
     )
+
+
+def read_tags(run_dir: Path) -> Mapping[str, str]:
+    """Returns the tags with which the run in a directory is tracked; none if it is not."""
+    description = json_files.read_json(run_dir / run_layout.TRACKING, Description)
+    return description["tags"] if description else {}
 
 
 def find_directory(run: Run) -> Path | None:

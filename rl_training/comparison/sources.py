@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rl_training import run_layout
-from rl_training.comparison.recorded_run import RecordedRun, read_directory, read_from_mlflow
+from rl_training.comparison.recorded_run import RecordedRun, read_directory, read_from_mlflow, read_tags
 from rl_training.config.suggestions import find_similar_word
 from rl_training.errors import UserError, printable
 from rl_training.run_layout import find_run_directory
@@ -24,6 +24,8 @@ from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, tra
 if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
+
+T = TypeVar("T")
 
 PAGE = 500
 """The number of runs that one request asks MLflow for."""
@@ -113,7 +115,8 @@ class _Finder:
         inside = [path for path in sorted(directory.iterdir()) if (path / run_layout.METADATA).exists()]
         if not inside:
             raise UserError(f"{directory} holds no run: neither it nor a folder in it has {run_layout.METADATA}")
-        for path in inside:
+        kept = self._leave_out_searches(str(directory), [(read_tags(path), path) for path in inside])
+        for path in kept:
             self._try(str(path), partial(read_directory, path))
 
     def _add_from_mlflow(self, client: MlflowClient, source: str) -> None:
@@ -133,27 +136,36 @@ class _Finder:
             raise UserError(f"{source} is a {kind} run; expected a training run, an experiment or a sweep")
 
     def _add_experiment(self, client: MlflowClient, name: str) -> None:
-        runs = list_experiment(client, name)
-        trials = [run for run in runs if SWEEP_UID in run.data.tags]
-        if trials:
-            reason = "belong to sweeps, which are compared by the uid of the sweep"
-            self.found.left_out.append(LeftOut(f"{len(trials):,} runs of {printable(name)}", reason))
-        self._add_all(client, [run for run in runs if SWEEP_UID not in run.data.tags])
+        runs = [(run.data.tags, run) for run in list_experiment(client, name)]
+        self._add_all(client, self._leave_out_searches(printable(name), runs))
 
     def _add_sweep(self, client: MlflowClient, sweep: Run) -> None:
-        """Adds the runs of the confirmation: the scores of the search have chosen its points, so they are too good."""
         uid = sweep.data.tags.get(RUN_UID, "")
         if not RUN_ID.fullmatch(uid):
             raise UserError(f"run {sweep.info.run_id} is the page of a sweep, and its {RUN_UID} is damaged")
         experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-        confirmed = f"tags.`{SWEEP_UID}` = '{uid}' and tags.`{PHASE}` = 'confirmation'"
-        runs = list(iterate_runs(client, experiments, confirmed))
-        if not runs:
+        runs = [(run.data.tags, run) for run in iterate_runs(client, experiments, f"tags.`{SWEEP_UID}` = '{uid}'")]
+        kept = self._leave_out_searches(f"sweep {uid}", runs)
+        if not kept:
             raise UserError(
                 f"sweep {uid} has confirmed no settings yet; wait for its end, or give it `confirmation.points`"
             )
         self.found.sweeps.append(sweep.info.run_id)
-        self._add_all(client, sorted(runs, key=lambda run: str(run.data.tags.get(TRIAL))))
+        self._add_all(client, sorted(kept, key=lambda run: str(run.data.tags.get(TRIAL))))
+
+    def _leave_out_searches(self, place: str, tagged: Sequence[tuple[Mapping[str, str], T]]) -> list[T]:
+        """Returns the runs, given with their tags, without those of searches among several points.
+
+        Their scores have chosen the points, so the scores of the chosen ones are too good.
+        """
+        points: dict[str, set[str]] = {}
+        for tags, _ in tagged:
+            points.setdefault(tags.get(SWEEP_UID, ""), set()).add(tags.get(TRIAL, "").partition("-")[0])
+        kept = [run for tags, run in tagged if tags.get(PHASE) != "search" or len(points[tags.get(SWEEP_UID, "")]) == 1]
+        if len(kept) < len(tagged):
+            reason = "belong to the search of a sweep, whose scores have chosen its settings"
+            self.found.left_out.append(LeftOut(f"{len(tagged) - len(kept):,} runs of {place}", reason))
+        return kept
 
     def _add_all(self, client: MlflowClient, runs: Iterable[Run]) -> None:
         for run in runs:
