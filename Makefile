@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test slow-test check docs docs-serve docs-test services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-same power-cuts bench-replay bench-speed bench-solved bench-scaling bench-sweep-settings screenshots clean
+.PHONY: help setup train test slow-test check docs docs-serve docs-test services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-same power-cuts bench-replay bench-speed bench-solved bench-scaling bench-sweep-settings bench-ranks screenshots clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -48,6 +48,7 @@ help:
 	@echo "  make bench-solved     compare the time to solve CartPole and Pendulum with the same libraries (SEEDS=5)"
 	@echo "  make bench-scaling    measure how the cost grows with environments, steps and replay buffers"
 	@echo "  make bench-sweep-settings  search for settings of CartPole and Pendulum from poor ones (half an hour)"
+	@echo "  make bench-ranks      measure PPO on two ranks against one, with slow environments (two idle cores)"
 	@echo "  make screenshots      take the documentation's screenshots of MLflow and Prefect (needs chromium)"
 	@echo "  make clean            remove .venv and caches, but no runs"
 
@@ -170,6 +171,9 @@ bench-scaling: $(READY)
 bench-sweep-settings: $(READY)
 	@$(BIN)/python -m benchmarks.sweeps.poor_settings
 	@$(BIN)/python -m benchmarks.sweeps.poor_settings --table docs/tutorials/find-better-settings.md
+
+bench-ranks: $(READY)
+	@$(BIN)/python -m benchmarks.speed.two_ranks
 
 screenshots: $(READY)
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[screenshots]'
