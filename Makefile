@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test slow-test check docs docs-serve docs-test services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-same power-cuts bench-replay bench-speed bench-solved bench-scaling bench-sweep-settings bench-ranks screenshots clean
+.PHONY: help setup train test slow-test check docs docs-serve docs-test services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-same power-cuts bench-replay bench-speed bench-solved bench-scaling bench-sweep-settings bench-ranks bench-ray screenshots clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -49,6 +49,7 @@ help:
 	@echo "  make bench-scaling    measure how the cost grows with environments, steps and replay buffers"
 	@echo "  make bench-sweep-settings  search for settings of CartPole and Pendulum from poor ones (half an hour)"
 	@echo "  make bench-ranks      measure PPO on two ranks against one, with slow environments (two idle cores)"
+	@echo "  make bench-ray        compare slow environments on two local Ray nodes with vectorization: sync"
 	@echo "  make screenshots      take the documentation's screenshots of MLflow and Prefect (needs chromium)"
 	@echo "  make clean            remove .venv and caches, but no runs"
 
@@ -174,6 +175,10 @@ bench-sweep-settings: $(READY)
 
 bench-ranks: $(READY)
 	@$(BIN)/python -m benchmarks.speed.two_ranks
+
+bench-ray: $(READY)
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[ray]'
+	@$(BIN)/python -m benchmarks.speed.ray_envs $(if $(ROUNDS),--rounds $(ROUNDS))
 
 screenshots: $(READY)
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[screenshots]'

@@ -20,6 +20,8 @@ if TYPE_CHECKING:  # the one list of public names
     from rl_training.api.policies import evaluate as evaluate
     from rl_training.api.policies import load_policy as load_policy
     from rl_training.api.policies import promote as promote
+    from rl_training.api.reproduction.reproduce import Reproduction as Reproduction
+    from rl_training.api.reproduction.reproduce import reproduce as reproduce
     from rl_training.api.summary import RunSummary as RunSummary
     from rl_training.api.train_and_resume import resume as resume
     from rl_training.api.train_and_resume import train as train

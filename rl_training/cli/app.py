@@ -22,6 +22,7 @@ from rl_training.cli import (
     film_commands,
     flow_commands,
     list_commands,
+    reproduce_command,
     server_commands,
     sweep_commands,
 )
@@ -67,6 +68,7 @@ for command in (
     app.command(command)
 app.command(flow_commands.flow)
 app.command(sweep_commands.sweep)
+app.command(reproduce_command.reproduce)
 
 CheckedEnv = Annotated[
     str | None, Parameter(help="The Gymnasium id, with a module that registers it if necessary: module:Env-v0.")

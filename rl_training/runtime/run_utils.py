@@ -24,6 +24,7 @@ from rl_training.config.serialization import config_hash, dump_config
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import ConfigError, UserError
 from rl_training.run_layout import CHECKPOINTS, CONFIG, METADATA
+from rl_training.runs.computer import describe_machine
 from rl_training.runs.locks import remove_lock
 from rl_training.runs.metadata import read_metadata
 from rl_training.runs.run_identity import make_run_uid
@@ -285,6 +286,7 @@ def _make_metadata(config: TrainConfig, started: datetime, run_uid: str) -> dict
         "command": redact_command(sys.argv),
         "versions": versions(),
         "platform": platform.platform(),
+        "machine": describe_machine(),
         "git": find_commit(),
         "hostname": socket.gethostname(),
         "pid": os.getpid(),

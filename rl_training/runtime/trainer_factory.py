@@ -46,6 +46,8 @@ from rl_training.system.open_file_limit import explain_too_many_files
 
 logger = logging.getLogger(__name__)
 
+CALLBACK_OBJECTS = "callback_objects"
+"""The field of `metadata.json` that names the callbacks that were given as Python objects, if there were any."""
 ConfigT = TypeVar("ConfigT", bound=TrainConfig)
 ResumeFrom = str | Path | Checkpoint | WeightsOf | ForkOf | None
 """The checkpoint, or the run, that a trainer continues from."""
@@ -133,6 +135,9 @@ def make_trainer(
     if resume_from is None:
         run = create_training_run(config)
         record_modules(config)
+        callbacks = list(callbacks)
+        if callbacks:
+            update_metadata(run, {CALLBACK_OBJECTS: [type(callback).__qualname__ for callback in callbacks]})
         return _make(trainer_type, config, run, callbacks, stop)
     if isinstance(resume_from, WeightsOf):
         return _fine_tune(trainer_type, config, resume_from.checkpoint, callbacks, stop)
