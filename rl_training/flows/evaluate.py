@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from prefect import flow
 from pydantic import Field
 
-from rl_training.flows.deployment_overrides import merge_stored_overrides
 from rl_training.flows.flow_process import prepare_flow_process
-from rl_training.flows.missed_schedules import find_skip_reason, skip
-from rl_training.flows.secret_blocks import enable_secret_blocks
+from rl_training.flows.from_server.deployment_overrides import merge_stored_overrides
+from rl_training.flows.from_server.missed_schedules import find_skip_reason, skip
+from rl_training.flows.from_server.secret_blocks import enable_secret_blocks
 from rl_training.flows.tasks import monitor, roll_back_champion
 
 

@@ -7,11 +7,11 @@ from typing import Any
 
 from prefect import flow
 
-from rl_training.flows.deployment_overrides import merge_stored_overrides
 from rl_training.flows.flow_process import prepare_flow_process
+from rl_training.flows.from_server.deployment_overrides import merge_stored_overrides
+from rl_training.flows.from_server.secret_blocks import enable_secret_blocks
 from rl_training.flows.pipeline import hold_job, run_pipeline
 from rl_training.flows.previous_attempt import is_first_attempt
-from rl_training.flows.secret_blocks import enable_secret_blocks
 from rl_training.flows.tasks import fetch, validate
 
 

@@ -10,12 +10,12 @@ from pydantic import Field
 
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import AlreadyTraining
-from rl_training.flows.deployment_overrides import merge_stored_overrides
 from rl_training.flows.flow_process import prepare_flow_process
-from rl_training.flows.missed_schedules import find_skip_reason, skip
+from rl_training.flows.from_server.deployment_overrides import merge_stored_overrides
+from rl_training.flows.from_server.missed_schedules import find_skip_reason, skip
+from rl_training.flows.from_server.secret_blocks import enable_secret_blocks
 from rl_training.flows.pipeline import hold_job, run_pipeline
 from rl_training.flows.previous_attempt import has_opened_run
-from rl_training.flows.secret_blocks import enable_secret_blocks
 from rl_training.flows.tasks import fetch, guard, validate
 from rl_training.flows.tracked_run import MakeTrainer
 from rl_training.flows.train import read_settings

@@ -8,9 +8,9 @@ from prefect import flow
 from prefect.runtime import flow_run
 
 from rl_training.flows.artifacts_and_events import publish_run_link
-from rl_training.flows.deployment_overrides import merge_stored_overrides
 from rl_training.flows.flow_process import prepare_flow_process
-from rl_training.flows.missed_schedules import find_skip_reason, skip
+from rl_training.flows.from_server.deployment_overrides import merge_stored_overrides
+from rl_training.flows.from_server.missed_schedules import find_skip_reason, skip
 from rl_training.flows.supervised_training import supervise
 from rl_training.flows.sweep_engines.opening import open_engine, require_engine
 from rl_training.flows.tracked_run import get_caller_context

@@ -30,7 +30,7 @@ from rl_training.errors import (
     UserError,
 )
 from rl_training.flows.artifacts_and_events import publish_monitoring, publish_promotion, publish_rollback
-from rl_training.flows.missed_schedules import is_scheduled
+from rl_training.flows.from_server.missed_schedules import is_scheduled
 from rl_training.flows.supervised_training import FlowReporter, supervise
 from rl_training.flows.tracked_run import TrackedRun
 

@@ -10,11 +10,11 @@ from pydantic import Field
 
 from rl_training.config.parsing import Overrides
 from rl_training.config.settings import TrainConfig
-from rl_training.flows.deployment_overrides import merge_stored_overrides
 from rl_training.flows.flow_process import prepare_flow_process
-from rl_training.flows.missed_schedules import find_skip_reason, skip
+from rl_training.flows.from_server.deployment_overrides import merge_stored_overrides
+from rl_training.flows.from_server.missed_schedules import find_skip_reason, skip
+from rl_training.flows.from_server.secret_blocks import enable_secret_blocks
 from rl_training.flows.pipeline import hold_job, run_pipeline
-from rl_training.flows.secret_blocks import enable_secret_blocks
 from rl_training.flows.sweep import run_sweep_in_flow
 from rl_training.flows.tasks import validate
 
