@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rl_training
+from rl_training.cli.sweep_commands import train_seeds
 from rl_training.errors import AlreadyTraining, RunFailed, UserError
 from rl_training.runs.stopping import StopFlag
+from rl_training.sweeps.engines import local
 from rl_training.sweeps.engines.engine import Engine, Lost
 from rl_training.sweeps.loading import load_sweep
 from rl_training.sweeps.plan import RunRecord
@@ -96,9 +101,9 @@ def test_a_segment_that_is_lost_five_times_ends_the_sweep_which_can_be_continued
 
 def test_a_sweep_whose_first_round_fails_ends_with_its_error() -> None:
     settings = {**GRID, "metric": "eval/retrun"}
-    with pytest.raises(RunFailed, match=r"every trial of the first round has failed.*got eval/retrun"):
+    with pytest.raises(RunFailed, match=r"every run of the first round has failed.*got eval/retrun"):
         run(settings)
-    with pytest.raises(RunFailed, match="every trial of the first round has failed"):
+    with pytest.raises(RunFailed, match="every run of the first round has failed"):
         run(settings)
 
 
@@ -193,3 +198,29 @@ def test_the_state_of_a_step_follows_from_those_of_its_runs(states: list[str], e
 
 def test_a_step_with_a_run_without_evaluation_has_no_score() -> None:
     assert make_outcome([make_record("complete", {5: 1.0}), make_record("complete", {})]).score is None
+
+
+def test_seeds_that_all_fail_end_with_the_error_and_otherwise_the_summaries_are_json(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local, "LocalEngine", InProcessEngine)
+    config, out = rl_training.PPOConfig(**PPO), StringIO()
+    assert train_seeds(config, 1, out, track=False, offline=False, json=True) == 0
+    assert [run["seed"] for run in json.loads(out.getvalue())["runs"]] == [0]
+    with pytest.raises(RunFailed, match="every run of the first round has failed"):
+        train_seeds(config.replace(learning_rate=1e300), 1, out, track=False, offline=False, json=True)
+
+
+def test_one_seed_that_fails_fails_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    class HalfFailing(InProcessEngine):
+        def run(self, segments: Any, stop: StopFlag) -> Any:
+            for segment, record in super().run(segments, stop):
+                yield segment, replace(record, state="failed", error="a NaN") if segment.seed else record
+
+    monkeypatch.setattr(local, "LocalEngine", HalfFailing)
+    out = StringIO()
+    assert train_seeds(rl_training.PPOConfig(**PPO), 2, out, track=False, offline=False, json=True) == 1
+    values = json.loads(out.getvalue())
+    assert values["runs"][1]["error"] == "a NaN"
+    assert (values["aggregate"]["runs"], values["aggregate"]["failed"]) == (1, 1)
+    assert values["aggregate"]["mean"] == values["runs"][0]["evaluation"]["return_mean"]

@@ -40,15 +40,16 @@ def test_a_sweep_that_is_killed_at_several_moments_ends_with_the_same_table(
 
 
 def test_a_signal_saves_the_running_trials_and_the_same_command_continues_them(tmp_path: Path) -> None:
-    settings = {**GRID, "config": {**PPO, "total_timesteps": 200_000, "checkpoint": {"every": 10**9}}}
-    settings |= {"space": {}, "seeds": 1, "confirmation": {"points": 0}}
+    rarely = {"evaluation": {**PPO["evaluation"], "every": 10**9}, "checkpoint": {"every": 10**9}}
+    settings = {**GRID, "config": {**PPO, **rarely, "total_timesteps": 40_000}, "space": {}}
+    settings["confirmation"] = {"points": 0}
     file = tmp_path / "sweep.yaml"
     file.write_text(yaml.safe_dump(settings))
     environment = {**os.environ, "RL_TRAINING_HOME": str(tmp_path / "home")}
     command = [sys.executable, "-m", "rl_training", "sweep", str(file), "--no-track"]
     first = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     runs = tmp_path / "home" / "runs"
-    wait_for(lambda: any(runs.glob("sweep-*/metrics.jsonl")))
+    wait_for(lambda: any(path.stat().st_size for path in runs.glob("sweep-*/metrics.jsonl")))
     first.send_signal(signal.SIGTERM)
     out, err = first.communicate()
     assert first.returncode == 75, err
@@ -59,7 +60,7 @@ def test_a_signal_saves_the_running_trials_and_the_same_command_continues_them(t
     done = subprocess.run([*command, "--json"], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (trial,) = json.loads(done.stdout)["trials"]
-    assert trial["runs"][0]["num_timesteps"] == 200_000
+    assert trial["runs"][0]["num_timesteps"] == 40_000
     assert trial["runs"][0]["run_dir"] == str(run_dir)
 
 

@@ -81,8 +81,9 @@ def _finish(result: SweepResult, out: TextIO, as_json: bool, values: Mapping[str
     write_result(out, values, lines, as_json=as_json)
     if not result.finished:
         return EXIT_STOPPED
-    runs = [run for trial in result.search for run in trial.runs]
-    return EXIT_FAILED if result.aggregate is None and result.best is None and runs else 0
+    # A point that fails is a result of a search; a seed of one config that fails is a failure.
+    is_search = result.best is not None
+    return 0 if is_search or all(trial.state != "failed" for trial in result.search) else EXIT_FAILED
 
 
 def _format_command() -> str:

@@ -135,6 +135,7 @@ def run_sweep(
             except RunFailed as error:
                 page.fail(one_line(error))
                 raise
+            study.require_lease()  # else the page belongs to another process
             result = make_result(
                 sweep,
                 rounds,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from sqlalchemy import Connection
 
 from benchmarks.sweeps.struck_sweep import Strike, StruckSweep, list_table
 from benchmarks.sweeps.study_server import StudyServer
+from rl_training.errors import AlreadyTraining
 from rl_training.sweeps.plan import RunRecord, Step
 from rl_training.sweeps.study.database import Database
 from rl_training.sweeps.study.lease import Lease
@@ -23,14 +25,13 @@ UID = "a" * 32
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StudyServer]:
-    """A server of study databases."""
-    folder = tmp_path_factory.mktemp("study")
-    for path in (folder, *folder.parents[:2]):
-        path.chmod(0o755)  # the server runs as another user
-    server = StudyServer(folder / "server")
-    yield server
-    server.stop()
+def server() -> Iterator[StudyServer]:
+    """A server of study databases, in a folder that its user may enter: pytest closes its own to other users."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        server = StudyServer(Path(folder) / "server")
+        yield server
+        server.stop()
 
 
 def test_changes_survive_connections_that_are_cut_before_and_after_their_commit(server: StudyServer) -> None:
@@ -60,8 +61,6 @@ def test_changes_survive_connections_that_are_cut_before_and_after_their_commit(
 
 
 def test_a_lease_in_postgresql_is_held_by_one_process(server: StudyServer) -> None:
-    from rl_training.errors import AlreadyTraining
-
     database = Database(server.uri)
     begin_sweep(database, "b" * 32, "sweep", "e" * 64)
     refused = pytest.raises(AlreadyTraining)

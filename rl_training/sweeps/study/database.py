@@ -118,12 +118,14 @@ class Database:
 def _resolve(uri: str | None) -> URL:
     text = uri or os.environ.get(STUDY_VARIABLE) or f"{SQLITE}{home() / 'studies.db'}"
     try:
-        return make_url(text)
+        url = make_url(text)
     except ArgumentError:
         raise UserError(
             f"{STUDY_VARIABLE}: got {redact_text(text)!r}, expected an address such as sqlite:////absolute/path.db or "
             f"postgresql://USER:PASSWORD@HOST/DATABASE"
         ) from None
+    # The driver of the extra `server`, which MLflow's server uses too; SQLAlchemy's default is another one.
+    return url.set(drivername="postgresql+psycopg2") if url.drivername == "postgresql" else url
 
 
 def _make_engine(url: URL) -> Engine:

@@ -178,16 +178,17 @@ def _find_newest_step(segment: Segment) -> int:
 
 
 def _require_success(rounds: Sequence[Round]) -> None:
-    """Checks after the first round that not all trials failed, which would mean that all others would fail too.
+    """Checks after the first round that not all runs failed, which would mean that all others would fail too.
 
     Raises:
         RunFailed: They did.
     """
-    if len(rounds) != 1 or any(outcome.state != "failed" for outcome in rounds[0].outcomes):
+    runs = [run for each in rounds[:1] for outcome in each.outcomes for run in outcome.runs]
+    if len(rounds) != 1 or any(run.state != "failed" for run in runs):
         return
-    error = next(run.error for outcome in rounds[0].outcomes for run in outcome.runs if run.error is not None)
+    error = next(run.error for run in runs if run.error is not None)
     raise RunFailed(
-        f"every trial of the first round has failed, so the sweep ends: {error}; when the cause is mended, begin "
+        f"every run of the first round has failed, so the sweep ends: {error}; when the cause is mended, begin "
         f"another sweep with --new"
     )
 

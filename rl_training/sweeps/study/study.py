@@ -122,6 +122,14 @@ class Study:
 
         self._database.change(write)
 
+    def require_lease(self) -> None:
+        """Checks that this process still runs the sweep.
+
+        Raises:
+            SweepTakenOver: Another process runs the sweep.
+        """
+        self._database.change(self._lease.require)
+
     def finish(self) -> None:
         """Marks the sweep as finished, so that the same settings begin another one.
 
