@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ BASE: dict[str, Any] = {
     "promotion": {"enabled": False},
 }
 """A run of twelve seconds, with a checkpoint each second."""
+
+STARTED = "Ray runtime started"
 
 RAY_NODE = """
 import sys
@@ -102,17 +105,32 @@ def finish_sweep(sweep: subprocess.Popen[str]) -> list[dict[str, Any]]:
 
 
 def start_ray_node(environment: Mapping[str, str], *arguments: str) -> subprocess.Popen[bytes]:
-    """Starts `ray start` with one CPU, on loopback and in a session of its own."""
+    """Starts `ray start` with one CPU, on loopback and in a session of its own, and returns when it has joined.
+
+    Ray gives a node 30 seconds to join, which is too little on a busy machine, so it is tried again.
+    """
     options = ["--block", "--num-cpus", "1", "--disable-usage-stats"]
-    with (Path(environment["RL_TRAINING_HOME"]) / "ray.log").open("wb") as log:
-        return subprocess.Popen(
-            [sys.executable, "-c", RAY_NODE, "start", *arguments, *options],
-            env=dict(environment),
-            cwd=environment["RL_TRAINING_HOME"],
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
+    path = Path(environment["RL_TRAINING_HOME"]) / "ray.log"
+    for _ in range(10):
+        with path.open("wb") as log:
+            node = subprocess.Popen(
+                [sys.executable, "-c", RAY_NODE, "start", *arguments, *options],
+                env=dict(environment),
+                cwd=path.parent,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        eventually(partial(_has_decided, node, path), 240)
+        if STARTED in path.read_text():
+            return node
+        kill_session(node.pid)
+        node.wait()
+    raise AssertionError(path.read_text()[-4_000:])
+
+
+def _has_decided(node: subprocess.Popen[bytes], path: Path) -> bool:
+    return STARTED in path.read_text() or node.poll() is not None
 
 
 def kill_session(leader: int) -> None:
