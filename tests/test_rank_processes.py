@@ -167,13 +167,16 @@ def test_a_signal_to_any_rank_stops_all_at_the_same_step() -> None:
 def test_the_other_ranks_end_when_rank_0_is_killed(tmp_path: Path) -> None:
     path = tmp_path / "run"
     settings = make_config(total_timesteps=4_000_000, run_dir=str(path)).model_dump_json()
-    process = subprocess.Popen([sys.executable, "-c", TRAIN, settings])
+    (folder := tmp_path / "temporary").mkdir()
+    variables = {**os.environ, "TMPDIR": str(folder)}
+    process = subprocess.Popen([sys.executable, "-c", TRAIN, settings], env=variables)
     try:
         wait_for((path / "checkpoints").is_dir)
         [follower] = followers(process.pid)
         process.kill()
         process.wait()
         assert psutil.wait_procs([follower], LIMIT)[1] == []
+        assert list(folder.glob("rl-training-ranks-*")) == []
     finally:
         process.kill()
         process.wait()

@@ -44,13 +44,15 @@ def main(rank: int, ranks: int, path: str) -> None:
     """
     for kind, found in json.loads(_read_line()).items():
         register_lookup(kind, found.__getitem__)
-    # Rank 0 removes the folder of the file, unless it was killed.
-    Lifetime(partial(shutil.rmtree, Path(path).parent, ignore_errors=True), CLOSE_SECONDS)
+    remove_folder = partial(shutil.rmtree, Path(path).parent, ignore_errors=True)
+    lifetime = Lifetime(remove_folder, CLOSE_SECONDS)
     use_loopback()
     store = open_store(path, ranks)
     with stop_on_signals(StopFlag()) as stop:
         store.set(f"started-{rank}", "")
         code = _follow(Group(store, rank, ranks, rank), stop)
+    if code and lifetime.over.wait(CLOSE_SECONDS):  # rank 0, which removes the folder of the file, may have been killed
+        remove_folder()
     logging.shutdown()
     os._exit(code)  # a regular exit takes long on a busy machine
 
