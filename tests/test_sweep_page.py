@@ -8,6 +8,7 @@ import pytest
 from made_up_sweeps import make_sweep, one_round, point, record, trial
 from mlflow_store import stored_points, tracked_run
 
+from rl_training.api.run_listing import list_runs
 from rl_training.cli.app import run as command_line
 from rl_training.errors import TrackingError
 from rl_training.experiment.loading import load_config
@@ -16,11 +17,14 @@ from rl_training.sweeps.page import page_files, sweep_page
 from rl_training.sweeps.page.page_upload import open_page, send_page
 from rl_training.sweeps.page.sweep_page import TrackedPage
 from rl_training.sweeps.page.sweep_sync import sync_sweep
+from rl_training.sweeps.running import run_sweep
 from rl_training.sweeps.segments import find_trial_dir
 from rl_training.sweeps.sweep_result import make_result
 from rl_training.system.paths import embedded_tracking_uri
+from rl_training.tracking.checkpoint_sources import download_checkpoint
 from rl_training.tracking.mlflow_names import KIND, PARENT, SWEEP_UID, WINNER
 from rl_training.tracking.mlflow_store import NOTE
+from tests.sweep_runs import GRID, InProcessEngine
 
 SEEDS = (1_000_003, 1_000_004)
 GOOD, LUCKY = {"learning_rate": 0.002, "gamma": 0.9}, {"learning_rate": 0.003, "gamma": 0.99}
@@ -306,3 +310,21 @@ def test_a_link_in_the_folder_of_a_sweep_is_not_followed(client, sweep, tmp_path
     (page.folder / "result.json").symlink_to(tmp_path / "private")
     run_id = sync_sweep(page.folder).run_id
     assert "result.json" not in {entry.path for entry in client.list_artifacts(run_id)}
+
+
+@pytest.mark.slow
+def test_a_tracked_sweep_has_its_runs_its_winner_and_their_comparison_in_mlflow(client):
+    settings = {**GRID, "space": {"learning_rate": {"choice": [0.003, 0.001]}}}  # neither is the base config's
+    result = run_sweep(load_sweep(settings), InProcessEngine())
+    run = client.get_run(result.run_id)
+    assert run.info.status == "FINISHED"
+    trained = [one for trial in result.search for one in trial.runs] + [r for p in result.confirmed for r in p.runs]
+    children = client.search_runs([run.info.experiment_id], f"tags.`{PARENT}` = '{result.run_id}'")
+    assert sorted(child.info.run_id for child in children) == sorted(one.run_id for one in trained)
+    assert sorted(child.info.run_id for child in children) == sorted(one.run_id for one in list_runs(mlflow=True))
+    there = {entry.path for entry in client.list_artifacts(result.run_id)}
+    assert {"comparison.html", "history.png", "parallel_coordinates.png", "trials.json", "winner.yaml"} <= there
+    best = max(result.winner.runs, key=lambda one: one.held_out)
+    assert run.data.tags[WINNER] == best.run_id
+    assert download_checkpoint(best.run_id, wanted="policy").policy_sha256 == best.policy_sha256
+    assert load_config(Path(result.folder) / "winner.yaml") == load_sweep(settings).base.replace(**result.winner_params)
