@@ -15,7 +15,7 @@ Sources = Annotated[
     Parameter(
         name="SOURCE",
         help="The directory of a run or a folder of them, an MLflow run id, runs:/ID, an experiment of MLflow, or a "
-        "sweep; repeatable. The first run is of the reference.",
+        "sweep; repeatable. The group of the first run is the reference.",
     ),
 ]
 Metric = Annotated[
@@ -52,7 +52,7 @@ def compare(
     track: Track = False,
     json: Json = False,
 ) -> int:
-    """Compare runs: which settings are better, with which confidence, and how many seeds more it would take."""
+    """Compare runs: which settings are better, with which confidence, and how many seeds it would take to tell."""
     with result_stream() as out:
         from rl_training.comparison.comparison import compare as compare_runs
         from rl_training.comparison.comparison_run import log_comparison
