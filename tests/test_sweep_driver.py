@@ -100,8 +100,8 @@ def test_a_segment_that_is_lost_five_times_ends_the_sweep_which_can_be_continued
 
 
 def test_a_sweep_whose_first_round_fails_ends_with_its_error() -> None:
-    settings = {**GRID, "metric": "eval/retrun"}
-    with pytest.raises(RunFailed, match=r"every run of the first round has failed.*got eval/retrun"):
+    settings = {**GRID, "space": {"learning_rate": {"choice": [1e300, 2e300]}}}  # both make a NaN
+    with pytest.raises(RunFailed, match=r"every run of the first round has failed, so the sweep ends: .+; when"):
         run(settings)
     with pytest.raises(RunFailed, match="every run of the first round has failed"):
         run(settings)
@@ -215,7 +215,8 @@ def test_one_seed_that_fails_fails_the_command(monkeypatch: pytest.MonkeyPatch) 
     class HalfFailing(InProcessEngine):
         def run(self, segments: Any, stop: StopFlag) -> Any:
             for segment, record in super().run(segments, stop):
-                yield segment, replace(record, state="failed", error="a NaN") if segment.seed else record
+                failed = replace(record, state="failed", error="a NaN", summary=None, held_out=None)
+                yield segment, failed if segment.seed else record
 
     monkeypatch.setattr(local, "LocalEngine", HalfFailing)
     out = StringIO()
