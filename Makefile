@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test slow-test check docs docs-serve docs-test services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-same power-cuts bench-replay bench-speed bench-solved bench-scaling bench-sweep-settings bench-ranks bench-ray screenshots clean
+.PHONY: help setup train test slow-test check docs docs-serve docs-test services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-same bench-sweep-kills bench-sweep-trials power-cuts bench-replay bench-speed bench-solved bench-scaling bench-sweep-settings bench-ranks bench-ray screenshots clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -42,6 +42,8 @@ help:
 	@echo "  make bench-learning   train several seeds of each task (or SEEDS seeds of CONFIG), and evaluate the final policies"
 	@echo "  make bench-overhead   measure the cost of the flow and of tracking"
 	@echo "  make bench-saving     measure how long a checkpoint of a 1 GB replay buffer stops training"
+	@echo "  make bench-sweep-kills  strike sweeps 40 times (KILLS=40), and compare their final tables with undisturbed ones"
+	@echo "  make bench-sweep-trials measure 16 trials two at a time against one after the other, bit for bit (40 minutes)"
 	@echo "  make bench-same       compare twelve short runs with those of an earlier commit, bit for bit (EARLIER=CHECKOUT)"
 	@echo "  make bench-replay     measure the memory of image replay buffers with up to a million transitions (8 GB)"
 	@echo "  make bench-speed      compare the speed with other libraries (PEERS=FOLDER, CLEANRL=CHECKOUT, ROUNDS=5)"
@@ -141,6 +143,12 @@ bench-overhead: $(READY)
 
 bench-saving: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.cost.saving
+
+bench-sweep-kills: $(READY)
+	@$(BIN)/python -m benchmarks.sweeps.kill_sweeps $(if $(KILLS),--kills $(KILLS))
+
+bench-sweep-trials: $(READY)
+	@$(BIN)/python -m benchmarks.sweeps.parallel_trials
 
 bench-same: $(READY)
 	@$(BIN)/python -m benchmarks.resume.same_results $(EARLIER)
