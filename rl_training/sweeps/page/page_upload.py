@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rl_training.comparison.sources import iterate_runs
 from rl_training.errors import TrackingError
 from rl_training.run_layout import MLFLOW
 from rl_training.sweeps.page.page_record import EXPERIMENT_ID, RUN_ID, PageRecord
@@ -144,16 +144,6 @@ def _write_note(client: MlflowClient, run: Run, record: PageRecord, address: Run
 
 def _adopt_runs(client: MlflowClient, address: RunAddress, sweep_uid: str) -> None:
     """Nests the runs of trials that were trained offline, or while this run did not exist yet, below it."""
-    for run in _iterate_runs(client, address.experiment_id, f"tags.`{SWEEP_UID}` = '{sweep_uid}'"):
+    for run in iterate_runs(client, [address.experiment_id], f"tags.`{SWEEP_UID}` = '{sweep_uid}'"):
         if run.data.tags.get(PARENT) != address.run_id:
             client.set_tag(run.info.run_id, PARENT, address.run_id)
-
-
-def _iterate_runs(client: MlflowClient, experiment_id: str, wanted: str) -> Iterator[Run]:
-    token: str | None = None
-    while True:
-        page: Any = client.search_runs([experiment_id], wanted, max_results=500, page_token=token)
-        yield from page
-        token = page.token
-        if not token:
-            return
