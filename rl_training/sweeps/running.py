@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -128,13 +129,8 @@ def run_sweep(
 
         with hold_sweep(database, uid, stop) as study, stop_on_signals(stop):
             page = TrackedPage(sweep, track=track and not offline)
-            try:
+            with _note_failure(page):
                 rounds, finished = Driver(sweep, engine, study, page, stop, offline=offline).run(plan)
-            except SweepTakenOver:
-                raise  # the page is that of the other process now
-            except RunFailed as error:
-                page.fail(one_line(error))
-                raise
             study.require_lease()  # else the page belongs to another process
             result = make_result(
                 sweep,
@@ -152,6 +148,18 @@ def run_sweep(
     finally:
         engine.close()
         database.close()
+
+
+@contextmanager
+def _note_failure(page: TrackedPage) -> Iterator[None]:
+    """Lets the page say why the sweep has failed; if another process has taken the sweep over, the page is its own."""
+    try:
+        yield
+    except SweepTakenOver:
+        raise
+    except RunFailed as error:
+        page.fail(one_line(error))
+        raise
 
 
 def describe_seeds(result: SweepResult) -> dict[str, Any]:
