@@ -114,8 +114,7 @@ def run_sweep(
         continue_with: The command that continues a stopped sweep, for messages.
 
     Raises:
-        UserError: See `sweep`.
-        RunFailed: See `sweep`.
+        UserError, RunFailed: See `sweep`.
     """
     home()  # raises if it can't be written
     stop, method, database = stop or StopFlag(), make_method(sweep), Database()
