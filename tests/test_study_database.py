@@ -184,6 +184,26 @@ def test_a_closed_database_ends_the_wait_of_a_change(database: Database) -> None
         database.change(lose)
 
 
+def test_a_file_that_is_no_database_of_this_version_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "damaged.db").write_bytes(b"no database" * 1_000)
+    (tmp_path / "folder.db").mkdir()
+    with sqlite3.connect(tmp_path / "other.db") as connection:
+        connection.execute("create table rl_training_sweeps (uid text primary key)")
+    for name, reason in [("damaged", "not a database"), ("folder", "unable to open"), ("other", "no such column")]:
+        with pytest.raises(UserError, match=rf"{name}.db can't be used: .*{reason}.*; move the file away") as caught:
+            Database(f"sqlite:///{tmp_path}/{name}.db")
+        assert "\n" not in str(caught.value)
+
+
+def test_a_full_disk_ends_a_change_at_once(database: Database) -> None:
+    def fill(connection: Any) -> None:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1")
+        connection.exec_driver_sql("create table big as select randomblob(100000)")
+
+    with pytest.raises(StudyLost, match="can't be used: database or disk is full"):
+        database.change(fill)
+
+
 @pytest.mark.parametrize("uri", ["mysql://x/y", "no address"])
 def test_other_databases_are_refused(uri: str) -> None:
     with pytest.raises(UserError, match="expected"):

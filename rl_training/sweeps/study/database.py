@@ -15,9 +15,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from sqlalchemy import Connection, Engine, create_engine, event, func, literal_column
+from sqlalchemy import Connection, Engine, create_engine, event, func, literal_column, select
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    NoSuchModuleError,
+    OperationalError,
+)
 from sqlalchemy.sql.elements import ColumnElement
 
 from rl_training.errors import RunFailed, UserError, one_line
@@ -41,7 +49,7 @@ BUSY_SECONDS = 60.0
 
 
 class StudyLost(RunFailed):
-    """The study database could not be reached for a long time; the sweep can be continued."""
+    """The study database can't be used, or could not be reached for a long time; the sweep can be continued."""
 
 
 class Database:
@@ -59,11 +67,13 @@ class Database:
         self._engine = _make_engine(self._url)
         self._closed = threading.Event()
         try:
-            self.change(METADATA.create_all, seconds=OPEN_SECONDS)
+            self.change(_make_tables, seconds=OPEN_SECONDS)
         except StudyLost as error:
+            self.close()
+            is_file = self._url.get_backend_name() == "sqlite"
+            advice = "move the file away to begin with an empty one" if is_file else "start the database"
             raise UserError(
-                f"{error}; start the database, or set {STUDY_VARIABLE} to one like "
-                f"postgresql://USER:PASSWORD@HOST/DATABASE"
+                f"{error}; {advice}, or set {STUDY_VARIABLE} to one like postgresql://USER:PASSWORD@HOST/DATABASE"
             ) from None
         if self._url.get_backend_name() == "sqlite" and self._url.database:
             with suppress(OSError):
@@ -92,18 +102,19 @@ class Database:
             seconds: How long to try again.
 
         Raises:
-            StudyLost: The database could not be reached for that time.
+            StudyLost: The database could not be reached for that time, or can't be used at all: its file is damaged
+                or the disk full, for example.
         """
         deadline, pause = time.monotonic() + seconds, 0.1
         while True:
             try:
                 with self._engine.begin() as connection:
                     return work(connection)
-            except (OperationalError, InterfaceError, DBAPIError) as error:
-                if not _is_passing(error):
-                    raise
-                text = redact_text(one_line(error.orig))
-                if time.monotonic() + pause >= deadline or self._closed.wait(pause):
+            except (DataError, IntegrityError):
+                raise  # a fault of the statement, not of the database
+            except DBAPIError as error:
+                text, left = redact_text(one_line(error.orig)), deadline - time.monotonic()
+                if not _is_passing(error) or pause >= left or self._closed.wait(pause):
                     raise StudyLost(f"the study database at {self.address} can't be used: {text}") from None
                 if pause >= 1.0:
                     logger.warning("the study database at %s can't be used: %s; trying again", self.address, text)
@@ -144,6 +155,13 @@ def _make_engine(url: URL) -> Engine:
     if backend == "sqlite":
         event.listen(engine, "connect", _set_up_sqlite)
     return engine
+
+
+def _make_tables(connection: Connection) -> None:
+    """Makes the tables that are missing, and checks that the others have the columns of this version."""
+    METADATA.create_all(connection)
+    for table in METADATA.sorted_tables:
+        connection.execute(select(table).limit(0))
 
 
 def _set_up_sqlite(connection: Any, _: object) -> None:
