@@ -16,12 +16,15 @@ from sqlalchemy import update
 from sqlalchemy.exc import OperationalError
 
 from rl_training.errors import AlreadyTraining, ReceivedError, UserError
+from rl_training.sweeps.loading import load_sweep
 from rl_training.sweeps.plan import Fork, RunRecord, Step
 from rl_training.sweeps.study import database as database_module
 from rl_training.sweeps.study.database import Database, StudyLost
 from rl_training.sweeps.study.lease import Lease, SweepTakenOver
-from rl_training.sweeps.study.study import Study, begin_sweep
+from rl_training.sweeps.study.rounds import require_planned
+from rl_training.sweeps.study.study import StoredRound, Study, begin_sweep
 from rl_training.sweeps.study.tables import RUNS, SWEEPS
+from tests.sweep_segments import PPO
 
 UID, DIGEST = "a" * 32, "d" * 64
 STEPS = (
@@ -222,3 +225,24 @@ def test_a_damaged_record_is_refused_in_one_line(database: Database) -> None:
 
 def test_the_file_is_readable_by_its_owner_alone(database: Database, tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "studies.db").stat().st_mode) & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        Step(0, {"callbacks": ["some_module:Callback"]}, (0,), 100),
+        Step(0, {"learning_rate": 0.5}, (0,), 100),
+        Step(0, {"learning_rate": True}, (0,), 100),
+        Step(0, {"network.hidden": [65]}, (0,), 100),
+        Step(0, {}, (0,), 100, fork=Fork(0, 50)),
+        Step(0, {}, (0,), 100, fork=Fork(7, 50)),
+    ],
+    ids=["a module", "outside of the range", "no number", "no choice", "a fork of itself", "a fork of nothing"],
+)
+def test_steps_that_the_sweep_can_not_have_planned_are_refused(step: Step) -> None:
+    space = {"learning_rate": {"log_range": [1e-4, 0.1]}, "network.hidden": {"choice": [[64], [64, 64]]}}
+    sweep = load_sweep({"config": PPO, "space": space, "method": "random"})
+    sound = (Step(0, {"learning_rate": 0.1, "network.hidden": [64]}, (0,), 50), Step(1, {}, (0,), 50))
+    require_planned(sweep, [StoredRound(sound, {}), StoredRound((Step(1, {}, (0,), 100, fork=Fork(0, 50)),), {})])
+    with pytest.raises(ReceivedError, match=r"damaged: trial 0 .*; begin another sweep with --new"):
+        require_planned(sweep, [StoredRound((step,), {})])

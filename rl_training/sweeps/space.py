@@ -35,6 +35,10 @@ class Choices:
         """Returns one of the values."""
         return self.values[rng.integers(len(self.values))]
 
+    def holds(self, value: Any) -> bool:
+        """Returns whether a value is one of these."""
+        return any(is_same(choice, value) for choice in self.values)
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -56,6 +60,11 @@ class Interval:
         if self.log:
             return self.settle(math.exp(math.log(low) * (1.0 - share) + math.log(high) * share))
         return self.settle(low * (1.0 - share) + high * share)
+
+    def holds(self, value: Any) -> bool:
+        """Returns whether a value belongs to the interval."""
+        kinds = int if self.whole else int | float
+        return isinstance(value, kinds) and not isinstance(value, bool) and self.low <= value <= self.high
 
     def settle(self, value: float) -> int | float:
         """Returns the number of the interval that is nearest to `value`, with few digits."""
@@ -100,6 +109,11 @@ class Space:
             if self.is_set(dimension, point):
                 point[dimension.key] = choose_value(dimension)
         return point
+
+    def holds(self, point: Mapping[str, Any]) -> bool:
+        """Returns whether a point has only settings and values of this space."""
+        values = {dimension.key: dimension.values for dimension in self.dimensions}
+        return all(key in values and values[key].holds(value) for key, value in point.items())
 
     def draw(self, rng: np.random.Generator) -> Point:
         """Returns a random point."""

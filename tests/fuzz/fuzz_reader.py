@@ -21,12 +21,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fuzz_samples import ALGORITHMS, FORMATS, RUN_FILES, VERSION, checkpoint_of, name_of, sample, seal, trainer_of
+from fuzz_samples import (
+    ALGORITHMS,
+    FORMATS,
+    RUN_FILES,
+    SWEEPS,
+    VERSION,
+    checkpoint_of,
+    name_of,
+    sample,
+    seal,
+    trainer_of,
+)
 
 from rl_training import run_layout
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer
-from rl_training.errors import ConfigError, RLTrainingError
+from rl_training.errors import ConfigError, ReceivedError, RLTrainingError
 from rl_training.experiment.loading import config_from_mapping, config_of_checkpoint, load_config
 from rl_training.promotion.decision import make_result, read_decision
 from rl_training.promotion.monitoring_run import read_evaluation
@@ -37,6 +48,21 @@ from rl_training.runtime.checkpoint.plain_state import policy_sha256, to_plain
 from rl_training.runtime.checkpoint.replay_shards import load_replay
 from rl_training.runtime.run_utils import open_training_run
 from rl_training.runtime.workflows import load_policy
+from rl_training.security.untrusted_json import NotReadable, parse_json
+from rl_training.sweeps.loading import load_sweep
+from rl_training.sweeps.methods import make_method
+from rl_training.sweeps.plan import Step
+from rl_training.sweeps.segments import (
+    read_form,
+    read_record,
+    read_segment,
+    to_json,
+    write_record,
+    write_segment,
+)
+from rl_training.sweeps.study.driver import format_record
+from rl_training.sweeps.study.rounds import require_planned
+from rl_training.sweeps.study.study import StoredRound
 from rl_training.tracking.attempts import parse_attempts
 from rl_training.tracking.orphaned_runs import resolve_end_status
 from rl_training.tracking.shipping.metrics_reader import MetricsReader
@@ -58,6 +84,9 @@ class Reader:
     def __init__(self, samples: Path, work: Path) -> None:
         self.samples, self.work = samples, work
         self.trainers = {algo: trainer_of(samples, algo, work / "runs" / algo) for algo in ALGORITHMS}
+        space = {"gamma": {"range": [0.9, 0.99]}, "network.hidden": {"choice": [[64], [64, 64]]}}
+        config = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 1_000}
+        self.sweep = load_sweep({"config": config, "space": space, "method": "random"})
         self.good = {}
         for format in FORMATS:
             data = sample(samples, format)
@@ -89,6 +118,8 @@ class Reader:
         """Puts an input where it belongs; returns what reads it."""
         if format in ("overrides", "attempts", "promotion", "monitoring"):
             return lambda: self._text(format, data)
+        if format in SWEEPS:
+            return lambda: self._sweep(format, data)
         if format in (*RUN_FILES, "metrics.jsonl"):
             return self._in_run(format, data)
         if format == "MLmodel":
@@ -168,6 +199,25 @@ class Reader:
         if format == "monitoring":
             return read_evaluation(file)
         return make_result(read_decision(file), "0" * 32, "1", None).to_dict()
+
+    def _sweep(self, format: str, data: bytes) -> Any:
+        if format == "sweep":
+            file = self.work / "sweep.yaml"
+            file.write_bytes(data)
+            sweep = load_sweep(file)
+            make_method(sweep).plan([])
+            return sweep.name, sweep.settings, sweep.digest
+        try:
+            if format == "segment":
+                return write_segment(read_segment(data))
+            if format == "record":
+                record = read_record(data)
+                return format_record(Step(0, {}, (0,), 1), record), write_record(record)
+            step = read_form(parse_json(data), Step)
+            require_planned(self.sweep, [StoredRound((Step(0, {}, (0, 1), 16),), {}), StoredRound((step,), {})])
+            return json.dumps(to_json(step, Step), allow_nan=False)
+        except NotReadable as error:  # its readers say where it was
+            raise ReceivedError(str(error)) from error
 
     def _overrides(self, data: bytes) -> Any:
         """Reads overrides as a flow takes them: as text, and as the values that Prefect makes of the text."""

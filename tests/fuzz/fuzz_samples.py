@@ -42,7 +42,8 @@ RUN_FILES = (
 )
 JSON = (*RUN_FILES, "overrides", "promotion", "attempts", "monitoring")
 VERSION = GOLDEN / "registered_format_1" / "model"
-FORMATS = (*TENSORS, *JSON, "manifest", "config", "metrics.jsonl", "MLmodel")
+SWEEPS = ("sweep", "segment", "step", "record")
+FORMATS = (*TENSORS, *JSON, *SWEEPS, "manifest", "config", "metrics.jsonl", "MLmodel")
 
 _SMALL: dict[str, Any] = {
     "num_envs": 2, "vectorization": "sync", "network": {"hidden": (3,)}, "seed": 1,
@@ -111,11 +112,37 @@ def sample(root: Path, format: str) -> bytes:
         return (root / "ppo" / format).read_bytes()
     if format == "MLmodel":
         return (VERSION / format).read_bytes()
+    if format == "sweep":
+        return to_yaml(_TEXTS[format])
     return json.dumps(_TEXTS[format]).encode()
 
 
 _EPISODES = {"seeds": [1, 2], "returns": [1.0, 2.0], "lengths": [3, 4], "cut": 0}
+_FORK = {"key": "t0001-s0", "num_timesteps": 16, "lineage": [{"trial": 1, "params": {"gamma": 0.9}}]}
 _TEXTS: dict[str, Any] = {
+    "sweep": {
+        "name": "small", "config": {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 1_000},
+        "overrides": {"gamma": 0.9}, "method": {"name": "tpe"}, "trials": 4, "parallel": 2, "seeds": 2,
+        "space": {
+            "learning_rate": {"log_range": [0.0001, 0.1]},
+            "network": {"hidden": {"choice": [[64], [64, 64]]}},
+            "clip_range": {"range": [0.1, 0.3], "when": {"network.hidden": [[64]]}},
+        },
+        "pruning": {"percentile": 50}, "engine": "local", "resources": {"cpus": 1},
+    },
+    "segment": {
+        "sweep_uid": "0" * 32, "trial": 0, "seed": 0, "generation": 1, "settings": {"algo": "ppo", "gamma": 0.9},
+        "until": 32, "metric": "eval/return_mean", "prune_below": {"16": 1.5}, "fork_of": _FORK, "memory_gb": None,
+    },
+    "step": {
+        "trial": 1, "params": {"gamma": 0.9, "network.hidden": [64]}, "seeds": [0], "until": 32,
+        "phase": "search", "fork": {"trial": 0, "num_timesteps": 16}, "prune_below": {"16": 1.5},
+    },
+    "record": {
+        "seed": 0, "run_uid": "0" * 32, "run_id": None, "run_dir": "/runs/a", "state": "complete",
+        "num_timesteps": 32, "evaluations": {"16": 1.5, "32": 2.5}, "policy_sha256": "0" * 64, "held_out": 2.0,
+        "summary": {"stop_reason": "completed"}, "error": None, "lineage": _FORK["lineage"],
+    },
     "overrides": {"learning_rate": 0.001, "network": {"hidden": [4]}, "tags": ["a", "b"], "evaluation.every": 50},
     "attempts": [{"from_step": 0, "host": "here", "pid": 7, "created": 1.5}],
     "promotion": {
@@ -151,7 +178,7 @@ def _apply(format: str, data: bytes, edit: Any) -> bytes:
         if format == "metrics.jsonl":
             lines = [json.loads(line) for line in data.splitlines()]
             return b"".join(json.dumps(line).encode() + b"\n" for line in on_values(lines, edit, tensors=False))
-        if format in ("config", "MLmodel"):
+        if format in ("config", "MLmodel", "sweep"):
             return to_yaml(on_values(yaml.safe_load(data), edit, tensors=False))
         return to_json(on_values(json.loads(data), edit, tensors=False))
     except Exception:  # an earlier edit broke it

@@ -25,7 +25,7 @@ from rl_training.sweeps.plan import Round, RunRecord, Step
 from rl_training.sweeps.segments import find_trial_dir
 from rl_training.sweeps.study.database import Database
 from rl_training.sweeps.study.lease import Lease, SweepTakenOver
-from rl_training.sweeps.study.rounds import SegmentMaker, complete_round
+from rl_training.sweeps.study.rounds import SegmentMaker, complete_round, require_planned
 from rl_training.sweeps.study.study import StoredRound, Study
 
 logger = logging.getLogger(__name__)
@@ -80,9 +80,11 @@ class Driver:
 
         Raises:
             RunFailed: A segment can't be trained, or every run of the first round failed.
+            ReceivedError: The study database holds what the sweep has not planned.
             SweepTakenOver: Another process runs the sweep now.
         """
         stored = self._study.load_rounds()
+        require_planned(self._sweep, stored)
         rounds = [complete_round(each) for each in stored if each.is_complete]
         incomplete = stored[len(rounds)] if len(stored) > len(rounds) else None
         if stored:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from rl_training.errors import ConfigError, one_line
+from rl_training.errors import ConfigError, ReceivedError, one_line
 from rl_training.sweeps.engines.engine import Segment, make_key
 from rl_training.sweeps.forks import trace_forks
 from rl_training.sweeps.loading import Sweep
@@ -13,6 +13,29 @@ from rl_training.sweeps.plan import Outcome, Round, RunRecord, Step, TrialState
 from rl_training.sweeps.segments import find_trial_dir, make_trial_uid
 from rl_training.sweeps.study.study import StoredRound
 from rl_training.sweeps.trial_settings import make_trial_config
+
+
+def require_planned(sweep: Sweep, rounds: Sequence[StoredRound]) -> None:
+    """Checks that stored steps are ones that the sweep may have planned.
+
+    Others could name modules, which the trials would import.
+
+    Raises:
+        ReceivedError: A step is none.
+    """
+    known: set[int] = set()
+    for step in (step for each in rounds for step in each.steps):
+        if not sweep.space.holds(step.params):
+            raise ReceivedError(
+                f"sweep {sweep.uid} in the study database is damaged: trial {step.trial} has settings that the space "
+                f"of the sweep does not contain; begin another sweep with --new"
+            )
+        if step.fork is not None and (step.fork.trial not in known or len(step.seeds) != 1):
+            raise ReceivedError(
+                f"sweep {sweep.uid} in the study database is damaged: trial {step.trial} is a fork of no run before "
+                f"it; begin another sweep with --new"
+            )
+        known.add(step.trial)
 
 
 def complete_round(stored: StoredRound) -> Round:
