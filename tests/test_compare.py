@@ -1,9 +1,10 @@
 """Comparing runs: sources, groups, refusals and verdicts."""
 
+import json
 import math
 
 import pytest
-from finished_runs import finished_run, group_of_runs, ship
+from finished_runs import STEPS, finished_run, group_of_runs, ship
 
 import rl_training
 from rl_training import run_layout
@@ -285,8 +286,75 @@ def test_many_comparisons_are_corrected():
     assert found.verdicts[0].text.endswith("p = 0.032 after correction for 4 comparisons")
 
 
+def test_seeds_that_the_correction_makes_too_few_are_said_to_be_too_few():
+    groups = [group_of_runs(1.0, 2.0, 3.0, 4.0, **SLOW)]
+    groups += [group_of_runs(5.0, 6.0, 7.0, 8.0, gamma=gamma, **SLOW) for gamma in (0.9, 0.91)]
+    first, _ = rl_training.compare(groups).verdicts  # the least p-value of four and four is 2 / 70, and twice it 0.057
+    assert first.finding == "unclear"
+    assert "4 and 4 seeds can't show a difference at this confidence, whatever their scores" in first.text
+    assert first.text.endswith("; about 7 seeds each would be needed if they differ as much as they seem to")
+
+
+def test_three_seeds_that_do_not_overlap_differ_at_90_percent():
+    slow, fast = group_of_runs(1.0, 2.0, 3.0, **SLOW), group_of_runs(4.0, 5.0, 6.0, **FAST)
+    (verdict,) = rl_training.compare(slow, fast, confidence=0.9).verdicts
+    assert verdict.p_value == 0.1  # 2 / C(6, 3)
+    assert verdict.finding == "better"
+    (verdict,) = rl_training.compare(slow[:2], fast[:2], confidence=0.9).verdicts
+    assert verdict.text.endswith(
+        "can't show a difference at this confidence, whatever their scores; about 5 seeds "
+        "each would be needed if they differ as much as they seem to"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("metadata.json", {"started": "yesterday"}),
+        ("metadata.json", {"started": "0001-01-01T00:00:00"}),
+        ("metadata.json", {"started": "9999-12-31T23:59:59-12:00"}),
+        ("status.json", None),
+    ],
+)
+def test_a_run_with_a_damaged_record_is_refused_if_named_and_left_out_of_a_folder(tmp_path, name, content):
+    good = finished_run(1.0, run_dir=tmp_path / "good")
+    bad = finished_run(2.0, seed=1, run_dir=tmp_path / "bad")
+    path = bad / name
+    if content is None:
+        path.unlink()
+        path.mkdir()
+    else:
+        path.write_text(json.dumps({**json.loads(path.read_text()), **content}))
+    with pytest.raises(UserError, match=f"^{bad} can't be read: "):
+        rl_training.compare(bad)
+    found = rl_training.compare(good.parent)
+    assert read_scores(found) == {"A": [1.0]}
+    assert [each.run for each in found.left_out] == [str(bad)]
+
+
+def test_values_in_mlflow_that_are_no_numbers_have_no_part_in_a_comparison(tmp_path):
+    curve = {500: 1.0, STEPS: 2.0}
+    first, second = (ship(finished_run(1.0, curve=curve, seed=seed)) for seed in (1, 2))
+    client = connect(embedded_tracking_uri())
+    client.log_metric(first, "eval/return_mean", math.nan, step=500)
+    client.log_metric(second, "eval/return_mean", math.inf, step=700)
+    client.log_metric(second, "time/steps_per_second", math.nan, step=STEPS + 1)
+    found = rl_training.compare(first, second, threshold=1.5)
+    assert found.groups[0].sample_efficiency.steps.tolist() == [STEPS]
+    assert found.groups[0].time_to_threshold.median == STEPS
+    assert found.groups[0].steps_per_second == 100.0
+    json.dumps(found.to_dict(), allow_nan=False)
+    client.log_metric(first, "heldout/return_mean", math.inf, step=STEPS + 1)
+    with pytest.raises(UserError, match="has a heldout/return_mean that is no number, or too large a one"):
+        rl_training.compare(first, second)
+
+
 def test_few_seeds_and_other_versions_are_noted():
     assert rl_training.compare(finished_run(1.0, curve={500: 1.0})).notes == ()
+    (note,) = rl_training.compare(
+        finished_run(1.0, curve={500: 1.0}), group_of_runs(1.0, 2.0, curve={500: 1.0}, **FAST)
+    ).notes
+    assert note.startswith("Intervals from fewer than 10 seeds are too narrow")
     (note,) = rl_training.compare(group_of_runs(1.0, 2.0, curve={500: 1.0})).notes
     assert note.startswith("Intervals from fewer than 10 seeds are too narrow")
 

@@ -135,6 +135,14 @@ def test_a_resample_does_not_depend_on_how_many_are_computed_at_once(monkeypatch
     assert np.array_equal(resample(compute_iqm, scores, resamples=100), at_once)
 
 
+def test_the_band_of_a_curve_does_not_depend_on_how_many_steps_are_computed_at_once(monkeypatch):
+    scores = np.random.default_rng(0).normal(size=(7, 5, 1))
+    whole = estimate_curve(compute_iqm, scores, resamples=100)
+    monkeypatch.setattr("rl_training.comparison.statistics._MOST_RESULTS", 200)
+    parts = estimate_curve(compute_iqm, scores, resamples=100)
+    assert (parts.low.tolist(), parts.high.tolist()) == (whole.low.tolist(), whole.high.tolist())
+
+
 def test_equal_scores_have_an_interval_of_no_width():
     found = estimate(compute_iqm, column(2, 2, 2))
     assert (found.value, found.low, found.high) == (2.0, 2.0, 2.0)

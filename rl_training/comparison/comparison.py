@@ -200,8 +200,7 @@ def find_threshold(run: RecordedRun, metric: str) -> tuple[float | None, str]:
 
 def _make_notes(groups: Sequence[Group], metric: str) -> list[str]:
     notes = []
-    least = min(len(group.runs) for group in groups)
-    if 1 < least < FEW:
+    if any(1 < len(group.runs) < FEW for group in groups):
         notes.append(
             f"Intervals from fewer than {FEW} seeds are too narrow; the p-values are exact for any number of seeds."
         )

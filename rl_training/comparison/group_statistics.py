@@ -15,7 +15,7 @@ from rl_training.comparison.curves import (
     estimate_time_to_threshold,
 )
 from rl_training.comparison.groups import Group
-from rl_training.comparison.selection import find_score
+from rl_training.comparison.selection import find_score, is_usual
 from rl_training.comparison.statistics import (
     Band,
     Estimate,
@@ -101,12 +101,15 @@ def compute_statistics(
         confidence: The confidence of all intervals.
     """
     scores = np.array([[find_score(run, metric)] for run in group.runs])
-    curves = [run.points.get(find_curve(metric), {}) for run in group.runs]
+    curves = [
+        {step: value for step, value in run.points.get(find_curve(metric), {}).items() if is_usual(value)}
+        for run in group.runs
+    ]
     gap = times = None
     if threshold is not None:
         gap = estimate(lambda drawn: compute_optimality_gap(drawn, threshold), scores, confidence=confidence)
         times = estimate_time_to_threshold(curves, threshold, confidence=confidence) if any(curves) else None
-    speeds = [find_score(run, SPEED) for run in group.runs if run.points.get(SPEED)]
+    speeds = [speed for run in group.runs if run.points.get(SPEED) and is_usual(speed := find_score(run, SPEED))]
     return GroupStatistics(
         group,
         scores,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rl_training import run_layout
 from rl_training.api.run_listing import State, find_newest_step, find_state, name_state
 from rl_training.config.settings import TrainConfig
-from rl_training.errors import UserError, printable
+from rl_training.errors import UserError, error_line, printable
 from rl_training.experiment.loading import config_from_text
 from rl_training.runs.metadata import read_metadata
 from rl_training.runtime.checkpoint.manifest import read_settings_text
@@ -58,26 +58,35 @@ class RecordedRun:
     versions: Mapping[str, str]
     """The versions of packages."""
     points: Points
-    """The metrics; of a run that was read from MLflow, those that were asked for."""
-
-    @property
-    def last_step(self) -> int:
-        """The largest step of a metric; 0 if there are none."""
-        return max((step for values in self.points.values() for step in values), default=0)
+    """The metrics that were asked for."""
+    last_step: int
+    """The largest step of these metrics, or of all metrics in the run's directory; 0 if there are none."""
 
 
-def read_directory(run_dir: Path) -> RecordedRun:
+def read_directory(run_dir: Path, metrics: Collection[str] | None = None) -> RecordedRun:
     """Returns the run in a directory.
+
+    Args:
+        run_dir: The directory.
+        metrics: The names of the metrics to read; by default all of them.
 
     Raises:
         CheckpointError: Something in the directory is a link.
         ConfigError: The settings are not valid.
-        UserError: The directory holds no run.
+        UserError: The directory holds no run, or its record is damaged.
     """
+    try:
+        return _read_directory(run_dir, metrics)
+    except (OSError, ValueError, OverflowError) as error:
+        raise UserError(f"{run_dir} can't be read: {error_line(error)}") from error
+
+
+def _read_directory(run_dir: Path, metrics: Collection[str] | None) -> RecordedRun:
     refuse_links(run_dir)
     metadata = read_metadata(run_dir)
     address = json_files.read_json(run_dir / run_layout.MLFLOW, Address)
     status = json_files.read_json(run_dir / run_layout.STATUS, Status)
+    points, last_step = _read_points(run_dir / run_layout.METRICS, metrics)
     return RecordedRun(
         name=str(run_dir),
         run_uid=printable(metadata["run_uid"]),
@@ -89,7 +98,8 @@ def read_directory(run_dir: Path) -> RecordedRun:
         origin=printable(str(origin.get("run_uid"))) if (origin := metadata.get("forked_from")) else None,
         started=datetime.fromisoformat(metadata["started"]).astimezone(UTC),
         versions={printable(name): printable(version) for name, version in metadata["versions"].items()},
-        points=_read_points(run_dir / run_layout.METRICS),
+        points=points,
+        last_step=last_step,
     )
 
 
@@ -108,6 +118,7 @@ def read_from_mlflow(client: MlflowClient, run: Run, metrics: Iterable[str]) -> 
     run_id, tags = run.info.run_id, run.data.tags
     local = client.download_artifacts(run_id, run_layout.CONFIG, str(make_download_directory()))
     histories = {name: client.get_metric_history(run_id, make_legal_name(name)) for name in metrics}
+    points = {name: {point.step: point.value for point in history} for name, history in histories.items() if history}
     return RecordedRun(
         name=f"run {run_id}",
         run_uid=printable(tags[RUN_UID]),
@@ -123,7 +134,8 @@ def read_from_mlflow(client: MlflowClient, run: Run, metrics: Iterable[str]) -> 
             for name, version in tags.items()
             if name.startswith(VERSION)
         },
-        points={name: {point.step: point.value for point in history} for name, history in histories.items() if history},
+        points=points,
+        last_step=max((step for values in points.values() for step in values), default=0),
     )
 
 
@@ -152,9 +164,13 @@ def _read_config(path: Path, source: str) -> TrainConfig:
     return config_from_text(text, source=source)
 
 
-def _read_points(path: Path) -> Points:
+def _read_points(path: Path, metrics: Collection[str] | None) -> tuple[Points, int]:
+    """Returns the values of some metrics, and the largest step of all."""
     points: Points = {}
+    last_step = 0
     for line in LineReader(path).read_lines():
+        last_step = max(last_step, line["step"])
         for name, value in line["metrics"].items():
-            points.setdefault(name, {})[line["step"]] = value
-    return points
+            if metrics is None or name in metrics:
+                points.setdefault(name, {})[line["step"]] = value
+    return points, last_step

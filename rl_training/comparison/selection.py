@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +11,9 @@ from rl_training.comparison.recorded_run import RecordedRun
 from rl_training.comparison.sources import FoundRuns, LeftOut
 from rl_training.config.resume_rules import flatten_settings
 from rl_training.errors import UserError
+
+LARGEST = 1e100
+"""The largest value that is compared, so that sums and squares are finite."""
 
 FULL_BUDGET = (None, "completed", "return_reached")
 """The reasons for the end of training after which a run has used its budget; None if none is recorded."""
@@ -58,9 +60,14 @@ def find_fault(run: RecordedRun, metric: str) -> str | None:
         return f"continues run {run.origin}, whose steps are part of its budget"
     if not run.points.get(metric):
         return f"has no {metric}"
-    if not math.isfinite(find_score(run, metric)):
-        return f"has a {metric} that is no number"
+    if not is_usual(find_score(run, metric)):
+        return f"has a {metric} that is no number, or too large a one"
     return None
+
+
+def is_usual(value: float) -> bool:
+    """Returns whether a value is a number of which statistics can be computed. MLflow stores infinity as 1.8e308."""
+    return abs(value) <= LARGEST
 
 
 def find_score(run: RecordedRun, metric: str) -> float:

@@ -74,7 +74,7 @@ def find_runs(sources: Sequence[str], metrics: Sequence[str]) -> FoundRuns:
     Args:
         sources: The directory of a run, or a folder of such directories; an MLflow run id, a `run_uid` or `runs:/ID`;
             the name of an experiment in MLflow; or a sweep, whose confirmed points are its runs.
-        metrics: The metrics to read from MLflow.
+        metrics: The metrics to read.
 
     Raises:
         TrackingError: MLflow can't be reached.
@@ -102,7 +102,7 @@ class _Finder:
         elif path.exists():
             raise UserError(f"{source} is a file; expected the directory of a run, or another source of runs")
         elif RUN_ID.fullmatch(source) and (run_dir := find_run_in_home(source)) is not None:
-            self._keep(read_directory(run_dir), named=True)
+            self._keep(read_directory(run_dir, self._metrics), named=True)
         else:
             uri = resolve_tracking_uri()
             with translate_mlflow_errors(uri, source):
@@ -110,14 +110,14 @@ class _Finder:
 
     def _add_directory(self, directory: Path) -> None:
         if (directory / run_layout.METADATA).exists():
-            self._keep(read_directory(directory), named=True)
+            self._keep(read_directory(directory, self._metrics), named=True)
             return
         inside = [path for path in sorted(directory.iterdir()) if (path / run_layout.METADATA).exists()]
         if not inside:
             raise UserError(f"{directory} holds no run: neither it nor a folder in it has {run_layout.METADATA}")
         kept = self._leave_out_searches(str(directory), [(read_tags(path), path) for path in inside])
         for path in kept:
-            self._try(str(path), partial(read_directory, path))
+            self._try(str(path), partial(read_directory, path, self._metrics))
 
     def _add_from_mlflow(self, client: MlflowClient, source: str) -> None:
         if not RUN_ID.fullmatch(source) and not source.startswith("runs:/"):

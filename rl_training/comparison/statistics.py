@@ -29,6 +29,9 @@ CONFIDENCE = 0.95
 _BLOCK = 2**20
 """The most numbers that are resampled at once."""
 
+_MOST_RESULTS = 2**23
+"""The most statistics of resamples that are held at once; all steps of a curve have the same resamples."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -183,7 +186,9 @@ def estimate_curve(
     values = statistic(scores)
     if scores.shape[-2] == 1:
         return Band(values, None, None)
-    return Band(values, *_find_ends(resample(statistic, scores, resamples=resamples, seed=seed), confidence))
+    parts = np.array_split(scores, math.ceil(len(scores) * resamples / _MOST_RESULTS))
+    ends = [_find_ends(resample(statistic, part, resamples=resamples, seed=seed), confidence) for part in parts]
+    return Band(values, *np.concatenate(ends, axis=-1))
 
 
 def estimate_profile(

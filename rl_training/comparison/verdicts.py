@@ -50,6 +50,17 @@ class Verdict:
         }
 
 
+@dataclass(frozen=True)
+class _Test:
+    """The test of a group against the reference."""
+
+    p_value: float
+    corrected: float
+    least_corrected: float
+    """The least corrected p-value that groups of these sizes can have: if no group's scores overlap the reference's."""
+    comparisons: int
+
+
 def compare_groups(groups: Sequence[GroupStatistics], confidence: float) -> list[Verdict]:
     """Returns the comparison of each further group with the first, which is the reference.
 
@@ -59,27 +70,27 @@ def compare_groups(groups: Sequence[GroupStatistics], confidence: float) -> list
     """
     reference, *others = groups
     p_values = [compute_p_value(other.scores, reference.scores) for other in others]
+    least = [_find_least_p_value(len(other.scores), len(reference.scores)) for other in others]
+    tests = zip(p_values, correct_p_values(p_values), correct_p_values(least), strict=True)
     return [
-        _compare(other, reference, p_value, corrected, confidence, len(others))
-        for other, p_value, corrected in zip(others, p_values, correct_p_values(p_values), strict=True)
+        _compare(other, reference, _Test(*values, comparisons=len(others)), confidence)
+        for other, values in zip(others, tests, strict=True)
     ]
 
 
 def _compare(
     group: GroupStatistics,
     reference: GroupStatistics,
-    p_value: float,
-    corrected: float,
+    test: _Test,
     confidence: float,
-    comparisons: int,
 ) -> Verdict:
     x, y = group.scores, reference.scores
-    level = 1 - confidence
+    level = round(1 - confidence, 12)  # else 1 - 0.9 is below the p-value of 3 and 3 scores that do not overlap, 0.1
     improvement = estimate_improvement(x, y, confidence=confidence)
     single = min(len(x), len(y)) == 1
-    seeds = None if single else count_seeds_needed(x, y, level=level, comparisons=comparisons)
+    seeds = None if single else count_seeds_needed(x, y, level=level, comparisons=test.comparisons)
     finding: Finding = "unclear"
-    if corrected <= level:
+    if test.corrected <= level:
         finding = "better" if improvement.value > 0.5 else "worse"
     verdict = Verdict(
         group.group.name,
@@ -88,11 +99,11 @@ def _compare(
         "",
         improvement,
         estimate(_subtract_iqms, x, y, confidence=confidence),
-        p_value,
-        corrected,
+        test.p_value,
+        test.corrected,
         seeds,
     )
-    text = _describe(verdict, group, reference, level, comparisons)
+    text = _describe(verdict, group, reference, level, test)
     return Verdict(**{**vars(verdict), "text": text})
 
 
@@ -101,12 +112,10 @@ def _subtract_iqms(x: Floats, y: Floats) -> Floats:
     return difference
 
 
-def _describe(
-    verdict: Verdict, group: GroupStatistics, reference: GroupStatistics, level: float, comparisons: int
-) -> str:
+def _describe(verdict: Verdict, group: GroupStatistics, reference: GroupStatistics, level: float, test: _Test) -> str:
     names = f"{verdict.reference} and {verdict.group}"
     single = [each.group.name for each in (reference, group) if len(each.scores) == 1]
-    least = find_least_seeds(level / comparisons)
+    least = find_least_seeds(level / test.comparisons)
     if single:
         return (
             f"nothing can be concluded about {names}, because {' and '.join(single)} "
@@ -114,10 +123,12 @@ def _describe(
         )
     if np.ptp(np.concatenate([group.scores, reference.scores])) == 0.0:
         return f"{names} are equal: every run scores {format_number(float(group.scores[0, 0]))}"
-    numbers = f"probability of improvement {format_estimate(verdict.improvement, 2)}, {_format_p(verdict, comparisons)}"
+    numbers = (
+        f"probability of improvement {format_estimate(verdict.improvement, 2)}, {_format_p(verdict, test.comparisons)}"
+    )
     if verdict.finding != "unclear":
         return f"{verdict.group} is {verdict.finding} than {verdict.reference}: {numbers}{_find_contradiction(verdict)}"
-    if _find_least_p_value(len(group.scores), len(reference.scores)) > level:
+    if test.least_corrected > level:
         sizes = f"{len(reference.scores)} and {len(group.scores)} seeds"
         return (
             f"{names} can't be told apart: {numbers}; {sizes} can't show a difference at this confidence, whatever "

@@ -94,7 +94,7 @@ class LineReader:
 
     def read_lines(self) -> Iterator[dict[str, Any]]:
         """Yields the content of each complete line from `offset` on; a damaged line is logged and skipped."""
-        if not self.path.exists():
+        if not self.path.is_file():
             return
         with self.path.open("rb") as file:
             file.seek(self.offset)
