@@ -154,10 +154,12 @@ def test_an_environment_that_fails_on_another_rank_is_named() -> None:
 def test_a_signal_to_any_rank_stops_all_at_the_same_step() -> None:
     def signal_rank(state: TrainerState) -> None:
         [process] = followers()
+        assert {each.laddr.ip for each in process.net_connections() if each.laddr} == {"127.0.0.1"}
         process.send_signal(signal.SIGTERM)
 
     config = make_config(total_timesteps=4_000_000)
     stopped = train_ppo(config, [At(400, signal_rank)])
+    assert "GLOO_SOCKET_IFNAME" not in os.environ  # by which the ranks are kept to loopback
     assert stopped.stop_reason == "signal"
     assert 400 < stopped.num_timesteps < 4_000_000
     shared = load_trainer_state(find_checkpoint(stopped.run_dir))["envs"]["snapshots"]

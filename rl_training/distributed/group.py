@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
@@ -27,6 +28,8 @@ connections, which ends all waits for it at once."""
 MEET_SECONDS = timedelta(minutes=10)
 """How long the processes of `torchrun` wait for each other at the start."""
 
+INTERFACE = "GLOO_SOCKET_IFNAME"
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -39,15 +42,18 @@ class Group:
         rank: Number of this rank.
         ranks: Number of ranks.
         local_rank: Number of this rank on its machine, which is the number of its GPU.
+        loopback: Whether all ranks are on this machine, so that gloo listens on the loopback interface alone, unless
+            `GLOO_SOCKET_IFNAME` names another one.
     """
 
-    def __init__(self, store: Any, rank: int, ranks: int, local_rank: int) -> None:
+    def __init__(self, store: Any, rank: int, ranks: int, local_rank: int, *, loopback: bool) -> None:
         self.rank, self.ranks, self.local_rank = rank, ranks, local_rank
         self._store = store
         self._gpus: Any = None
         hook = sys.excepthook
         try:
-            self._call(dist.init_process_group, "gloo", store=store, rank=rank, world_size=ranks, timeout=PATIENCE)
+            with _choose_loopback() if loopback else nullcontext():
+                self._call(dist.init_process_group, "gloo", store=store, rank=rank, world_size=ranks, timeout=PATIENCE)
         finally:
             sys.excepthook = hook  # torch's would put the rank before each line of a traceback, also after training
 
@@ -158,19 +164,24 @@ def join_torchrun(place: Place) -> Group:
     Args:
         place: The place of this process.
     """
-    if place.on_loopback:
-        use_loopback()
     found = dist.rendezvous("env://", timeout=MEET_SECONDS)  # type: ignore[attr-defined]
     store, rank, ranks = next(iter(found))
-    return Group(store, rank, ranks, place.local_rank)
+    return Group(store, rank, ranks, place.local_rank, loopback=place.on_loopback)
 
 
-def use_loopback() -> None:
-    """Makes gloo listen on the loopback interface, unless `GLOO_SOCKET_IFNAME` names another one."""
+@contextmanager
+def _choose_loopback() -> Iterator[None]:
+    """Sets the variable by which gloo, when it connects, chooses its interface; afterwards it is as it was."""
     names = [name for _, name in socket.if_nameindex()]
     loopback = next((name for name in ("lo", "lo0") if name in names), None)
-    if loopback is not None:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    if loopback is None or INTERFACE in os.environ:
+        yield
+        return
+    os.environ[INTERFACE] = loopback
+    try:
+        yield
+    finally:
+        del os.environ[INTERFACE]
 
 
 def _to_tensor(data: bytes) -> Tensor:

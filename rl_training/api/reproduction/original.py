@@ -21,13 +21,12 @@ from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.inexact_resumes import INEXACT, explain_inexact
 from rl_training.runtime.loop_parts.periodic_evaluation import has_reached_return
 from rl_training.security.secrets import REDACTED
-from rl_training.security.untrusted_json import parse_json
 from rl_training.tracking.checkpoint_sources import download_checkpoint
 from rl_training.tracking.metric_log import UNCOMPARED
 from rl_training.tracking.mlflow_names import make_legal_name
 from rl_training.tracking.mlflow_run import find_run
 from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, translate_mlflow_errors
-from rl_training.tracking.record_schemas import MetricLine
+from rl_training.tracking.shipping.metrics_reader import LineReader
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -87,17 +86,12 @@ def read_original(source: str | PathLike[str], allow_modules: Collection[str]) -
 
 def read_metrics(run_dir: Path) -> Points:
     """Returns the points of a run's `metrics.jsonl`; a damaged line is left out."""
-    points: Points = {}
-    with suppress(FileNotFoundError), (run_dir / METRICS).open("rb") as file:
-        for text in file:
-            with suppress(ValueError):
-                line = parse_json(text, MetricLine)
-                points |= {
-                    (line["step"], make_legal_name(name)): value
-                    for name, value in line["metrics"].items()
-                    if not name.startswith(UNCOMPARED)
-                }
-    return points
+    return {
+        (line["step"], make_legal_name(name)): value
+        for line in LineReader(run_dir / METRICS).read_lines()
+        for name, value in line["metrics"].items()
+        if not name.startswith(UNCOMPARED)
+    }
 
 
 def read_metrics_from_mlflow(run_id: str) -> Points:

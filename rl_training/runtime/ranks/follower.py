@@ -18,7 +18,7 @@ from rl_training.config.checking import build_settings
 from rl_training.config.parsing import read_yaml
 from rl_training.config.ppo import PPOConfig
 from rl_training.config.settings import TrainConfig
-from rl_training.distributed.group import Group, join_torchrun, open_store, use_loopback
+from rl_training.distributed.group import Group, join_torchrun, open_store
 from rl_training.distributed.torchrun import find_place, require_ranks
 from rl_training.errors import RankFailed, RLTrainingError, error_line, one_line
 from rl_training.networks.threads import THREADS
@@ -46,11 +46,10 @@ def main(rank: int, ranks: int, path: str) -> None:
         register_lookup(kind, found.__getitem__)
     remove_folder = partial(shutil.rmtree, Path(path).parent, ignore_errors=True)
     lifetime = Lifetime(remove_folder, CLOSE_SECONDS)
-    use_loopback()
     store = open_store(path, ranks)
     with stop_on_signals(StopFlag()) as stop:
         store.set(f"started-{rank}", "")
-        code = _follow(Group(store, rank, ranks, rank), stop)
+        code = _follow(Group(store, rank, ranks, rank, loopback=True), stop)
     if code and lifetime.over.wait(CLOSE_SECONDS):  # rank 0, which removes the folder of the file, may have been killed
         remove_folder()
     logging.shutdown()

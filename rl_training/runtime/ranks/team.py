@@ -18,7 +18,7 @@ from typing import Any
 
 from rl_training.config.ppo import PPOConfig
 from rl_training.config.serialization import dump_config
-from rl_training.distributed.group import Group, join_torchrun, open_store, use_loopback
+from rl_training.distributed.group import Group, join_torchrun, open_store
 from rl_training.distributed.torchrun import find_place, require_ranks
 from rl_training.errors import RankFailed
 from rl_training.runtime.ranks.orders import Command, Order, give
@@ -71,7 +71,6 @@ class Team:
         folder = self._opened.enter_context(tempfile.TemporaryDirectory(prefix="rl-training-ranks-"))
         path = str(Path(folder) / "store")
         secrets = json.dumps(collect_secrets(config.model_dump())).encode() + b"\n"
-        use_loopback()
         store = open_store(path, config.ranks)
         for rank in range(1, config.ranks):
             process = kill_on_close(self._opened, _start_process([rank, config.ranks, path]))
@@ -81,7 +80,7 @@ class Team:
                 process.stdin.write(secrets)
                 process.stdin.flush()
         self._await(store)
-        group = Group(store, 0, config.ranks, 0)
+        group = Group(store, 0, config.ranks, 0, loopback=True)
         self._opened.callback(group.close)
         return group
 
