@@ -42,6 +42,12 @@ def test_members_are_compared_at_complete_evaluations(interval: int | None, ever
     assert compute_generations(make_sweep(method=method, config={"evaluation": {"every": every}})) == expected
 
 
+def test_more_generations_than_could_be_listed_are_refused() -> None:
+    base = {"total_timesteps": 10**9, "evaluation": {"every": 1}}
+    with pytest.raises(ConfigError, match=r"method.interval: got 1, which makes 1,000,000,000 generations"):
+        compute_generations(make_sweep(method={"name": "population", "interval": 1}, config=base))
+
+
 def test_the_worst_quarter_is_replaced_by_forks_of_the_best_quarter() -> None:
     sweep = make_sweep(method=POPULATION, trials=4, parallel=3)
     rounds = play(make_method(sweep), lambda step: float(step.trial))

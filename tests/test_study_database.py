@@ -16,8 +16,10 @@ from sqlalchemy import update
 from sqlalchemy.exc import OperationalError
 
 from rl_training.errors import AlreadyTraining, ReceivedError, UserError
+from rl_training.security.untrusted_json import NotReadable
 from rl_training.sweeps.loading import load_sweep
 from rl_training.sweeps.plan import Fork, RunRecord, Step
+from rl_training.sweeps.segments import read_record, write_record
 from rl_training.sweeps.study import database as database_module
 from rl_training.sweeps.study.database import Database, StudyLost
 from rl_training.sweeps.study.lease import Lease, SweepTakenOver
@@ -246,3 +248,16 @@ def test_steps_that_the_sweep_can_not_have_planned_are_refused(step: Step) -> No
     require_planned(sweep, [StoredRound(sound, {}), StoredRound((Step(1, {}, (0,), 100, fork=Fork(0, 50)),), {})])
     with pytest.raises(ReceivedError, match=r"damaged: trial 0 .*; begin another sweep with --new"):
         require_planned(sweep, [StoredRound((step,), {})])
+
+
+@pytest.mark.parametrize(
+    ("part", "other"),
+    [("-1.5", "1e999"), ('"summary": null', '"summary": {"a": ' + "[" * 400 + "]" * 400 + "}")],
+    ids=["infinite", "deep"],
+)
+def test_a_record_that_could_not_be_written_again_is_refused(part: str, other: str) -> None:
+    sound = write_record(make_record(0))
+    assert read_record(sound) == make_record(0)
+    assert part in sound
+    with pytest.raises(NotReadable):
+        read_record(sound.replace(part, other))

@@ -17,10 +17,11 @@ from rl_training.runs.stopping import StopFlag
 from rl_training.sweeps.engines import local
 from rl_training.sweeps.engines.engine import Engine, Lost
 from rl_training.sweeps.loading import load_sweep
-from rl_training.sweeps.plan import RunRecord
+from rl_training.sweeps.plan import RunRecord, Step
 from rl_training.sweeps.running import describe_seeds, make_seeds_sweep, run_sweep
 from rl_training.sweeps.study import driver
 from rl_training.sweeps.study.database import Database
+from rl_training.sweeps.study.driver import format_record
 from rl_training.sweeps.study.lease import Lease
 from rl_training.sweeps.study.rounds import make_outcome
 from rl_training.sweeps.study.study import begin_sweep
@@ -225,3 +226,9 @@ def test_one_seed_that_fails_fails_the_command(monkeypatch: pytest.MonkeyPatch) 
     assert values["runs"][1]["error"] == "a NaN"
     assert (values["aggregate"]["runs"], values["aggregate"]["failed"]) == (1, 1)
     assert values["aggregate"]["mean"] == values["runs"][0]["evaluation"]["return_mean"]
+
+
+def test_the_line_about_a_run_shows_no_control_characters() -> None:
+    step = Step(3, {"env_kwargs.text": "\x1b[31mred\nline", "gamma": 0.9}, (0,), 10)
+    line = format_record(step, make_record("complete", {5: 1.0}))
+    assert line == "trial 3, seed 0 (env_kwargs.text=\\x1b[31mred line gamma=0.9): 1.00"

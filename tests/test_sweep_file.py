@@ -8,9 +8,10 @@ import pytest
 
 from rl_training.config.shipped_configs import list_shipped_sweeps
 from rl_training.errors import ConfigError
-from rl_training.experiment.loading import load_config
+from rl_training.experiment.loading import config_from_mapping, load_config
 from rl_training.sweeps.loading import load_sweep
 from rl_training.sweeps.reading.reference import update_page
+from rl_training.sweeps.running import make_seeds_sweep
 from rl_training.sweeps.trial_settings import make_trial_config
 
 ROOT = Path(__file__).parents[1]
@@ -342,6 +343,24 @@ def test_shipped_sweeps_are_valid():
         assert load_sweep(name).name == name
     with pytest.raises(ConfigError, match="no shipped sweep of this name \\(did you mean ppo_cartpole"):
         load_sweep("ppo_cartpol")
+
+
+def test_numbers_that_no_machine_could_plan_are_refused():
+    huge = {"method": {"name": "halving", "rungs": 10**6}, "confirmation": {"points": 1, "seeds": 10**9}}
+    assert faults({"config": BASE, "space": SPACE, **huge}) == [
+        "sweep: method.rungs: got 1000000, expected less than or equal to 100",
+        "sweep: confirmation.seeds: got 1000000000, expected less than or equal to 1000",
+    ]
+
+
+def test_runs_of_several_ranks_need_as_many_cpus():
+    settings = {"config": {**BASE, "ranks": 2, "num_envs": 4}, "space": SPACE}
+    assert faults(settings) == [
+        "sweep: resources.cpus: got 1, expected 2 or more, because each run trains in 2 processes (ranks)"
+    ]
+    assert load_sweep({**settings, "resources": {"cpus": 2}}).settings.resources.cpus == 2
+    seeds = make_seeds_sweep(config_from_mapping({**settings["config"], "threads": 3}), 2)
+    assert seeds.settings.resources.cpus == 6
 
 
 def test_a_file_that_can_not_be_read_is_named(tmp_path):

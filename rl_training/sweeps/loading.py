@@ -14,6 +14,7 @@ from typing import Any
 from rl_training.config.checking import check_settings, to_config_error
 from rl_training.config.document import MapNode, Node, Scalar, is_null, read_mapping
 from rl_training.config.parsing import Overrides, decode, expand_dotted, expand_json, merge, read_overrides, read_yaml
+from rl_training.config.ppo import PPOConfig
 from rl_training.config.reading.typed_reader import Fault
 from rl_training.config.settings import TrainConfig
 from rl_training.config.shipped_configs import find_config, find_sweep
@@ -70,7 +71,9 @@ def load_sweep(source: str | Path | Mapping[str, Any], overrides: Overrides = ()
     lines: list[str] = []
     base = _load_base(document, folder, lines)
     if base is not None:
-        faults += [*check_space(document, settings, base), *_check_metric(document, settings, base)]
+        faults += check_space(document, settings, base)
+        if settings is not None:
+            faults += [*_check_metric(document, settings, base), *_check_ranks(document, settings, base)]
     if lines or faults or settings is None or base is None:
         raise ConfigError("\n".join([*lines, *([str(to_config_error(faults))] if faults else [])]))
     name = settings.name or stem[:MOST_STEM] or "sweep"
@@ -85,12 +88,25 @@ def _read_file(file: Path) -> MapNode:
     return read_yaml(decode(data, str(file)), str(file))
 
 
-def _check_metric(document: MapNode, settings: SweepConfig | None, base: TrainConfig) -> Iterator[Fault]:
-    if settings is not None and settings.metric.startswith(INFO_METRIC):
+def _check_metric(document: MapNode, settings: SweepConfig, base: TrainConfig) -> Iterator[Fault]:
+    if settings.metric.startswith(INFO_METRIC):
         key = settings.metric.removeprefix(INFO_METRIC)
         if key not in base.metrics.info:
             place = document.entries["metric"].place
             yield Fault(place, ("metric",), f"got {settings.metric}, expected {key} in metrics.info of the base config")
+
+
+def _check_ranks(document: MapNode, settings: SweepConfig, base: TrainConfig) -> Iterator[Fault]:
+    cpus, ranks = settings.resources.cpus, count_ranks(base)
+    if cpus < ranks:
+        place = document.entries.get("resources", document).place
+        text = f"got {cpus}, expected {ranks} or more, because each run trains in {ranks} processes (ranks)"
+        yield Fault(place, ("resources", "cpus"), text)
+
+
+def count_ranks(base: TrainConfig) -> int:
+    """Returns the number of processes that train one run."""
+    return base.ranks if isinstance(base, PPOConfig) else 1
 
 
 def _load_base(document: MapNode, folder: Path, lines: list[str]) -> TrainConfig | None:

@@ -15,7 +15,7 @@ from rl_training.runs.stopping import StopFlag, stop_on_signals
 from rl_training.sweeps.confirmation import plan_confirmation
 from rl_training.sweeps.engines.engine import Engine
 from rl_training.sweeps.engines.local import LocalEngine
-from rl_training.sweeps.loading import Sweep, load_sweep
+from rl_training.sweeps.loading import Sweep, count_ranks, load_sweep
 from rl_training.sweeps.methods import make_method
 from rl_training.sweeps.page.sweep_page import TrackedPage
 from rl_training.sweeps.plan import Round, RunRecord, Step
@@ -86,7 +86,7 @@ def make_seeds_sweep(config: TrainConfig, seeds: int) -> Sweep:
             "trials": 1,
             "parallel": 1,
             "seeds": seeds,
-            "resources": {"cpus": config.threads},
+            "resources": {"cpus": config.threads * count_ranks(config)},
             "confirmation": {"points": 0},
         }
     )

@@ -66,14 +66,20 @@ def read_form(value: Any, form: Any) -> Any:
     """Returns JSON values as a dataclass: numbers that are keys are text in JSON, and tuples are lists.
 
     Raises:
-        NotReadable: The values do not describe one; the message names the first fault.
+        NotReadable: The values do not describe one, or one that can't be written again, because it is nested too
+            deeply or has a number that is not finite; the message names the first fault.
     """
     try:
-        return _make_adapter(form).validate_python(value)
+        read = _make_adapter(form).validate_python(value)
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         where = "".join(f"{one_line(key)}: " for key in fault["loc"])
         raise NotReadable(f"{where}{one_line(fault['msg'])}") from error
+    try:
+        _make_adapter(form).validate_python(json.loads(_write(read, form)))
+    except (ValueError, RecursionError) as error:
+        raise NotReadable(one_line(error)) from error
+    return read
 
 
 def _write(value: Any, form: Any) -> str:

@@ -73,9 +73,9 @@ class MethodConfig(Settings):
 
     name: MethodName = "tpe"
     """`grid`, `random`, `tpe` (Optuna), `halving` (successive halving) or `population` (population-based training)."""
-    eta: Annotated[PositiveInt, Field(ge=2)] = 3
+    eta: Annotated[PositiveInt, Field(ge=2, le=1_000)] = 3
     """`halving`: one trial in `eta` survives a rung, and a rung is `eta` times as long as the one before."""
-    rungs: PositiveInt = 3
+    rungs: Annotated[PositiveInt, Field(le=100)] = 3
     """`halving`: the number of rungs, the last of which is `total_timesteps`."""
     interval: PositiveInt | None = None
     """`population`: environment steps between two comparisons of the members; by default a tenth of the total."""
@@ -120,9 +120,9 @@ class ResourcesConfig(Settings):
 class ConfirmationConfig(Settings):
     """The training of the best points on seeds that the search has not used, whose result is what is reported."""
 
-    points: NonNegativeInt = 3
+    points: Annotated[NonNegativeInt, Field(le=1_000)] = 3
     """Number of best points; 0 for none."""
-    seeds: PositiveInt = 5
+    seeds: Annotated[PositiveInt, Field(le=1_000)] = 5
     """Seeds a point."""
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import ConfigError, one_line, printable
+from rl_training.security.secrets import redact
 from rl_training.sweeps.loading import Sweep
 
 MOST_NAME_CHARACTERS = 250
@@ -36,8 +37,14 @@ def find_fault(sweep: Sweep, params: Mapping[str, Any]) -> str | None:
     return None
 
 
+def format_point(params: Mapping[str, Any]) -> str:
+    """Returns settings as `learning_rate=0.001 gamma=0.98`, without secrets."""
+    shown = redact(dict(params))
+    texts = (f"{key}={one if isinstance(one, str) else json.dumps(one, default=str)}" for key, one in shown.items())
+    return printable(" ".join(texts))
+
+
 def _name_run(name: str, params: Mapping[str, Any], seed: int) -> str:
     """Returns a name such as `cartpole: learning_rate=0.0003 gamma=0.98 seed=1`."""
-    values = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in params.items()]
-    text = printable(f"{name}: {' '.join([*values, f'seed={seed}'])}")
+    text = f"{printable(name)}: {format_point({**params, 'seed': seed})}"
     return text if len(text) <= MOST_NAME_CHARACTERS else f"{text[: MOST_NAME_CHARACTERS - 3]}..."

@@ -24,6 +24,8 @@ FOUND = [
     Case("overrides", (("insert", 0, 6, 5000),), True),  # thousands of lists in each other
     Case("policy/sac", (("set", 597871, 61),), True),  # a tensor of 100,000 numbers as the shape of a space
     Case("overrides", (("insert", 6, 14, 5000),), True),  # a key of 250,000 characters
+    Case("record", (("wrap", 77, 100), ("wrap", 77, 100), ("wrap", 77, 100)), True),  # lists too deep to be written
+    Case("segment", (("add", 628, 0, 42),), True),
 ]
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rl_training.errors import ConfigError
 from rl_training.sweeps.loading import Sweep
 from rl_training.sweeps.methods.exploring import explore
 from rl_training.sweeps.methods.random_search import draw_point
@@ -22,6 +23,8 @@ from rl_training.sweeps.space import Point
 
 GENERATIONS = 10
 """The number of generations without `method.interval`."""
+
+MOST_GENERATIONS = 10_000
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,11 @@ class PopulationMethod:
     """Trains the members from generation to generation."""
 
     def __init__(self, sweep: Sweep) -> None:
-        """Computes the generations."""
+        """Computes the generations.
+
+        Raises:
+            ConfigError: There are more than `MOST_GENERATIONS`.
+        """
         self._sweep = sweep
         self._ends = compute_generations(sweep)
 
@@ -94,8 +101,16 @@ def compute_generations(sweep: Sweep) -> tuple[int, ...]:
     """Returns the environment steps at which members are compared, and the total, at which they end.
 
     The interval is rounded up to a multiple of `evaluation.every`, so that each comparison has its own evaluation.
+
+    Raises:
+        ConfigError: There are more than `MOST_GENERATIONS`.
     """
     total, every = sweep.base.total_timesteps, sweep.base.evaluation.every
     wanted = sweep.settings.method.interval or -(-total // GENERATIONS)
     interval = -(-wanted // every) * every
+    if (count := -(-total // interval)) > MOST_GENERATIONS:
+        raise ConfigError(
+            f"method.interval: got {interval:,}, which makes {count:,} generations of {total:,} steps; raise it, "
+            f"because {MOST_GENERATIONS:,} are the most"
+        )
     return (*range(interval, total, interval), total)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import printable
-from rl_training.security.secrets import redact
+from rl_training.sweeps.trial_settings import format_point
 from rl_training.sweeps.trials import rank_trials
 
 if TYPE_CHECKING:
@@ -48,10 +47,8 @@ def count_states(trials: Sequence[Trial]) -> str:
 
 
 def format_params(params: Mapping[str, Any]) -> str:
-    """Returns settings as `learning_rate=0.001 gamma=0.98`, without secrets."""
-    shown = redact(dict(params))
-    texts = (f"{key}={one if isinstance(one, str) else json.dumps(one, default=str)}" for key, one in shown.items())
-    return printable(" ".join(texts)) or "the base config's settings"
+    """Returns settings as `learning_rate=0.001 gamma=0.98`, without secrets; says so if there are none."""
+    return format_point(params) or "the base config's settings"
 
 
 def format_summary(summary: Mapping[str, Any]) -> str:

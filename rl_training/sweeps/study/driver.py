@@ -6,19 +6,17 @@ does the same. What a driver keeps in memory, such as how often a segment was lo
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
-from rl_training.errors import RunFailed
+from rl_training.errors import RunFailed, one_line
 from rl_training.run_layout import CHECKPOINTS, STEP
 from rl_training.runs.stopping import StopFlag
-from rl_training.security.secrets import redact
 from rl_training.sweeps.engines.engine import Engine, Lost, Segment
 from rl_training.sweeps.loading import Sweep
 from rl_training.sweeps.plan import Round, RunRecord, Step
@@ -27,6 +25,7 @@ from rl_training.sweeps.study.database import Database
 from rl_training.sweeps.study.lease import Lease, SweepTakenOver
 from rl_training.sweeps.study.rounds import SegmentMaker, complete_round, require_planned
 from rl_training.sweeps.study.study import StoredRound, Study
+from rl_training.sweeps.trial_settings import format_point
 
 logger = logging.getLogger(__name__)
 
@@ -225,11 +224,10 @@ def hold_sweep(database: Database, sweep_uid: str, stop: StopFlag) -> Iterator[S
 
 def format_record(step: Step, record: RunRecord) -> str:
     """Returns a line about a run that has ended: its trial, settings, state and score, without secrets."""
-    params: dict[str, Any] = redact(dict(step.params))
-    point = " ".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in params.items())
+    point = format_point(step.params)
     name = f"trial {step.trial}, seed {record.seed}" + (f" ({point})" if point else "")
     if record.state == "failed":
-        return f"{name}: failed: {record.error}"
+        return f"{name}: failed: {one_line(record.error)}"
     how = "" if record.state == "complete" else f"{record.state} at step {record.num_timesteps:,}: "
     return f"{name}: {how}{_format_score(record.evaluations)}"
 
