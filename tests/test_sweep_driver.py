@@ -232,3 +232,14 @@ def test_the_line_about_a_run_shows_no_control_characters() -> None:
     step = Step(3, {"env_kwargs.text": "\x1b[31mred\nline", "gamma": 0.9}, (0,), 10)
     line = format_record(step, make_record("complete", {5: 1.0}))
     assert line == "trial 3, seed 0 (env_kwargs.text=\\x1b[31mred line gamma=0.9): 1.00"
+
+
+def test_a_run_of_the_confirmation_is_announced_as_one() -> None:
+    ended = replace(make_record("complete", {1: 12.5}), seed=7)
+    assert format_record(Step(4, {}, (7,), 1, phase="confirmation"), ended) == (
+        "trial 4, seed 7 (confirmation: base config): 12.50"
+    )
+    assert format_record(Step(5, {"gamma": 0.9}, (7,), 1, phase="confirmation"), ended) == (
+        "trial 5, seed 7 (confirmation: gamma=0.9): 12.50"
+    )
+    assert format_record(Step(0, {"gamma": 0.9}, (7,), 1), ended) == "trial 0, seed 7 (gamma=0.9): 12.50"

@@ -110,7 +110,11 @@ def test_a_stopped_sweep_has_no_winner_and_says_how_it_continues():
         make_sweep(), [SEARCH], finished=False, folder="/sweeps/1", continue_with="rl-training sweep FILE"
     )
     assert (result.winner, result.winner_params, result.confirmed) == (None, None, ())
-    assert result.lines()[-2:] == ["files: /sweeps/1", "stopped; to continue: rl-training sweep FILE"]
+    assert result.lines()[-2:] == [
+        "files: /sweeps/1",
+        "stopped; no finished run is lost; to continue: rl-training sweep FILE",
+    ]
+    assert result.lines()[0].endswith(": 3 trials, 3 complete in complete rounds")
 
 
 def test_without_confirmation_the_best_of_the_search_is_named_as_such():
@@ -144,4 +148,5 @@ def test_a_sweep_over_seeds_alone_has_an_aggregate_and_no_winner():
     rounds = [one_round(trial(0, {}, 1.0, seeds=(3, 4), runs=runs))]
     result = make_result(make_sweep(space={}, method="grid", seeds=2), rounds, finished=True)
     assert (result.winner, result.best, result.aggregate["mean"]) == (None, None, 2.0)
-    assert any(line.startswith("heldout/return_mean: 2 [1, 3] (2 runs, mean 2)") for line in result.lines())
+    line = "interquartile mean of heldout/return_mean [95 % interval]: 2 [1, 3] (2 runs, mean 2)"
+    assert line in result.lines()

@@ -1,5 +1,9 @@
 """The start of tracking: imports may be slow, and a process that hangs or is dead is an error."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from mlflow_store import make_run
 
@@ -61,3 +65,11 @@ def test_a_process_that_does_not_start_is_an_error(shippers_mlflow, monkeypatch,
     with pytest.raises(TrackingError) as caught:
         start_tracking(run_dir, config, tracking_uri=NOWHERE)
     assert str(caught.value).splitlines()[0] == f"MLflow at {NOWHERE} can't be used: {why}"
+
+
+def test_the_first_connection_makes_the_store_without_a_word(tmp_path):
+    code = f"from rl_training.tracking.mlflow_store import connect; connect('sqlite:///{tmp_path}/mlflow.db')"
+    quiet = {name: value for name, value in os.environ.items() if name != "MLFLOW_LOGGING_LEVEL"}
+    done = subprocess.run([sys.executable, "-c", code], env=quiet, capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+    assert (tmp_path / "mlflow.db").exists()

@@ -54,8 +54,10 @@ _DEFAULTS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
 }
-"""Settings that the user may override. With MLflow's own defaults a single call can block for many minutes."""
+"""Settings that the user may override. With MLflow's own defaults a single call can block for many minutes,
+and the first call on a machine logs how it makes its tables."""
 
 _FORCED = {
     "MLFLOW_DISABLE_TELEMETRY": "true",

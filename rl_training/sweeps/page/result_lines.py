@@ -22,9 +22,13 @@ LEVEL = 0.05
 
 def format_result(result: SweepResult) -> list[str]:
     """Returns the result of a sweep as lines."""
-    lines = [f"sweep {printable(result.name)} ({result.uid}): {count_states(result.search)}"]
+    where = "" if result.finished else " in complete rounds"
+    lines = [f"sweep {printable(result.name)} ({result.uid}): {count_states(result.search)}{where}"]
     if result.aggregate is not None:
-        lines.append(f"{result.aggregate['metric']}: {format_summary(result.aggregate)}")
+        lines.append(
+            f"interquartile mean of {result.aggregate['metric']}{_name_interval(result.aggregate)}: "
+            f"{format_summary(result.aggregate)}"
+        )
     else:
         lines += _list_best(result.search, result.metric, result.direction)
     if result.finished:
@@ -35,7 +39,7 @@ def format_result(result: SweepResult) -> list[str]:
     if result.folder is not None:
         lines.append(f"files: {result.folder}")
     if not result.finished and result.continue_with is not None:
-        lines.append(f"stopped; to continue: {result.continue_with}")
+        lines.append(f"stopped; no finished run is lost; to continue: {result.continue_with}")
     return lines
 
 
@@ -58,6 +62,10 @@ def format_summary(summary: Mapping[str, Any]) -> str:
     runs = "1 run" if summary["runs"] == 1 else f"{summary['runs']} runs, mean {summary['mean']:,.5g}"
     failed = f", {summary['failed']} failed" if summary.get("failed") else ""
     return f"{summary['iqm']:,.5g}{ends} ({runs}{failed})"
+
+
+def _name_interval(summary: Mapping[str, Any]) -> str:
+    return "" if summary["iqm_interval"] is None else " [95 % interval]"
 
 
 def _list_best(trials: Sequence[Trial], metric: str, direction: Direction) -> Iterator[str]:

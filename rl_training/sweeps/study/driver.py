@@ -225,6 +225,8 @@ def hold_sweep(database: Database, sweep_uid: str, stop: StopFlag) -> Iterator[S
 def format_record(step: Step, record: RunRecord) -> str:
     """Returns a line about a run that has ended: its trial, settings, state and score, without secrets."""
     point = format_point(step.params)
+    if step.phase == "confirmation":
+        point = f"confirmation: {point or 'base config'}"
     name = f"trial {step.trial}, seed {record.seed}" + (f" ({point})" if point else "")
     if record.state == "failed":
         return f"{name}: failed: {one_line(record.error)}"
