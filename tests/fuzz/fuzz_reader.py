@@ -35,6 +35,9 @@ from fuzz_samples import (
 )
 
 from rl_training import run_layout
+from rl_training.api.reproduction.original import read_metrics
+from rl_training.comparison.recorded_run import read_directory, read_tags
+from rl_training.comparison.selection import find_fault
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer
 from rl_training.errors import ConfigError, ReceivedError, RLTrainingError
@@ -160,13 +163,14 @@ class Reader:
         run_dir.mkdir()
         for name in ("metadata.json", "tracking.json", "mlflow.json", "shipped.json", "status.json", "metrics.jsonl"):
             shutil.copy(self.samples / "ppo" / name, run_dir / name)
+        shutil.copy(checkpoint_of(self.samples, "config") / "config.yaml", run_dir / run_layout.CONFIG)
         (run_dir / format).write_bytes(data)
         return {
-            "metadata.json": lambda: open_training_run(run_dir),
-            "tracking.json": lambda: Shipment(run_dir, "sqlite:///x.db").attempt,
-            "mlflow.json": lambda: find_run_store(run_dir, None),
+            "metadata.json": lambda: (open_training_run(run_dir), self._recorded(run_dir)),
+            "tracking.json": lambda: (Shipment(run_dir, "sqlite:///x.db").attempt, read_tags(run_dir)),
+            "mlflow.json": lambda: (find_run_store(run_dir, None), self._recorded(run_dir)),
             "shipped.json": lambda: load_progress(run_dir, "sqlite:///x.db", "0" * 32),
-            "status.json": lambda: resolve_end_status(run_dir),
+            "status.json": lambda: (resolve_end_status(run_dir), self._recorded(run_dir)),
             "best.json": lambda: best_path(run_dir),
             "download.json": lambda: read_download(open_checkpoint(self._inside(run_dir))),
             "metrics.jsonl": lambda: self._metrics(run_dir),
@@ -187,7 +191,13 @@ class Reader:
     @staticmethod
     def _metrics(run_dir: Path) -> Any:
         lines = MetricsReader(run_dir / run_layout.METRICS, 48).read(10_000)
-        return len(lines), count_unsent(run_dir, 48, 0)
+        return len(lines), count_unsent(run_dir, 48, 0), len(read_metrics(run_dir))
+
+    @staticmethod
+    def _recorded(run_dir: Path) -> Any:
+        """Reads a run as a comparison does."""
+        run = read_directory(run_dir)
+        return run.name, run.run_uid, run.state, run.started, run.versions, find_fault(run, "heldout/return_mean")
 
     def _text(self, format: str, data: bytes) -> Any:
         if format == "overrides":
