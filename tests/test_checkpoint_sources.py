@@ -154,6 +154,7 @@ def test_a_model_gives_its_runs_checkpoint_and_else_its_own_copy(client, home, c
         ("models:/Nothing@champion", "has no such thing: Registered Model with name=Nothing not found"),
         ("nowhere/at/all", "is no checkpoint; expected"),
         ("models:/Nothing", "is no checkpoint; expected"),
+        ("a" * 5000, "can't be a path or the name of a run"),
     ],
 )
 def test_unknown_sources_are_one_line(home, source, message):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -255,7 +256,12 @@ COMMAND = [
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_terminal_saves_the_run_and_ends_ray(number: signal.Signals, tmp_path: Path) -> None:
-    environment = {**os.environ, "RL_TRAINING_HOME": str(tmp_path)}
+    with tempfile.TemporaryDirectory() as short:  # a socket in it has a limit of 107 characters
+        _stop_command(number, tmp_path, Path(short))
+
+
+def _stop_command(number: signal.Signals, tmp_path: Path, temporary: Path) -> None:
+    environment = {**os.environ, "RL_TRAINING_HOME": str(tmp_path), "RAY_TMPDIR": str(temporary)}
     with subprocess.Popen(
         [sys.executable, "-m", "rl_training", *COMMAND],
         env=environment,
@@ -267,6 +273,8 @@ def test_a_signal_to_the_terminal_saves_the_run_and_ends_ray(number: signal.Sign
         wait_for(lambda: bool(list(tmp_path.glob("runs/*/checkpoints/step_*64"))))
         started = psutil.Process(command.pid).children(recursive=True)
         assert len(started) >= 3  # the cluster and two actors
+        (folder,) = temporary.iterdir()
+        assert folder.stat().st_mode & 0o077 == 0  # Ray lets every user write to the folders that it makes in it
         os.killpg(command.pid, number)
         out, err = command.communicate(timeout=LIMIT)
     assert command.returncode == 75, err
@@ -274,6 +282,7 @@ def test_a_signal_to_the_terminal_saves_the_run_and_ends_ray(number: signal.Sign
     assert "ray" not in err.lower().replace("vectorization: ray", "").replace("test_ray", ""), err
     _, alive = psutil.wait_procs(started, timeout=LIMIT)
     assert alive == []
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_cluster_that_is_started_here_listens_on_loopback_alone() -> None:

@@ -148,5 +148,7 @@ def test_a_sweep_over_seeds_alone_has_an_aggregate_and_no_winner():
     rounds = [one_round(trial(0, {}, 1.0, seeds=(3, 4), runs=runs))]
     result = make_result(make_sweep(space={}, method="grid", seeds=2), rounds, finished=True)
     assert (result.winner, result.best, result.aggregate["mean"]) == (None, None, 2.0)
-    line = "interquartile mean of heldout/return_mean [95 % interval]: 2 [1, 3] (2 runs, mean 2)"
-    assert line in result.lines()
+    lines = result.lines()
+    assert lines[0].endswith(", heldout/return_mean of each:")
+    assert [line.split()[:3] for line in lines[1:3]] == [["seed", "3:", "1"], ["seed", "4:", "3"]]
+    assert lines[3] == "interquartile mean [95 % interval]: 2 [1, 3] (2 runs, mean 2)"

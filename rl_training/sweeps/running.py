@@ -80,7 +80,7 @@ def make_seeds_sweep(config: TrainConfig, seeds: int) -> Sweep:
     """
     return load_sweep(
         {
-            "name": config.run_name or "seeds",
+            "name": config.run_name or f"{config.env_id.rpartition(':')[2]}-{config.algo}",
             "config": config.model_dump(mode="json"),
             "method": "grid",
             "trials": 1,
@@ -156,7 +156,7 @@ def _note_failure(page: TrackedPage) -> Iterator[None]:
         yield
     except SweepTakenOver:
         raise
-    except RunFailed as error:
+    except (RunFailed, UserError) as error:
         page.fail(one_line(error))
         raise
 

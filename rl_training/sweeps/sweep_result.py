@@ -13,7 +13,7 @@ from rl_training.comparison.statistics import Estimate, estimate_improvement, su
 from rl_training.security.secrets import redact
 from rl_training.sweeps.confirmation import is_base
 from rl_training.sweeps.plan import Round, RunRecord
-from rl_training.sweeps.trials import Direction, Trial, collect_trials, rank_trials
+from rl_training.sweeps.trials import HELD_OUT, Direction, Trial, collect_trials, rank_trials
 
 if TYPE_CHECKING:
     from rl_training.sweeps.loading import Sweep
@@ -248,4 +248,4 @@ def aggregate_runs(runs: Sequence[RunRecord], metric: str) -> dict[str, Any] | N
 
 
 def _name_held_out(metric: str) -> str:
-    return f"heldout/{metric.removeprefix('eval/')}"
+    return f"{HELD_OUT}{metric.removeprefix('eval/')}"

@@ -9,6 +9,9 @@ from typing import Any, Literal
 
 from rl_training.sweeps.plan import Outcome, Phase, Round, RunRecord, Step, TrialState
 
+HELD_OUT = "heldout/"
+"""Prefix of the metrics of a held-out evaluation."""
+
 Direction = Literal["maximize", "minimize"]
 
 

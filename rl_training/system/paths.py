@@ -10,7 +10,7 @@ from pathlib import Path
 
 import platformdirs
 
-from rl_training.errors import UserError
+from rl_training.errors import UserError, one_line
 from rl_training.security import owner_only_files
 from rl_training.system.durable_files import make_directory
 
@@ -80,6 +80,19 @@ def keep_working_folder() -> Iterator[None]:
         yield
     finally:
         go_back()
+
+
+def require_path_text(text: str) -> str:
+    """Returns a text that names a path or something else; the path need not exist.
+
+    Raises:
+        UserError: The system takes no such path: the text is too long.
+    """
+    try:
+        Path(text).exists()
+    except OSError as error:
+        raise UserError(f"{one_line(text)} can't be a path or the name of a run ({error.strerror})") from None
+    return text
 
 
 def home() -> Path:

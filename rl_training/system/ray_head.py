@@ -8,7 +8,9 @@ by an argument on Linux: it replaces 127.0.0.1 by an address that other machines
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import tempfile
 
 
 def keep_to_loopback(keep: bool = True) -> None:
@@ -24,18 +26,22 @@ def main() -> None:
     import ray
 
     keep_to_loopback()
-    ray.init(
-        address="local",
-        num_cpus=int(sys.argv[1]),
-        include_dashboard=False,
-        configure_logging=False,
-        log_to_driver=False,
-        _node_ip_address="127.0.0.1",
-        _system_config={"enable_worker_prestart": False, "prestart_worker_first_driver": False},
-    )
-    print(f"address={ray.get_runtime_context().gcs_address}", flush=True)
-    sys.stdin.read()
-    ray.shutdown()
+    # Ray's own folder stays behind, and every user may write to it. On macOS the usual place is too long for a socket.
+    place = os.environ.get("RAY_TMPDIR") or ("/tmp" if sys.platform == "darwin" else None)
+    with tempfile.TemporaryDirectory(prefix="rl-", dir=place, ignore_cleanup_errors=True) as folder:
+        ray.init(
+            address="local",
+            num_cpus=int(sys.argv[1]),
+            include_dashboard=False,
+            configure_logging=False,
+            log_to_driver=False,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=folder,
+            _system_config={"enable_worker_prestart": False, "prestart_worker_first_driver": False},
+        )
+        print(f"address={ray.get_runtime_context().gcs_address}", flush=True)
+        sys.stdin.read()
+        ray.shutdown()
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from rl_training.runtime.checkpoint import (
 from rl_training.runtime.checkpoint.downloads import Download, write_download
 from rl_training.runtime.checkpoint.manifest import MANIFEST, POLICY, is_shard, read_manifest
 from rl_training.system.download_directories import make_download_directory
+from rl_training.system.paths import require_path_text
 from rl_training.tracking.mlflow_run import RUN_ID, RUN_UID, find_run, get_training_run
 from rl_training.tracking.mlflow_store import (
     connect,
@@ -71,14 +72,14 @@ def read_source(source: object) -> str:
     """Returns the text of a source: of a text, of a path, or of the result of a training, which is the run's directory.
 
     Raises:
-        UserError: It is something else.
+        UserError: It is something else, or can be neither a path nor a name.
     """
     if not isinstance(source, str | PathLike):
         raise UserError(
             f"got a {type(source).__name__}, expected a directory, an MLflow run id, runs:/ID or models:/NAME@ALIAS, "
             f"or the result of a training"
         )
-    return fspath(source)
+    return require_path_text(fspath(source))
 
 
 def parse_source(text: str) -> RunSource | ModelSource:

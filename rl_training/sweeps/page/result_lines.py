@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import printable
 from rl_training.sweeps.trial_settings import format_point
-from rl_training.sweeps.trials import rank_trials
+from rl_training.sweeps.trials import HELD_OUT, rank_trials
 
 if TYPE_CHECKING:
     from rl_training.sweeps.sweep_result import ConfirmedPoint, SweepResult
@@ -23,13 +23,10 @@ LEVEL = 0.05
 def format_result(result: SweepResult) -> list[str]:
     """Returns the result of a sweep as lines."""
     where = "" if result.finished else " in complete rounds"
-    lines = [f"sweep {printable(result.name)} ({result.uid}): {count_states(result.search)}{where}"]
     if result.aggregate is not None:
-        lines.append(
-            f"interquartile mean of {result.aggregate['metric']}{_name_interval(result.aggregate)}: "
-            f"{format_summary(result.aggregate)}"
-        )
+        lines = list(_list_runs(result, result.aggregate))
     else:
+        lines = [f"sweep {printable(result.name)} ({result.uid}): {count_states(result.search)}{where}"]
         lines += _list_best(result.search, result.metric, result.direction)
     if result.finished:
         lines += _list_confirmed(result)
@@ -66,6 +63,18 @@ def format_summary(summary: Mapping[str, Any]) -> str:
 
 def _name_interval(summary: Mapping[str, Any]) -> str:
     return "" if summary["iqm_interval"] is None else " [95 % interval]"
+
+
+def _list_runs(result: SweepResult, aggregate: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the runs of a single point, which differ in their seeds alone, and what they have in common."""
+    runs = [run for trial in result.search for run in trial.runs]
+    yield f"{len(runs)} seeds of {printable(result.name)} ({result.uid}), {aggregate['metric']} of each:"
+    for run in runs:
+        newest = run.evaluations[max(run.evaluations)] if run.evaluations else None
+        score = run.held_out if aggregate["metric"].startswith(HELD_OUT) else newest
+        known = "no score" if score is None else f"{score:,.5g}"
+        yield f"  seed {run.seed}: {known if run.error is None else f'failed: {run.error}'}  {run.run_dir}"
+    yield f"interquartile mean{_name_interval(aggregate)}: {format_summary(aggregate)}"
 
 
 def _list_best(trials: Sequence[Trial], metric: str, direction: Direction) -> Iterator[str]:
