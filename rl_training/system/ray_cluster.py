@@ -24,8 +24,13 @@ from rl_training.errors import UserError, error_line
 from rl_training.system.ray_head import keep_to_loopback
 
 INSTALL = "pip install 'rl-training[ray]'"
+logger = logging.getLogger(__name__)
+
 END_SECONDS = 10.0
 """Time that a cluster of this machine has to end before its processes are killed."""
+
+STARTS = 5
+"""Starts of a cluster of this machine whose node joins too late: Ray gives it 30 seconds, too little for busy cores."""
 
 _TOKEN = secrets.token_hex(32)
 """The password of the clusters that this process starts, because other users of the machine can reach loopback."""
@@ -122,7 +127,19 @@ def _is_on_loopback_alone(address: str) -> bool:
 
 
 def _start_head(cpus: int) -> str:
-    """Starts a cluster of this machine and returns its address."""
+    """Starts a cluster of this machine, again if its node joins too late, and returns its address."""
+    for _ in range(STARTS - 1):
+        try:
+            return _try_to_start_head(cpus)
+        except RuntimeError as error:
+            if "timed out during startup" not in str(error):
+                raise
+            logger.info("starting Ray again, because its node joined too late")
+            _end_head()
+    return _try_to_start_head(cpus)
+
+
+def _try_to_start_head(cpus: int) -> str:
     with tempfile.TemporaryFile("w+") as said:
         head = _connection.head = subprocess.Popen(
             [sys.executable, "-m", "rl_training.system.ray_head", str(cpus)],
