@@ -48,7 +48,7 @@ def make_record(state: Any, evaluations: dict[int, float]) -> RunRecord:
     return RunRecord(0, "u", None, "/d", state, 10, evaluations, None)
 
 
-@pytest.mark.parametrize("settings", [GRID, RANDOM], ids=["grid", "random"])
+@pytest.mark.parametrize("settings", [GRID, {**RANDOM, "trials": 3}], ids=["grid", "random"])
 def test_a_sweep_whose_driver_dies_after_each_run_ends_with_the_same_table(
     settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

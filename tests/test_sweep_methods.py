@@ -81,7 +81,7 @@ def test_the_trials_of_a_search_are_numbered_and_train_to_the_end_on_the_same_se
 
 
 @pytest.mark.parametrize("method", ["grid", "random", "tpe"])
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(seed=st.integers(0, 2**70), parallel=st.integers(1, 7), pruned=st.booleans())
 def test_a_search_that_is_interrupted_between_any_rounds_plans_the_same(method, seed, parallel, pruned):
     sweep = load(method, seed=seed, parallel=parallel, trials=15, pruning={"after_trials": 2} if pruned else None)
