@@ -270,7 +270,7 @@ def _stop_command(number: signal.Signals, tmp_path: Path, temporary: Path) -> No
         text=True,
         start_new_session=True,
     ) as command:
-        wait_for(lambda: bool(list(tmp_path.glob("runs/*/checkpoints/step_*64"))))
+        wait_for(lambda: any(tmp_path.glob("runs/*/checkpoints/step_*[1-9]*")))  # later than the first one
         started = psutil.Process(command.pid).children(recursive=True)
         assert len(started) >= 3  # the cluster and two actors
         (folder,) = temporary.iterdir()

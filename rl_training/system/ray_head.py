@@ -26,7 +26,7 @@ def main() -> None:
     import ray
 
     keep_to_loopback()
-    # Ray's own folder stays behind, and every user may write to it. On macOS the usual place is too long for a socket.
+    # Ray leaves its folder behind, and lets every user write to it. On macOS the usual place is too long for a socket.
     place = os.environ.get("RAY_TMPDIR") or ("/tmp" if sys.platform == "darwin" else None)
     with tempfile.TemporaryDirectory(prefix="rl-", dir=place, ignore_cleanup_errors=True) as folder:
         ray.init(
@@ -36,7 +36,7 @@ def main() -> None:
             configure_logging=False,
             log_to_driver=False,
             _node_ip_address="127.0.0.1",
-            _temp_dir=folder,
+            _temp_dir=f"{folder}/r",  # everybody may write to this folder, but not reach it
             _system_config={"enable_worker_prestart": False, "prestart_worker_first_driver": False},
         )
         print(f"address={ray.get_runtime_context().gcs_address}", flush=True)
