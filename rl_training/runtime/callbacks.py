@@ -141,6 +141,18 @@ class Callback:
         """Restores the state that `state_dict` returned."""
 
 
+def list_callbacks(callbacks: Iterable[Callback]) -> list[Callback]:
+    """Returns callbacks as a list.
+
+    Raises:
+        UserError: It is a single callback.
+    """
+    if isinstance(callbacks, Callback):
+        name = type(callbacks).__name__
+        raise UserError(f"callbacks: got a {name}, expected a list: [{name}(...)]")
+    return list(callbacks)
+
+
 class CallbackList:
     """Calls several callbacks in order, and combines their states for the checkpoint.
 
@@ -157,10 +169,7 @@ class CallbackList:
         secrets: Collection[str] = (),
     ) -> None:
         self._named, self._secrets = list(named), secrets
-        if isinstance(callbacks, Callback):
-            name = type(callbacks).__name__
-            raise UserError(f"callbacks: got a {name}, expected a list: [{name}(...)]")
-        self.callbacks: list[Callback] = [*named.values(), *callbacks]
+        self.callbacks: list[Callback] = [*named.values(), *list_callbacks(callbacks)]
         for callback in self.callbacks:
             _require_callback(callback)
 

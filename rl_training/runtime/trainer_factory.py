@@ -26,7 +26,7 @@ from rl_training.errors import CheckpointError, ConfigError, UserError, one_line
 from rl_training.runs.locks import RunLock
 from rl_training.runs.single_training import reserve_training
 from rl_training.runs.stopping import StopFlag
-from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.callbacks import Callback, list_callbacks
 from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint, load_policy_state
 from rl_training.runtime.checkpoint.downloads import import_checkpoint
 from rl_training.runtime.checkpoint_saver import require_no_later_checkpoint
@@ -132,10 +132,10 @@ def make_trainer(
         AlreadyTraining: Another process is training the run; nothing in it was changed.
     """
     require_callbacks(config)
+    callbacks = list_callbacks(callbacks)
     if resume_from is None:
         run = create_training_run(config)
         record_modules(config)
-        callbacks = list(callbacks)
         if callbacks:
             update_metadata(run, {CALLBACK_OBJECTS: [type(callback).__qualname__ for callback in callbacks]})
         return _make(trainer_type, config, run, callbacks, stop)
