@@ -119,8 +119,9 @@ def main() -> None:
     """Measures and writes the JSON file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=300, help="steps of all environments in a round")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--kinds", nargs="+", choices=CPUS_PER_NODE, default=list(CPUS_PER_NODE))
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each kind (default: 5)")
+    kinds = list(CPUS_PER_NODE)
+    parser.add_argument("--kinds", nargs="+", choices=kinds, default=kinds, help="kinds of steps (default: both)")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder for the JSON file")
     arguments = parser.parse_args()
     # The actors of the nodes import this file.

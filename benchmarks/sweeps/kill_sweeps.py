@@ -50,7 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=40, help="strikes, shared out among the methods")
     parser.add_argument("--seed", type=int, default=0, help="seed of the strikes")
-    parser.add_argument("--methods", nargs="+", choices=SWEEPS, default=list(SWEEPS))
+    parser.add_argument("--methods", nargs="+", choices=SWEEPS, default=list(SWEEPS), help="methods (default: all)")
     parser.add_argument("--timesteps", type=int, help="steps of each run")
     arguments = parser.parse_args()
     rng, results = np.random.default_rng(arguments.seed), {}

@@ -35,7 +35,7 @@ print(json.dumps({"policy_sha256": summary.policy_sha256}))
 def main() -> None:
     """Runs both sweeps and the trials alone, and writes the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=16)
+    parser.add_argument("--trials", type=int, default=16, help="trials of the sweep (default: 16)")
     parser.add_argument("--timesteps", type=int, default=1_500_000, help="steps of each trial")
     arguments = parser.parse_args()
     overrides = {

@@ -75,7 +75,8 @@ def _format(summary: Mapping[str, Any]) -> str:
 def main() -> int:
     """Measures, or writes the table; the exit code is 1 if a search has not reached the shipped config."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--home", type=Path, default=ROOT / "benchmarks" / "work" / "poor-settings")
+    home = ROOT / "benchmarks" / "work" / "poor-settings"
+    parser.add_argument("--home", type=Path, default=home, help="home of the sweeps, which continue in it")
     parser.add_argument("--table", type=Path, help="write the table of the recorded results into this page")
     options = parser.parse_args()
     if options.table is not None:
