@@ -118,7 +118,7 @@ def test_what_seldom_changes_is_installed_before_the_sources_are_copied():
     assert [step.split("&&")[0].strip() for step in steps] == [
         "RUN pip install --constraint constraints.txt torch",
         "COPY pyproject.toml docker/requirements.py ./",
-        "RUN python requirements.py box2d mujoco atari >requirements.txt \\",
+        "RUN python requirements.py box2d mujoco atari optuna >requirements.txt \\",
         "COPY . .",
         "RUN pip install --constraint constraints.txt --no-deps .",
     ]
