@@ -41,8 +41,8 @@ SETTINGS: dict[str, Any] = {
     "algo": "ppo",
     "env_id": ENV_ID,
     "num_envs": 16,
-    "rollout_steps": 128,
-    "batch_size": 256,
+    "rollout_steps": 256,
+    "batch_size": 512,
     "epochs": 4,
     **ALONE,
 }
