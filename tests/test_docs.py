@@ -120,11 +120,9 @@ def test_gpu_tests_end_with_a_line_where_no_gpu_is_seen():
 
 
 def test_ci_begins_with_the_readmes_test_command():
-    steps = [
-        line for line in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines() if line.startswith("make")
-    ]
-    targets = ("test", "slow-test", "check", "docs-test", "services-test", "extras-test", "compose-test")
-    assert steps == [f"make {target}" for target in targets]
+    text = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    steps = re.findall(r"^make ([\w-]+)", text, re.MULTILINE)
+    assert steps == ["test", "slow-test", "check", "services-test", "extras-test", "compose-test", "docs-test"]
     assert "make test" in commands("make")
 
 
