@@ -25,6 +25,13 @@ def read_scores(comparison):
     return {each.group.name: each.scores[:, 0].tolist() for each in comparison.groups}
 
 
+def test_the_order_in_which_the_runs_of_a_group_are_named_changes_nothing():
+    runs = group_of_runs(1.0, 4.0, 2.0, **SLOW)
+    first, again = (rl_training.compare(order) for order in (runs, runs[::-1]))
+    assert read_scores(first) == read_scores(again) == {"A": [1.0, 4.0, 2.0]}
+    assert [each.iqm for each in first.groups] == [each.iqm for each in again.groups]
+
+
 def test_runs_that_differ_in_the_seed_alone_form_a_group():
     slow, fast = group_of_runs(1.0, 2.0, **SLOW), group_of_runs(3.0, 4.0, 5.0, first_seed=7, **FAST)
     found = rl_training.compare(slow, fast)

@@ -73,13 +73,12 @@ def test_below_the_floor_nobody_becomes_champion(client):
 def test_the_registered_version_predicts_without_pickle(client, tmp_path):
     checkpoint, run_id = run_with_policy(GOOD)
     offer(checkpoint, run_id)
-    before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(embedded_tracking_uri())
     try:
         model = mlflow.pyfunc.load_model(f"models:/{MODEL}@champion")
         files = Path(mlflow.artifacts.download_artifacts(f"models:/{MODEL}@champion", dst_path=str(tmp_path / "m")))
     finally:
-        mlflow.set_tracking_uri(before)
+        mlflow.set_tracking_uri(None)  # an address would stay in the environment, for the tests after this one
     observations = np.random.default_rng(0).normal(0, 0.1, (5, 4)).astype(np.float32)
     actions = model.predict(observations)
     assert actions.tolist() == load_policy(checkpoint).act(list(observations))

@@ -55,10 +55,15 @@ def form_groups(runs: Sequence[RecordedRun]) -> tuple[list[Group], list[LeftOut]
     settings: list[dict[str, Any]] = [json.loads(text) for text in by_settings]
     differing, labels = find_differing_keys(settings), make_labels(settings)
     groups = [
-        Group(name, tuple(by_seed.values()), {key: own[key] for key in differing if key in own}, label)
+        Group(name, _order_by_seed(by_seed), {key: own[key] for key in differing if key in own}, label)
         for name, own, label, by_seed in zip(_iterate_names(), settings, labels, by_settings.values(), strict=False)
     ]
     return groups, left_out
+
+
+def _order_by_seed(by_seed: Mapping[int, RecordedRun]) -> tuple[RecordedRun, ...]:
+    """Returns the runs in an order that does not depend on when they began, as the resampling draws by position."""
+    return tuple(by_seed[seed] for seed in sorted(by_seed))
 
 
 def select_settings(run: RecordedRun) -> dict[str, Any]:
