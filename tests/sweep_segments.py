@@ -5,32 +5,27 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.sweeps.engines.engine import Segment
+from rl_training.sweeps.plan import RunRecord
+from rl_training.sweeps.trial import run_segment
 
 UID = "0123456789abcdef0123456789abcdef"
-PPO: dict[str, Any] = {
-    "algo": "ppo",
+SHARED: dict[str, Any] = {
     "env_id": "case_envs:Plain-v0",
     "total_timesteps": 512,
+    "logging": {"every": 64},
+    "evaluation": {"every": 128, "episodes": 3, "final_episodes": 5, "video": False},
+    "checkpoint": {"every": 100},
+}
+PPO: dict[str, Any] = {
+    **SHARED,
+    "algo": "ppo",
     "num_envs": 2,
     "rollout_steps": 25,
     "batch_size": 25,
     "epochs": 1,
     "learning_rate": 0.01,
-    "logging": {"every": 64},
-    "evaluation": {"every": 128, "episodes": 3, "final_episodes": 5, "video": False},
-    "checkpoint": {"every": 100},
 }
-DQN: dict[str, Any] = {
-    "algo": "dqn",
-    "env_id": "case_envs:Plain-v0",
-    "total_timesteps": 512,
-    "learning_starts": 50,
-    "buffer_size": 400,
-    "batch_size": 16,
-    "logging": {"every": 64},
-    "evaluation": {"every": 128, "episodes": 3, "final_episodes": 5, "video": False},
-    "checkpoint": {"every": 100},
-}
+DQN: dict[str, Any] = {**SHARED, "algo": "dqn", "learning_starts": 50, "buffer_size": 400, "batch_size": 16}
 
 
 def make_segment(settings: dict[str, Any], until: int = 512, **changes: Any) -> Segment:
@@ -38,6 +33,13 @@ def make_segment(settings: dict[str, Any], until: int = 512, **changes: Any) -> 
     fields: dict[str, Any] = {"sweep_uid": UID, "trial": 0, "seed": settings.get("seed", 0), "generation": 0}
     fields |= {"settings": settings, "until": until, "metric": "eval/return_mean"}
     return Segment(**(fields | changes))
+
+
+def run(segment: Segment) -> RunRecord:
+    """Trains a segment that no signal stops."""
+    record = run_segment(segment)
+    assert record is not None
+    return record
 
 
 def read_metrics(run_dir: Path | str) -> list[tuple[int, str, float]]:

@@ -15,9 +15,9 @@ from rl_training.runs.metadata import read_metadata
 from rl_training.sweeps.engines.engine import ForkOrigin, Segment
 from rl_training.sweeps.engines.trial_child import TrialChild
 from rl_training.sweeps.plan import RunRecord
-from rl_training.sweeps.segments import find_trial_dir, make_trial_uid, read_segment, write_segment
+from rl_training.sweeps.segments import find_trial_dir, from_text, make_trial_uid, to_text
 from rl_training.sweeps.trial import run_segment
-from tests.sweep_segments import DQN, PPO, UID, make_segment
+from tests.sweep_segments import DQN, PPO, UID, make_segment, run
 from tests.waiting import wait_for
 
 LINEAGE = ({"trial": 0, "run_uid": make_trial_uid(UID, "t0000-s0"), "num_timesteps": 150, "params": {"gamma": 0.99}},)
@@ -28,13 +28,6 @@ MANY = {"every": 50}
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "home"))
-
-
-def run(segment: Segment) -> RunRecord:
-    """Trains a segment that no signal stops."""
-    record = run_segment(segment)
-    assert record is not None
-    return record
 
 
 def make_fork(settings: dict[str, Any], until: int = 512, **changes: Any) -> Segment:
@@ -99,7 +92,7 @@ def test_a_directory_of_another_run_is_no_origin() -> None:
 
 def test_the_origin_of_a_fork_is_equal_after_a_journey_as_json() -> None:
     segment = make_fork(PPO)
-    assert read_segment(write_segment(segment)) == segment
+    assert from_text(to_text(segment), Segment) == segment
 
 
 @pytest.mark.slow

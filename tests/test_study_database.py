@@ -19,7 +19,7 @@ from rl_training.errors import AlreadyTraining, ReceivedError, UserError
 from rl_training.security.untrusted_json import NotReadable
 from rl_training.sweeps.loading import load_sweep
 from rl_training.sweeps.plan import Fork, RunRecord, Step
-from rl_training.sweeps.segments import read_record, write_record
+from rl_training.sweeps.segments import from_text, to_text
 from rl_training.sweeps.study import database as database_module
 from rl_training.sweeps.study.database import Database, StudyLost
 from rl_training.sweeps.study.lease import Lease, SweepTakenOver
@@ -258,8 +258,8 @@ def test_steps_that_the_sweep_can_not_have_planned_are_refused(step: Step) -> No
     ids=["infinite", "deep"],
 )
 def test_a_record_that_could_not_be_written_again_is_refused(part: str, other: str) -> None:
-    sound = write_record(make_record(0))
-    assert read_record(sound) == make_record(0)
+    sound = to_text(make_record(0))
+    assert from_text(sound, RunRecord) == make_record(0)
     assert part in sound
     with pytest.raises(NotReadable):
-        read_record(sound.replace(part, other))
+        from_text(sound.replace(part, other), RunRecord)

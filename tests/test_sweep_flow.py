@@ -14,10 +14,9 @@ from rl_training.flows.sweep import sweep_flow
 from rl_training.flows.train import train_flow
 from rl_training.flows.trial import trial_flow
 from rl_training.runs.stopping import StopFlag
-from rl_training.sweeps.engines.engine import Segment
 from rl_training.sweeps.engines.local import LocalEngine
 from rl_training.sweeps.plan import RunRecord
-from rl_training.sweeps.segments import read_form, to_json
+from rl_training.sweeps.segments import from_json, to_json
 from tests.sweep_segments import PPO, make_segment
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("flow_home")]
@@ -58,9 +57,9 @@ def test_a_trial_flow_leaves_the_record_that_any_engine_would(flow_home: Path) -
     segment = make_segment({**PPO, "seed": 7}, seed=7)
     (_, expected) = next(LocalEngine().run([make_segment({**PPO, "seed": 7}, seed=7, trial=1)], StopFlag()))
     place = {"tracking_uri": f"sqlite:///{flow_home}/mlflow.db", "version": __version__}
-    state = trial_flow(to_json(segment, Segment), **place, return_state=True)
+    state = trial_flow(to_json(segment), **place, return_state=True)
     (stored,) = json.loads(artifacts(state.state_details.flow_run_id, "table")["trial-record"])
-    record: RunRecord = read_form(stored, RunRecord)
+    record = from_json(stored, RunRecord)
     assert isinstance(expected, RunRecord)
     assert record.policy_sha256 == expected.policy_sha256
     assert record.evaluations == expected.evaluations
@@ -70,7 +69,7 @@ def test_a_trial_flow_leaves_the_record_that_any_engine_would(flow_home: Path) -
 def test_a_trial_flow_of_another_version_fails_before_it_trains(flow_home: Path) -> None:
     segment = make_segment(PPO, sweep_uid="f" * 32)
     place = {"tracking_uri": f"sqlite:///{flow_home}/mlflow.db", "version": "0.0.1"}
-    state = trial_flow(to_json(segment, Segment), **place, return_state=True)
+    state = trial_flow(to_json(segment), **place, return_state=True)
     assert state.is_failed()
     assert "the sweep was started with 0.0.1" in state.message
     assert not list((flow_home / "runs").glob("sweep-ffffffff*"))

@@ -21,29 +21,14 @@ from rl_training.sweeps.engines.engine import ForkOrigin, Lost, Segment
 from rl_training.sweeps.engines.local import LocalEngine
 from rl_training.sweeps.engines.trial_child import TrialChild
 from rl_training.sweeps.plan import RunRecord
-from rl_training.sweeps.segments import (
-    find_trial_dir,
-    make_trial_uid,
-    read_record,
-    read_segment,
-    write_record,
-    write_segment,
-)
-from rl_training.sweeps.trial import run_segment
-from tests.sweep_segments import DQN, PPO, UID, make_segment, read_metrics
+from rl_training.sweeps.segments import find_trial_dir, from_text, make_trial_uid, to_text
+from tests.sweep_segments import DQN, PPO, UID, make_segment, read_metrics, run
 from tests.waiting import wait_for
 
 
 @pytest.fixture(autouse=True)
 def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "home"))
-
-
-def run(segment: Segment) -> RunRecord:
-    """Trains a segment that no signal stops."""
-    record = run_segment(segment)
-    assert record is not None
-    return record
 
 
 @pytest.mark.parametrize("settings", [PPO, DQN], ids=["ppo", "dqn"])
@@ -156,11 +141,11 @@ def test_damaged_checkpoints_are_kept_beside_the_run_that_begins_again() -> None
 
 def test_segments_and_records_are_equal_after_a_journey_as_json() -> None:
     segment = make_segment(PPO, prune_below={128: 0.1 + 0.2}, fork_of=ForkOrigin("t0001-s0", 5, ({"trial": 1},)))
-    assert read_segment(write_segment(segment)) == segment
+    assert from_text(to_text(segment), Segment) == segment
     record = RunRecord(3, "u", None, "/d", "paused", 10, {10: 1 / 3}, None, lineage=({"trial": 1},))
-    assert read_record(write_record(record)) == record
+    assert from_text(to_text(record), RunRecord) == record
     with pytest.raises(NotReadable, match="seed"):
-        read_record(b'{"run_uid": "u"}')
+        from_text(b'{"run_uid": "u"}', RunRecord)
 
 
 @pytest.mark.slow

@@ -16,8 +16,7 @@ from rl_training.flows.sweep_engines.work_pool import RECORD_KEY
 from rl_training.runs.stopping import StopFlag
 from rl_training.security.untrusted_json import NotReadable
 from rl_training.sweeps.engines.engine import Lost, Segment
-from rl_training.sweeps.plan import RunRecord
-from rl_training.sweeps.segments import read_form, to_json
+from rl_training.sweeps.segments import from_json, to_json
 
 
 @flow(name="trial-flow")
@@ -41,13 +40,13 @@ def trial_flow(segment: dict[str, Any], tracking_uri: str, version: str) -> dict
     with prepare_flow_process():
         require_same_place(tracking_uri, version)
         try:
-            parsed: Segment = read_form(segment, Segment)
+            parsed = from_json(segment, Segment)
         except NotReadable as error:
             raise ConfigError(f"segment: {error}; sweep-flow writes this parameter") from None
         stop = StopFlag()
         result = supervise(lambda: train_segment(parsed, is_stopped=lambda: stop.requested), stop=stop)
         if isinstance(result, Lost):
             return cast("dict[str, Any]", Crashed(message=result.reason))
-        record: dict[str, Any] = to_json(result, RunRecord)
+        record: dict[str, Any] = to_json(result)
         create_table_artifact([record], key=RECORD_KEY, description=f"Trial {parsed.key}: {result.state}")
         return record

@@ -1,4 +1,4 @@
-"""The identity of a trial's run, and the JSON in which segments and records of runs cross processes and machines."""
+"""The identity of a trial's run, and the JSON in which segments, records and steps are sent and stored."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import hashlib
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from rl_training.errors import one_line
 from rl_training.security.untrusted_json import NotReadable, parse_json
-from rl_training.sweeps.engines.engine import Segment
-from rl_training.sweeps.plan import RunRecord
-from rl_training.system.paths import runs_root
+from rl_training.system.paths import home, runs_root
+
+Form = TypeVar("Form")
 
 
 def make_trial_uid(sweep_uid: str, key: str) -> str:
@@ -27,63 +27,51 @@ def find_trial_dir(sweep_uid: str, key: str) -> Path:
     return runs_root() / f"sweep-{sweep_uid[:8]}-{key}"
 
 
-def write_segment(segment: Segment) -> str:
-    """Returns a segment as one line of JSON."""
-    return _write(segment, Segment)
+def find_sweep_dir(sweep_uid: str) -> Path:
+    """Returns the folder of a sweep's files on this machine, which may not exist yet."""
+    return home() / "sweeps" / sweep_uid[:8]
 
 
-def read_segment(text: bytes | str) -> Segment:
-    """Returns the segment in a JSON text.
-
-    Raises:
-        NotReadable: The text is not a segment.
-    """
-    segment: Segment = read_form(parse_json(text), Segment)
-    return segment
+def to_text(value: Any) -> str:
+    """Returns a segment, a record or a step as one line of JSON."""
+    return json.dumps(to_json(value), allow_nan=False)
 
 
-def write_record(record: RunRecord) -> str:
-    """Returns the record of a run as one line of JSON."""
-    return _write(record, RunRecord)
-
-
-def read_record(text: bytes | str) -> RunRecord:
-    """Returns the record in a JSON text.
+def from_text(text: bytes | str, form: type[Form]) -> Form:
+    """Returns the segment, the record or the step in a JSON text.
 
     Raises:
-        NotReadable: The text is not a record.
+        NotReadable: The text is none; see `from_json`.
     """
-    record: RunRecord = read_form(parse_json(text), RunRecord)
-    return record
+    return from_json(parse_json(text), form)
 
 
-def to_json(value: Any, form: Any) -> Any:
-    """Returns a value of a dataclass as JSON values."""
+def to_json(value: Any) -> Any:
+    """Returns a segment, a record or a step as JSON values."""
+    form: Any = type(value)
     return _make_adapter(form).dump_python(value, mode="json")
 
 
-def read_form(value: Any, form: Any) -> Any:
-    """Returns JSON values as a dataclass: numbers that are keys are text in JSON, and tuples are lists.
+def from_json(value: Any, form: type[Form]) -> Form:
+    """Returns the segment, the record or the step in JSON values, where keys are text, and tuples are lists.
 
     Raises:
         NotReadable: The values do not describe one, or one that can't be written again, because it is nested too
             deeply or has a number that is not finite; the message names the first fault.
     """
+    kind: Any = form
+    adapter = _make_adapter(kind)
     try:
-        read = _make_adapter(form).validate_python(value)
+        read: Form = adapter.validate_python(value)
     except ValidationError as error:
         fault = error.errors(include_url=False)[0]
         where = "".join(f"{one_line(key)}: " for key in fault["loc"])
         raise NotReadable(f"{where}{one_line(fault['msg'])}") from error
     try:
-        _make_adapter(form).validate_python(json.loads(_write(read, form)))
+        adapter.validate_python(json.loads(to_text(read)))
     except (ValueError, RecursionError) as error:
         raise NotReadable(one_line(error)) from error
     return read
-
-
-def _write(value: Any, form: Any) -> str:
-    return json.dumps(to_json(value, form), allow_nan=False)
 
 
 @cache

@@ -18,7 +18,7 @@ from rl_training.errors import RLTrainingError
 from rl_training.runs.stopping import EXIT_STOPPED, Terminated, interrupt_on_signals
 from rl_training.security.untrusted_json import NotReadable
 from rl_training.sweeps.engines.engine import Segment
-from rl_training.sweeps.segments import read_segment, write_record
+from rl_training.sweeps.segments import from_text, to_text
 from rl_training.system.open_file_limit import raise_limit
 from rl_training.system.process_beside import exit_now
 
@@ -37,7 +37,7 @@ def main() -> NoReturn:
     logging.getLogger("rl_training").setLevel(logging.INFO)
     try:
         with open(0, "rb", buffering=0, closefd=False) as requests:  # unbuffered, because a thread reads on
-            segment = read_segment(requests.readline())
+            segment = from_text(requests.readline(), Segment)
     except NotReadable as error:
         print(f"error: the segment can't be read: {error}", file=sys.stderr)
         exit_now(EXIT_NO_SEGMENT)
@@ -63,7 +63,7 @@ def _run(segment: Segment, out: TextIO) -> int:
         return EXIT_ERROR
     if record is None:
         return EXIT_STOPPED
-    print(write_record(record), file=out, flush=True)
+    print(to_text(record), file=out, flush=True)
     return 0
 
 

@@ -51,18 +51,12 @@ from rl_training.runtime.checkpoint.plain_state import policy_sha256, to_plain
 from rl_training.runtime.checkpoint.replay_shards import load_replay
 from rl_training.runtime.run_utils import open_training_run
 from rl_training.runtime.workflows import load_policy
-from rl_training.security.untrusted_json import NotReadable, parse_json
+from rl_training.security.untrusted_json import NotReadable
+from rl_training.sweeps.engines.engine import Segment
 from rl_training.sweeps.loading import load_sweep
 from rl_training.sweeps.methods import make_method
-from rl_training.sweeps.plan import Step
-from rl_training.sweeps.segments import (
-    read_form,
-    read_record,
-    read_segment,
-    to_json,
-    write_record,
-    write_segment,
-)
+from rl_training.sweeps.plan import RunRecord, Step
+from rl_training.sweeps.segments import from_text, to_text
 from rl_training.sweeps.study.driver import format_record
 from rl_training.sweeps.study.rounds import require_planned
 from rl_training.sweeps.study.study import StoredRound
@@ -219,13 +213,13 @@ class Reader:
             return sweep.name, sweep.settings, sweep.digest
         try:
             if format == "segment":
-                return write_segment(read_segment(data))
+                return to_text(from_text(data, Segment))
             if format == "record":
-                record = read_record(data)
-                return format_record(Step(0, {}, (0,), 1), record), write_record(record)
-            step = read_form(parse_json(data), Step)
+                record = from_text(data, RunRecord)
+                return format_record(Step(0, {}, (0,), 1), record), to_text(record)
+            step = from_text(data, Step)
             require_planned(self.sweep, [StoredRound((Step(0, {}, (0, 1), 16),), {}), StoredRound((step,), {})])
-            return json.dumps(to_json(step, Step), allow_nan=False)
+            return to_text(step)
         except NotReadable as error:  # its readers say where it was
             raise ReceivedError(str(error)) from error
 

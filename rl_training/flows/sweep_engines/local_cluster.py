@@ -15,12 +15,12 @@ from prefect.tasks import Task
 from rl_training.flows.sweep_engines.segment_task import admit_segments, end_task, stop_segments, train_segment
 from rl_training.flows.sweep_engines.task_runner_cluster import Handle, TaskRunnerCluster
 from rl_training.sweeps.engines.engine import Segment
-from rl_training.sweeps.engines.local import Place, make_places
-from rl_training.sweeps.segments import read_segment
+from rl_training.sweeps.engines.local import Slot, make_slots
+from rl_training.sweeps.segments import from_text
 
 
 class LocalCluster(TaskRunnerCluster):
-    """This machine, with as many segments at once as it has room for: the places of the local engine."""
+    """This machine, with as many segments at once as it has room for: the slots of the local engine."""
 
     def __init__(self) -> None:
         self._runner: ThreadPoolTaskRunner[str] | None = None
@@ -32,9 +32,9 @@ class LocalCluster(TaskRunnerCluster):
             admit_segments(segment.sweep_uid)
             self._sweep_uids.add(segment.sweep_uid)
         if self._runner is None or self._task is None:
-            places = make_places(segment, sys.maxsize)
-            self._task = _make_task(places)
-            self._runner = ThreadPoolTaskRunner(max_workers=len(places))
+            slots = make_slots(segment, sys.maxsize)
+            self._task = _make_task(slots)
+            self._runner = ThreadPoolTaskRunner(max_workers=len(slots))
             self._runner.__enter__()
         return self._runner.submit(self._task, {"key": parameters["key"], "segment": parameters["segment"]})
 
@@ -49,19 +49,19 @@ class LocalCluster(TaskRunnerCluster):
             self._runner.__exit__(None, None, None)
 
 
-def _make_task(places: Sequence[Place]) -> Task[..., str]:
-    """Returns the task `run-segment` for this process, in which each segment takes a place."""
-    free: queue.SimpleQueue[Place] = queue.SimpleQueue()
-    for place in places:
-        free.put(place)
+def _make_task(slots: Sequence[Slot]) -> Task[..., str]:
+    """Returns the task `run-segment` for this process, in which each segment takes a slot."""
+    free: queue.SimpleQueue[Slot] = queue.SimpleQueue()
+    for slot in slots:
+        free.put(slot)
 
     @task(name="run-segment", task_run_name="{key}", cache_policy=NO_CACHE)
     def run_segment_here(key: str, segment: str) -> str:
-        place = free.get()
+        slot = free.get()
         try:
-            result = train_segment(read_segment(segment), place.cpus, place.gpus)
+            result = train_segment(from_text(segment, Segment), slot.cpus, slot.gpus)
         finally:
-            free.put(place)
+            free.put(slot)
         return end_task(result)
 
     return run_segment_here

@@ -19,7 +19,7 @@ from rl_training.security.secrets import redact_text
 from rl_training.sweeps.engines.engine import Lost, Segment
 from rl_training.sweeps.engines.trial_child import TrialChild
 from rl_training.sweeps.plan import RunRecord
-from rl_training.sweeps.segments import read_segment, write_record
+from rl_training.sweeps.segments import from_text, to_text
 from rl_training.tracking.mlflow_store import resolve_tracking_uri, strip_credentials
 
 POLL_SECONDS = 0.5
@@ -47,14 +47,14 @@ def run_segment(key: str, segment: str, tracking_uri: str, version: str) -> str:
         ConfigError: This node logs elsewhere, or has another version.
     """
     require_same_place(tracking_uri, version)
-    return end_task(train_segment(read_segment(segment)))
+    return end_task(train_segment(from_text(segment, Segment)))
 
 
 def end_task(result: RunRecord | Lost) -> str:
     """Returns what the task returns: the record as JSON, or the state Crashed if the segment is lost."""
     if isinstance(result, Lost):
         return cast("str", Crashed(message=f"{result.reason} on {socket.gethostname()}"))
-    return write_record(result)
+    return to_text(result)
 
 
 def describe_place() -> dict[str, str]:

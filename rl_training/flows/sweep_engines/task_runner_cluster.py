@@ -16,7 +16,7 @@ from rl_training.flows.sweep_engines.segment_task import describe_place
 from rl_training.security.untrusted_json import NotReadable
 from rl_training.sweeps.engines.engine import Lost, Segment
 from rl_training.sweeps.plan import RunRecord
-from rl_training.sweeps.segments import read_record, write_segment
+from rl_training.sweeps.segments import from_text, to_text
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class TaskRunnerCluster:
 
     def submit(self, segment: Segment) -> Handle:
         """Hands a segment over; see `Cluster.submit`."""
-        return self._submit(segment, {"key": segment.key, "segment": write_segment(segment), **describe_place()})
+        return self._submit(segment, {"key": segment.key, "segment": to_text(segment), **describe_place()})
 
     def _submit(self, segment: Segment, parameters: dict[str, Any]) -> Handle:
         """Submits the task `run-segment` with the resources of the segment."""
@@ -51,7 +51,7 @@ class TaskRunnerCluster:
                 yield key, Lost(error_line(error))
                 continue
             try:
-                yield key, read_record(text)
+                yield key, from_text(text, RunRecord)
             except NotReadable as error:
                 yield key, Lost(f"its record can't be read: {error}")
 

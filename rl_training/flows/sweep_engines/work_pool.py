@@ -23,7 +23,7 @@ from rl_training.security.secrets import redact_text
 from rl_training.security.untrusted_json import NotReadable, parse_json
 from rl_training.sweeps.engines.engine import Lost, Segment
 from rl_training.sweeps.plan import RunRecord
-from rl_training.sweeps.segments import read_form, write_segment
+from rl_training.sweeps.segments import from_json, to_json, to_text
 from rl_training.sweeps.sweep_config import ResourcesConfig
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class WorkPool:
 
     def submit(self, segment: Segment) -> UUID:
         """Creates the segment's flow run, or finds the one that an earlier process of the sweep has created."""
-        same = write_segment(replace(segment, begun=True))  # whether it had begun before does not tell segments apart
+        same = to_text(replace(segment, begun=True))  # whether it had begun before does not tell segments apart
         tag = f"segment:{hashlib.sha256(same.encode()).hexdigest()[:32]}"
         with get_client(sync_client=True) as client:
             before = client.read_flow_runs(flow_run_filter=FlowRunFilter.model_validate({"tags": {"all_": [tag]}}))
@@ -75,7 +75,7 @@ class WorkPool:
                 return flow_run.id
         created = run_deployment(
             self._deployment,
-            parameters={"segment": parse_json(write_segment(segment)), **describe_place()},
+            parameters={"segment": to_json(segment), **describe_place()},
             flow_run_name=segment.key,
             timeout=0,
             tags=["rl-training", f"sweep:{segment.sweep_uid}", tag],
@@ -129,10 +129,9 @@ def _read_record(client: SyncPrefectClient, flow_run: FlowRun) -> RunRecord | Lo
     newest = max(artifacts, key=lambda artifact: str(artifact.created))
     try:
         rows = parse_json(newest.data if isinstance(newest.data, str) else "null", list)
-        record: RunRecord = read_form(rows[0] if rows else None, RunRecord)
+        return from_json(rows[0] if rows else None, RunRecord)
     except NotReadable as error:
         return Lost(f"the record of flow run {flow_run.name} can't be read: {error}")
-    return record
 
 
 def make_job_variables(kind: str, resources: ResourcesConfig) -> dict[str, object]:

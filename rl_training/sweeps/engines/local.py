@@ -9,6 +9,7 @@ import queue
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import psutil  # type: ignore[import-untyped]
 
@@ -34,16 +35,16 @@ class LocalEngine:
     """
 
     def __init__(self) -> None:
-        self._running: dict[TrialChild, Place] = {}
+        self._running: dict[TrialChild, Slot] = {}
 
     def run(self, segments: Sequence[Segment], stop: StopFlag) -> Iterator[tuple[Segment, RunRecord | Lost]]:
         """Runs the segments; see `Engine.run`."""
         waiting, ended = deque(segments), queue.SimpleQueue[Ended]()
-        places = make_places(segments[0], len(segments)) if segments else []
+        slots = make_slots(segments[0], len(segments)) if segments else []
         try:
             while waiting or self._running:
-                while waiting and places and not stop.requested:
-                    self._start(waiting.popleft(), places.pop(0), ended)
+                while waiting and slots and not stop.requested:
+                    self._start(waiting.popleft(), slots.pop(0), ended)
                 if stop.requested:
                     yield from self._stop(ended)
                     return
@@ -51,7 +52,7 @@ class LocalEngine:
                     child, result = ended.get(timeout=POLL_SECONDS)
                 except queue.Empty:
                     continue
-                places.append(self._running.pop(child))
+                slots.append(self._running.pop(child))
                 yield child.segment, result
         finally:
             self.close()
@@ -62,9 +63,9 @@ class LocalEngine:
             child.kill()
         self._running.clear()
 
-    def _start(self, segment: Segment, place: Place, ended: queue.SimpleQueue[Ended]) -> None:
-        child = TrialChild(segment, place.cpus, place.gpus)
-        self._running[child] = place
+    def _start(self, segment: Segment, slot: Slot, ended: queue.SimpleQueue[Ended]) -> None:
+        child = TrialChild(segment, slot.cpus, slot.gpus)
+        self._running[child] = slot
         child.watch(lambda child, result: ended.put((child, result)))
 
     def _stop(self, ended: queue.SimpleQueue[Ended]) -> Iterator[tuple[Segment, RunRecord]]:
@@ -84,15 +85,16 @@ class LocalEngine:
             logger.warning("%d trials did not end within %.0f s; they are killed", len(self._running), EXIT_SECONDS)
 
 
-class Place:
+@dataclass(frozen=True)
+class Slot:
     """The CPUs and GPUs of one process at a time."""
 
-    def __init__(self, cpus: Sequence[int], gpus: Sequence[str]) -> None:
-        self.cpus, self.gpus = cpus, gpus
+    cpus: Sequence[int]
+    gpus: Sequence[str]
 
 
-def make_places(need: Segment, most: int) -> list[Place]:
-    """Returns the places for segments on this machine.
+def make_slots(need: Segment, most: int) -> list[Slot]:
+    """Returns the slots for segments on this machine.
 
     Args:
         need: One of the segments, which all need the same.
@@ -114,7 +116,7 @@ def make_places(need: Segment, most: int) -> list[Place]:
         available = psutil.virtual_memory().available / 1e9
         number = max(1, min(number, math.floor(available / need.memory_gb)))
     number = min(number, most)
-    return [Place(cpus[i * need.cpus : (i + 1) * need.cpus], [] if gpus is None else gpus[i]) for i in range(number)]
+    return [Slot(cpus[i * need.cpus : (i + 1) * need.cpus], [] if gpus is None else gpus[i]) for i in range(number)]
 
 
 def list_cpus() -> list[int]:

@@ -15,9 +15,8 @@ from rl_training.errors import one_line
 from rl_training.security.untrusted_json import NotReadable
 from rl_training.sweeps.engines.engine import Lost, Segment
 from rl_training.sweeps.plan import RunRecord
-from rl_training.sweeps.segments import read_record, write_segment
+from rl_training.sweeps.segments import find_sweep_dir, from_text, to_text
 from rl_training.sweeps.trial_process import CPUS_VARIABLE
-from rl_training.system.paths import home
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Environment variables with the number of threads of numeric libraries."""
@@ -52,7 +51,7 @@ class TrialChild:
             )
         assert self.popen.stdin is not None
         with suppress(BrokenPipeError):  # `wait` reports that the process has ended
-            self.popen.stdin.write(write_segment(segment).encode() + b"\n")
+            self.popen.stdin.write(to_text(segment).encode() + b"\n")
             self.popen.stdin.flush()  # and stays open, because its end tells the process that the sweep is gone
 
     def wait(self) -> RunRecord | Lost:
@@ -63,7 +62,7 @@ class TrialChild:
         self._close()
         if code == 0 and lines:
             try:
-                return read_record(lines[-1])
+                return from_text(lines[-1], RunRecord)
             except NotReadable as error:
                 return Lost(f"its record can't be read: {error}")
         how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
@@ -97,7 +96,7 @@ class TrialChild:
 
 def find_trial_log(segment: Segment) -> Path:
     """Returns the file on this machine with the output of the processes of a run."""
-    return home() / "sweeps" / segment.sweep_uid[:8] / f"{segment.key}.log"
+    return find_sweep_dir(segment.sweep_uid) / f"{segment.key}.log"
 
 
 def _make_environment(segment: Segment, cpus: Collection[int], gpus: Collection[str] | None) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 from sqlalchemy import Connection, func, insert, select, update
 
 from rl_training.errors import ReceivedError
-from rl_training.security.untrusted_json import NotReadable, parse_json
+from rl_training.security.untrusted_json import NotReadable
 from rl_training.sweeps.plan import RunRecord, Step
-from rl_training.sweeps.segments import read_form, read_record, to_json, write_record
+from rl_training.sweeps.segments import from_text, to_text
 from rl_training.sweeps.study.database import Database
 from rl_training.sweeps.study.lease import Lease
 from rl_training.sweeps.study.tables import RUNS, STEPS, SWEEPS
@@ -80,9 +79,9 @@ class Study:
             for number, _, text in steps:
                 if number == len(rounds):
                     rounds.append(([], {}))
-                rounds[number][0].append(read_form(parse_json(text), Step))
+                rounds[number][0].append(from_text(text, Step))
             for number, position, text in runs:
-                record = read_record(text)
+                record = from_text(text, RunRecord)
                 rounds[number][1][position, record.seed] = record
         except (NotReadable, IndexError) as error:
             raise ReceivedError(f"sweep {self._uid} in {self._database.address} is damaged: {error}") from error
@@ -94,7 +93,7 @@ class Study:
         Raises:
             SweepTakenOver: Another process runs the sweep.
         """
-        texts = [json.dumps(to_json(step, Step), allow_nan=False) for step in steps]
+        texts = [to_text(step) for step in steps]
         rows = [{"sweep_uid": self._uid, "round": number, "position": i, "step": text} for i, text in enumerate(texts)]
 
         def write(connection: Connection) -> None:
@@ -104,7 +103,7 @@ class Study:
                 connection.execute(insert(STEPS), rows)
 
         self._database.change(write)
-        return StoredRound(tuple(read_form(parse_json(text), Step) for text in texts), {})
+        return StoredRound(tuple(from_text(text, Step) for text in texts), {})
 
     def write_record(self, number: int, position: int, record: RunRecord) -> None:
         """Writes the record of a run that has ended; the first record stays.
@@ -118,7 +117,7 @@ class Study:
             self._lease.require(connection)
             there = select(func.count()).where(*(RUNS.c[name] == value for name, value in key.items()))
             if not connection.execute(there).scalar_one():
-                connection.execute(insert(RUNS).values(**key, record=write_record(record)))
+                connection.execute(insert(RUNS).values(**key, record=to_text(record)))
 
         self._database.change(write)
 
