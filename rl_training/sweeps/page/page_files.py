@@ -28,8 +28,13 @@ TABLE = "trials.json"
 """The table that MLflow's pages show."""
 
 HISTORY, COORDINATES, IMPORTANCE = "history.png", "parallel_coordinates.png", "importance.png"
+SHARES = "importance.json"
+SETTINGS, CSV, RESULT = "sweep.yaml", "trials.csv", "result.json"
 WINNER_CONFIG = "winner.yaml"
 COMPARISON = "comparison.html"
+
+ARTIFACTS = (SETTINGS, TABLE, CSV, HISTORY, COORDINATES, IMPORTANCE, SHARES, RESULT, WINNER_CONFIG, COMPARISON)
+"""The files of the folder that go to MLflow, if they are there."""
 
 
 def write_files(folder: Path, sweep: Sweep, search: Sequence[Trial], confirmation: Sequence[Trial]) -> None:
@@ -41,24 +46,24 @@ def write_files(folder: Path, sweep: Sweep, search: Sequence[Trial], confirmatio
         search: The trials of the search.
         confirmation: The trials of the confirmation.
     """
-    _write(folder / "sweep.yaml", _dump_sweep(sweep))
+    _write(folder / SETTINGS, _dump_sweep(sweep))
     keys = list(sweep.settings.space)
     columns, rows = make_columns(keys), make_rows(keys, [*search, *confirmation])
     _write(folder / TABLE, write_table_json(columns, rows))
-    _write(folder / "trials.csv", write_table_csv(columns, rows))
+    _write(folder / CSV, write_table_csv(columns, rows))
     metric, direction, dimensions = sweep.settings.metric, sweep.settings.direction, sweep.space.dimensions
     _draw(folder / HISTORY, lambda: draw_history(search, metric, direction))
     if dimensions:
         _draw(folder / COORDINATES, lambda: draw_parallel_coordinates(dimensions, search, metric, direction))
         importance = compute_importance(sweep, search)
-        _write(folder / "importance.json", _dump_json(importance.to_dict()))
+        _write(folder / SHARES, _dump_json(importance.to_dict()))
         if importance.shares:
             _draw(folder / IMPORTANCE, lambda: draw_importance(importance.shares))
 
 
 def write_result(folder: Path, sweep: Sweep, result: SweepResult) -> None:
     """Writes the result as JSON, and the winner's settings, which `rl-training train --config` takes."""
-    _write(folder / "result.json", _dump_json(result.to_dict()))
+    _write(folder / RESULT, _dump_json(result.to_dict()))
     if (params := result.winner_params) is not None:
         comment = "".join(f"# {line}\n" for line in format_result(result) if not line.startswith(("files:", "page:")))
         config = sweep.base.replace(**params)

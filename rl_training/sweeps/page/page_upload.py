@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from rl_training.comparison.sources import iterate_runs
 from rl_training.errors import TrackingError
 from rl_training.run_layout import MLFLOW
+from rl_training.sweeps.page.page_files import ARTIFACTS, TABLE
 from rl_training.sweeps.page.page_record import EXPERIMENT_ID, RUN_ID, PageRecord
 from rl_training.tracking import json_files
 from rl_training.tracking.mlflow_names import MAX_TAG, PARENT, SWEEP_UID, WINNER, make_legal_name, shorten
@@ -29,12 +31,6 @@ TABLES_TAG = "mlflow.loggedArtifacts"
 MOST_METRICS = 1_000
 """MLflow's limit on the metrics of one request."""
 
-ARTIFACTS = (
-    *("sweep.yaml", "trials.json", "trials.csv", "history.png", "parallel_coordinates.png", "importance.png"),
-    *("importance.json", "result.json", "winner.yaml", "comparison.html"),
-)
-"""The files of the folder that go to MLflow, if they are there."""
-
 
 def open_page(folder: Path, uri: str, *, new_run: bool = False) -> RunAddress:
     """Returns the address of the sweep's run; creates the run if this is the first time.
@@ -48,7 +44,7 @@ def open_page(folder: Path, uri: str, *, new_run: bool = False) -> RunAddress:
         TrackingError: The folder has no page, or the run or its experiment was deleted.
         MlflowException: MLflow can't be reached.
     """
-    description = {**read_record(folder), "tags": {"run_dir": str(folder)}}
+    description = {**read_page(folder), "tags": {"run_dir": str(folder)}}
     address = find_or_create_run(connect(uri), uri, description, find_known_run(folder, uri), new_run)
     json_files.write_json(folder / MLFLOW, {"run_id": address.run_id, "tracking_uri": strip_credentials(uri)})
     return address
@@ -60,7 +56,7 @@ def find_known_run(folder: Path, uri: str) -> str | None:
     return known["run_id"] if known is not None and known["tracking_uri"] == strip_credentials(uri) else None
 
 
-def read_record(folder: Path) -> PageRecord:
+def read_page(folder: Path) -> PageRecord:
     """Returns the record of a page.
 
     Raises:
@@ -84,7 +80,7 @@ def send_page(client: MlflowClient, address: RunAddress, folder: Path, sent: dic
     Raises:
         MlflowException: MLflow can't be reached.
     """
-    record, run = read_record(folder), client.get_run(address.run_id)
+    record, run = read_page(folder), client.get_run(address.run_id)
     if record["status"] == "RUNNING" or run.info.status not in ("RUNNING", record["status"]):
         reopen(client, run)
     _log_batch(client, run, record)
@@ -112,7 +108,7 @@ def _mark(path: Path) -> tuple[int, int] | None:
 def _log_batch(client: MlflowClient, run: Run, record: PageRecord) -> None:
     from mlflow.entities import Metric, Param, RunTag
 
-    tags = {**record["tags"], TABLES_TAG: '[{"path": "trials.json", "type": "table"}]'}
+    tags = {**record["tags"], TABLES_TAG: json.dumps([{"path": TABLE, "type": "table"}])}
     if record["winner"] is not None:
         tags[WINNER] = record["winner"]
     params = [Param(key, value) for key, value in record["params"].items() if key not in run.data.params]

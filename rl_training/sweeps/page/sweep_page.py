@@ -11,15 +11,14 @@ import math
 import shlex
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rl_training.errors import TrackingError, error_line
-from rl_training.sweeps.page.page_files import write_comparison, write_files, write_result
+from rl_training.sweeps.page.page_files import ARTIFACTS, write_comparison, write_files, write_result
 from rl_training.sweeps.page.page_record import PageRecord, make_record
-from rl_training.sweeps.page.page_upload import ARTIFACTS, RECORD, find_known_run, open_page, send_page
+from rl_training.sweeps.page.page_upload import RECORD, find_known_run, open_page, send_page
+from rl_training.sweeps.segments import find_sweep_dir
 from rl_training.sweeps.trials import collect_trials
-from rl_training.system.paths import home
 from rl_training.system.programs import program
 from rl_training.tracking import json_files
 from rl_training.tracking.mlflow_store import connect, explain, resolve_tracking_uri, strip_credentials
@@ -40,11 +39,6 @@ RETRY_SECONDS = 60.0
 
 TRIES = 3
 """How often the end of a sweep is sent, with pauses of 1 and 2 seconds."""
-
-
-def find_sweep_dir(uid: str) -> Path:
-    """Returns the folder of a sweep's files, which may not exist yet."""
-    return home() / "sweeps" / uid[:8]
 
 
 class TrackedPage:

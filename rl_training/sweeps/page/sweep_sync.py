@@ -9,7 +9,7 @@ from typing import Any
 
 from rl_training import run_layout
 from rl_training.errors import TrackingError, UserError
-from rl_training.sweeps.page.page_upload import RECORD, open_page, read_record, send_page
+from rl_training.sweeps.page.page_upload import RECORD, open_page, read_page, send_page
 from rl_training.sweeps.segments import find_trial_dir
 from rl_training.tracking.mlflow_store import (
     connect,
@@ -67,7 +67,7 @@ def sync_sweep(folder: Path, *, new_run: bool = False, allow_modules: Collection
     Raises:
         TrackingError: The folder has no page, or MLflow can't be reached.
     """
-    record, uri = read_record(folder), resolve_tracking_uri()
+    record, uri = read_page(folder), resolve_tracking_uri()
     runs, problems = [], []
     pattern = find_trial_dir(record["run_uid"], "*")
     for run_dir in sorted(pattern.parent.glob(pattern.name)):
