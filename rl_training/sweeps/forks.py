@@ -69,14 +69,27 @@ def find_fork_origin(segment: Segment) -> Checkpoint:
         if checkpoint.run_uid == run_uid:
             return checkpoint
     if segment.parent_run_id is not None:
-        return _download(run_uid, name)
+        downloaded = download_trial_checkpoint(run_uid, f"{CHECKPOINTS}/{name}")
+        if downloaded is None:
+            raise CheckpointError(f"MLflow has no run with the run_uid {run_uid}, which this run is a fork of")
+        return downloaded
     raise CheckpointError(
         f"{segment.key} is a fork of {origin.key} at step {origin.num_timesteps:,}, and {path} is not that checkpoint; "
         f"an untracked population has to stay on one machine"
     )
 
 
-def _download(run_uid: str, name: str) -> Checkpoint:
+def download_trial_checkpoint(run_uid: str, path: str) -> Checkpoint | None:
+    """Returns a checkpoint of a trial's run from MLflow; None if MLflow has no such run.
+
+    Args:
+        run_uid: The identity of the run.
+        path: The checkpoint among the run's artifacts; `checkpoints` for the newest good one.
+
+    Raises:
+        CheckpointError: The run has no such checkpoint.
+        TrackingError: MLflow can't be reached.
+    """
     from rl_training.tracking.checkpoint_sources import RunSource, download_run_checkpoint
     from rl_training.tracking.mlflow_run import find_run_id
     from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, translate_mlflow_errors
@@ -85,6 +98,4 @@ def _download(run_uid: str, name: str) -> Checkpoint:
     with translate_mlflow_errors(uri, f"run {run_uid}"):
         client = connect(uri)
         run_id = find_run_id(client, run_uid)
-        if run_id is None:
-            raise CheckpointError(f"MLflow has no run with the run_uid {run_uid}, which this run is a fork of")
-        return download_run_checkpoint(client, RunSource(run_id, f"{CHECKPOINTS}/{name}"), "everything")
+        return None if run_id is None else download_run_checkpoint(client, RunSource(run_id, path), "everything")

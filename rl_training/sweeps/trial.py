@@ -37,7 +37,7 @@ from rl_training.runtime.loop_parts.run_origin import ForkOf
 from rl_training.runtime.run_utils import TrainingRun, create_training_run, discard_training_run
 from rl_training.runtime.trainer import Trainer
 from rl_training.sweeps.engines.engine import Segment
-from rl_training.sweeps.forks import find_fork_origin
+from rl_training.sweeps.forks import download_trial_checkpoint, find_fork_origin
 from rl_training.sweeps.plan import RunRecord, TrialState
 from rl_training.sweeps.segments import find_trial_dir, make_trial_uid
 from rl_training.sweeps.trial_callback import TrialCallback
@@ -56,13 +56,8 @@ NOT_THE_SETTINGS = (
 )
 """Errors after which the same settings may well train, so the segment is lost rather than the trial failed."""
 
-STATES: Mapping[str, TrialState] = {
-    "completed": "complete",
-    "return_reached": "complete",
-    "paused": "paused",
-    "pruned": "pruned",
-}
-"""The state of a trial's run by the reason why its training ended; a callback of the settings ends it for good."""
+STATES: Mapping[str, TrialState] = {"paused": "paused", "pruned": "pruned"}
+"""The state of a trial's run by the reason why its training ended; for any other reason it is complete."""
 
 
 @reserve_training()
@@ -144,7 +139,11 @@ def _find_checkpoint(segment: Segment, config: TrainConfig) -> Checkpoint | None
     if not segment.begun or segment.parent_run_id is None:
         return None
     run_uid = make_trial_uid(segment.sweep_uid, segment.key)
-    downloaded = _download(run_uid)
+    try:
+        downloaded = download_trial_checkpoint(run_uid, CHECKPOINTS)
+    except CheckpointError as error:
+        logger.warning("%s; the run starts from scratch", error)
+        return None
     if downloaded is None:
         return None
     run = create_training_run(config, run_uid=run_uid)
@@ -160,25 +159,6 @@ def _free_directory(run_dir: Path) -> None:
         return
     shutil.rmtree(run_dir / CHECKPOINTS, ignore_errors=True)
     discard_training_run(TrainingRun(run_dir, ""))
-
-
-def _download(run_uid: str) -> Checkpoint | None:
-    """Returns the newest good checkpoint of a run in MLflow; None if there is no such run or it has no checkpoint."""
-    from rl_training.tracking.checkpoint_sources import RunSource, download_run_checkpoint
-    from rl_training.tracking.mlflow_run import find_run_id
-    from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, translate_mlflow_errors
-
-    uri = resolve_tracking_uri()
-    with translate_mlflow_errors(uri, f"run {run_uid}"):
-        client = connect(uri)
-        run_id = find_run_id(client, run_uid)
-        if run_id is None:
-            return None
-        try:
-            return download_run_checkpoint(client, RunSource(run_id, CHECKPOINTS), "everything")
-        except CheckpointError as error:
-            logger.warning("%s; the run starts from scratch", error)
-            return None
 
 
 def _make_tags(segment: Segment) -> dict[str, str]:
