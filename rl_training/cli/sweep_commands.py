@@ -54,14 +54,14 @@ def sweep(
             from rl_training.services.flow_runner import run_sweep_flow
 
             result = run_sweep_flow(file, set_, new=new, continue_with=_format_command())
-            return _finish(result, out, json, result.to_dict(), result.lines())
+            return _finish(result, out, json, result.to_dict())
         from rl_training.sweeps.engines.local import LocalEngine
         from rl_training.sweeps.running import run_sweep
 
         result = run_sweep(
             loaded, LocalEngine(), new=new, track=not no_track, offline=offline, continue_with=_format_command()
         )
-        return _finish(result, out, json, result.to_dict(), result.lines())
+        return _finish(result, out, json, result.to_dict())
 
 
 def train_seeds(settings: TrainConfig, seeds: int, out: TextIO, *, track: bool, offline: bool, json: bool) -> int:
@@ -71,14 +71,14 @@ def train_seeds(settings: TrainConfig, seeds: int, out: TextIO, *, track: bool, 
 
     sweep = make_seeds_sweep(settings, seeds)
     result = run_sweep(sweep, LocalEngine(), track=track, offline=offline, continue_with=_format_command())
-    return _finish(result, out, json, describe_seeds(result), result.lines())
+    return _finish(result, out, json, describe_seeds(result))
 
 
-def _finish(result: SweepResult, out: TextIO, as_json: bool, values: Mapping[str, Any], lines: list[str]) -> int:
+def _finish(result: SweepResult, out: TextIO, as_json: bool, values: Mapping[str, Any]) -> int:
     """Writes the result and returns the exit code. Signals are ignored from here on."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    write_result(out, values, lines, as_json=as_json)
+    write_result(out, values, result.lines(), as_json=as_json)
     if not result.finished:
         return EXIT_STOPPED
     # A point that fails is a result of a search; a seed of one config that fails is a failure.

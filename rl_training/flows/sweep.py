@@ -12,7 +12,7 @@ from rl_training.flows.flow_process import prepare_flow_process
 from rl_training.flows.from_server.deployment_overrides import merge_stored_overrides
 from rl_training.flows.from_server.missed_schedules import find_skip_reason, skip
 from rl_training.flows.supervised_training import supervise
-from rl_training.flows.sweep_engines.opening import open_engine, require_engine
+from rl_training.flows.sweep_engines.opening import open_engine
 from rl_training.flows.tracked_run import get_caller_context
 from rl_training.runs.stopping import StopFlag
 from rl_training.sweeps.loading import Sweep, load_sweep
@@ -50,7 +50,6 @@ def sweep_flow(
         if (reason := find_skip_reason()) is not None:
             return skip(reason)
         sweep = load_sweep(file, merge_stored_overrides(overrides))
-        require_engine(sweep.settings.engine)
         return run_sweep_in_flow(sweep, new=new and (flow_run.run_count or 1) <= 1).to_dict()
 
 

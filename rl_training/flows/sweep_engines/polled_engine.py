@@ -70,9 +70,9 @@ class PolledEngine:
             for key, record in self._stop():
                 yield by_key[key], record
         finally:
-            self.close_segments()
+            self._drop_segments()
 
-    def close_segments(self) -> None:
+    def _drop_segments(self) -> None:
         """Stops the segments that have not ended, for example after an error; does not wait for them."""
         handles, self._handles = list(self._handles.values()), {}
         if handles and not self._is_stopping:
@@ -80,7 +80,7 @@ class PolledEngine:
 
     def close(self) -> None:
         """Ends what the engine has started."""
-        self.close_segments()
+        self._drop_segments()
         self._cluster.close()
 
     def _poll(self) -> list[tuple[str, RunRecord | Lost]]:
