@@ -29,9 +29,10 @@ def make_sweep(**settings: Any) -> Sweep:
     return load_sweep({"space": SPACE, **settings, "config": {**BASE, **settings.get("config", {})}})
 
 
-def end(step: Step, score: float | str, total: int = 900) -> Outcome:
+def _end(step: Step, score: float | str, early: int | None) -> Outcome:
     """Returns the outcome of a step; runs stop exactly where they are told."""
-    state = score if isinstance(score, str) else "complete" if step.until == total else "paused"
+    done = step.until == BASE["total_timesteps"] or step.trial == early
+    state = score if isinstance(score, str) else "complete" if done else "paused"
     value = None if isinstance(score, str) else score
     runs = [
         RunRecord(seed, f"uid-{step.trial}", None, "dir", state, step.until, {}, "sha")  # type: ignore[arg-type]
@@ -40,11 +41,14 @@ def end(step: Step, score: float | str, total: int = 900) -> Outcome:
     return Outcome(state, value, tuple(runs))  # type: ignore[arg-type]
 
 
-def play(method: Method, score: Score) -> list[Round]:
-    """Returns all rounds of a search in which each step has the score that `score` returns."""
+def play(method: Method, score: Score, early: int | None = None) -> list[Round]:
+    """Returns all rounds of a search in which each step has the score that `score` returns.
+
+    The trial `early` reaches its return by its first step.
+    """
     rounds: list[Round] = []
     while steps := method.plan(rounds):
-        rounds.append(Round(tuple(steps), tuple(end(step, score(step)) for step in steps)))
+        rounds.append(Round(tuple(steps), tuple(_end(step, score(step), early) for step in steps)))
     assert method.plan(rounds) == []
     return rounds
 

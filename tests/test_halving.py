@@ -6,8 +6,7 @@ from rl_training.errors import ConfigError
 from rl_training.sweeps.methods import make_method
 from rl_training.sweeps.methods.halving import compute_rungs, count_survivors
 from rl_training.sweeps.methods.random_search import draw_point
-from rl_training.sweeps.plan import Outcome, Round
-from tests.made_up_histories import end, make_sweep, play, summarize
+from tests.made_up_histories import make_sweep, play, summarize
 
 HALVING = {"name": "halving", "eta": 3, "rungs": 3}
 
@@ -84,13 +83,7 @@ def test_failed_trials_never_survive_even_if_too_few_are_left() -> None:
 
 def test_a_trial_that_reached_its_return_early_competes_without_training_on() -> None:
     sweep = make_sweep(method=HALVING, trials=6, parallel=6)
-    method, rounds = make_method(sweep), list[Round]()
-    while steps := method.plan(rounds):
-        outcomes = [end(step, float(step.trial)) for step in steps]
-        done = [
-            Outcome("complete", o.score, o.runs) if s.trial == 5 else o for s, o in zip(steps, outcomes, strict=True)
-        ]
-        rounds.append(Round(tuple(steps), tuple(done)))
+    rounds = play(make_method(sweep), lambda step: float(step.trial), early=5)
     assert summarize(rounds) == [(100, list(range(6))), (300, [4])]
 
 

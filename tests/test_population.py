@@ -13,10 +13,10 @@ from rl_training.sweeps.methods import make_method
 from rl_training.sweeps.methods.exploring import explore, move_to_neighbor, scale
 from rl_training.sweeps.methods.population import compute_generations
 from rl_training.sweeps.methods.random_search import draw_point
-from rl_training.sweeps.plan import Fork, Outcome, Round, Step
+from rl_training.sweeps.plan import Fork, Round, Step
 from rl_training.sweeps.segments import make_trial_uid
 from rl_training.sweeps.space import Choices, Interval
-from tests.made_up_histories import end, make_sweep, play, summarize
+from tests.made_up_histories import make_sweep, play, summarize
 
 POPULATION = {"name": "population", "interval": 300, "quantile": 0.25}
 
@@ -118,13 +118,7 @@ def test_a_population_that_has_failed_ends() -> None:
 
 def test_a_member_that_reached_its_return_stays_as_it_is() -> None:
     sweep = make_sweep(method=POPULATION, trials=4, parallel=4)
-    method, rounds = make_method(sweep), list[Round]()
-    while steps := method.plan(rounds):
-        outcomes = [end(step, float(step.trial)) for step in steps]
-        done = [
-            Outcome("complete", o.score, o.runs) if s.trial == 3 else o for s, o in zip(steps, outcomes, strict=True)
-        ]
-        rounds.append(Round(tuple(steps), tuple(done)))
+    rounds = play(make_method(sweep), lambda step: float(step.trial), early=3)
     assert summarize(rounds) == [(300, [0, 1, 2, 3]), (600, [0, 1, 2]), (900, [0, 1, 2])]
     assert list_forks(rounds) == [(600, 0, Fork(3, 300)), (900, 0, Fork(3, 300))]
 

@@ -55,4 +55,4 @@ def _choose_points(sweep: Sweep, search: Sequence[Trial]) -> list[Mapping[str, A
 
 def is_base(base: TrainConfig, params: Mapping[str, Any]) -> bool:
     """Returns whether a point's settings are those of the base config."""
-    return base.replace(**params) == base if params else True
+    return base.replace(**params) == base

@@ -49,6 +49,11 @@ class Sweep:
         """The points to choose from."""
         return build_space(self.settings.space, self.base)
 
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The training seeds of each point in the search."""
+        return tuple(range(self.base.seed, self.base.seed + self.settings.seeds))
+
 
 def load_sweep(source: str | Path | Mapping[str, Any], overrides: Overrides = ()) -> Sweep:
     """Loads a sweep.

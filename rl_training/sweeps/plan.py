@@ -68,6 +68,11 @@ class RunRecord:
     lineage: tuple[Mapping[str, Any], ...] = ()
     """The runs that this one was forked from, oldest first, each with `trial`, `run_uid`, `num_timesteps`, `params`."""
 
+    @property
+    def newest(self) -> float | None:
+        """The metric of the newest evaluation; None before the first one."""
+        return self.evaluations[max(self.evaluations)] if self.evaluations else None
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -88,11 +93,18 @@ class Round:
     outcomes: tuple[Outcome, ...]
 
 
+def list_outcomes(rounds: Sequence[Round], phase: Phase) -> list[tuple[Step, Outcome]]:
+    """Returns the steps of one phase in their order, each with its outcome."""
+    pairs = (pair for each in rounds for pair in zip(each.steps, each.outcomes, strict=True))
+    return [(step, outcome) for step, outcome in pairs if step.phase == phase]
+
+
 class Method(Protocol):
     """Chooses the next round of a sweep."""
 
     def plan(self, rounds: Sequence[Round]) -> list[Step]:
         """Returns the steps of the next round, at most `SweepConfig.parallel`; none if the search is complete.
 
-        The result depends on the sweep's settings (which the method was made from) and on `rounds` alone.
+        The result depends on the sweep's settings (which the method was made from) and on the search in `rounds` alone;
+        rounds of the confirmation count for nothing.
         """

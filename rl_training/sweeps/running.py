@@ -123,8 +123,7 @@ def run_sweep(
         sweep = replace(sweep, uid=uid)
 
         def plan(rounds: Sequence[Round]) -> list[Step]:
-            search = [each for each in rounds if each.steps[0].phase == "search"]
-            return method.plan(search) or plan_confirmation(sweep, rounds)
+            return method.plan(rounds) or plan_confirmation(sweep, rounds)
 
         with hold_sweep(database, uid, stop) as study, stop_on_signals(stop):
             page = TrackedPage(sweep, track=track and not offline)

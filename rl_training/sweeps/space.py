@@ -39,6 +39,10 @@ class Choices:
         """Returns whether a value is one of these."""
         return any(is_same(choice, value) for choice in self.values)
 
+    def find(self, value: Any) -> int:
+        """Returns the index of a value, which must be one of these."""
+        return next(i for i, choice in enumerate(self.values) if is_same(choice, value))
+
 
 @dataclass(frozen=True)
 class Interval:
@@ -167,9 +171,9 @@ def build_values(parameter: Parameter, key: str, base: TrainConfig) -> Choices |
     """Returns the values of a parameter, as the types that the setting has."""
     if parameter.choice is not None:
         return Choices(tuple(read_as_setting(value, key, base) for value in parameter.choice))
-    ends = parameter.log_range or parameter.range
-    assert ends is not None
-    return Interval(*ends, whole=is_whole(key, base, ends), log=parameter.log_range is not None)
+    assert parameter.ends is not None
+    whole, log = is_whole(key, base, parameter.ends), parameter.log_range is not None
+    return Interval(*parameter.ends, whole=whole, log=log)
 
 
 def read_conditions(value: Any, key: str, base: TrainConfig) -> tuple[Any, ...]:

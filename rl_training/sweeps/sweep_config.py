@@ -13,6 +13,7 @@ from rl_training.config.suggestions import find_similar_word
 
 MethodName = Literal["grid", "random", "tpe", "halving", "population"]
 EngineName = Literal["local", "ray", "dask", "work_pool"]
+Direction = Literal["maximize", "minimize"]
 Interval = tuple[int | float, int | float]
 
 FARTHEST_END = 1e300
@@ -60,10 +61,23 @@ class Parameter(Settings):
 
     @model_validator(mode="after")
     def _is_of_one_kind(self) -> Self:
-        given = [kind for kind in ("choice", "range", "log_range") if getattr(self, kind) is not None]
+        given = self._list_kinds()
         if len(given) != 1:
             raise ValueError(f"expected one of choice, range and log_range (got {' and '.join(given) or 'none'})")
         return self
+
+    @property
+    def kind(self) -> str:
+        """The one of `choice`, `range` and `log_range` that is given."""
+        return self._list_kinds()[0]
+
+    @property
+    def ends(self) -> Interval | None:
+        """The lowest and the highest value; None for a choice."""
+        return self.log_range or self.range
+
+    def _list_kinds(self) -> list[str]:
+        return [kind for kind in ("choice", "range", "log_range") if getattr(self, kind) is not None]
 
 
 class MethodConfig(Settings):
@@ -153,7 +167,7 @@ class SweepConfig(Settings):
     metric: str = "eval/return_mean"
     """The number of the periodic evaluations that the search compares, such as `eval/success_rate`; the newest value
     counts."""
-    direction: Literal["maximize", "minimize"] = "maximize"
+    direction: Direction = "maximize"
     """Whether more is better."""
     pruning: PruningConfig | None = None
     """When a run is stopped early (`grid`, `random` and `tpe`); null never stops one."""

@@ -13,7 +13,8 @@ from rl_training.comparison.statistics import Estimate, estimate_improvement, su
 from rl_training.security.secrets import redact
 from rl_training.sweeps.confirmation import is_base
 from rl_training.sweeps.plan import Round, RunRecord
-from rl_training.sweeps.trials import HELD_OUT, Direction, Trial, collect_trials, rank_trials
+from rl_training.sweeps.sweep_config import Direction
+from rl_training.sweeps.trials import HELD_OUT, Trial, collect_trials, rank_trials
 
 if TYPE_CHECKING:
     from rl_training.sweeps.loading import Sweep
@@ -188,9 +189,9 @@ def _confirm(
 
 
 def _get_score(run: RunRecord, held_out: bool) -> float:
-    if held_out and run.held_out is not None:
-        return run.held_out
-    return run.evaluations[max(run.evaluations)]
+    score = run.held_out if held_out else run.newest
+    assert score is not None
+    return score
 
 
 def _compare_with_base(points: Sequence[ConfirmedPoint], sign: float) -> list[ConfirmedPoint]:

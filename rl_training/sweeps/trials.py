@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from rl_training.sweeps.plan import Outcome, Phase, Round, RunRecord, Step, TrialState
+from rl_training.sweeps.plan import Outcome, Phase, Round, RunRecord, Step, TrialState, list_outcomes
+from rl_training.sweeps.sweep_config import Direction
 
 HELD_OUT = "heldout/"
 """Prefix of the metrics of a held-out evaluation."""
-
-Direction = Literal["maximize", "minimize"]
 
 
 @dataclass(frozen=True)
@@ -42,12 +41,7 @@ class Trial:
 
 def collect_trials(rounds: Sequence[Round], phase: Phase) -> list[Trial]:
     """Returns the trials of one phase in the order of their numbers."""
-    newest = {
-        step.trial: _make_trial(step, outcome)
-        for one in rounds
-        for step, outcome in zip(one.steps, one.outcomes, strict=True)
-        if step.phase == phase
-    }
+    newest = {step.trial: _make_trial(step, outcome) for step, outcome in list_outcomes(rounds, phase)}
     return [newest[number] for number in sorted(newest)]
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from rl_training.sweeps.loading import Sweep
 from rl_training.sweeps.methods.pruning import compute_bounds
-from rl_training.sweeps.plan import Round, Step
+from rl_training.sweeps.plan import Round, Step, list_outcomes
 
 
 def list_next_trials(sweep: Sweep, rounds: Sequence[Round], total: int) -> range:
     """Returns the numbers of the trials of the next round, of `total` trials in all."""
-    done = len({step.trial for each in rounds for step in each.steps if step.phase == "search"})
+    done = len(list_outcomes(rounds, "search"))
     return range(done, min(done + sweep.settings.parallel, total))
 
 
@@ -24,7 +24,6 @@ def make_steps(sweep: Sweep, rounds: Sequence[Round], points: Iterable[tuple[int
         rounds: The complete rounds.
         points: The number and the point of each trial.
     """
-    base = sweep.base
-    seeds = tuple(range(base.seed, base.seed + sweep.settings.seeds))
-    bounds = compute_bounds(sweep.settings, rounds, base.total_timesteps)
-    return [Step(number, point, seeds, base.total_timesteps, prune_below=bounds) for number, point in points]
+    total = sweep.base.total_timesteps
+    bounds = compute_bounds(sweep.settings, rounds, total)
+    return [Step(number, point, sweep.seeds, total, prune_below=bounds) for number, point in points]

@@ -10,7 +10,7 @@ import numpy as np
 
 from rl_training.sweeps.loading import Sweep
 from rl_training.sweeps.methods.random_search import MOST_DRAWS
-from rl_training.sweeps.space import Choices, Dimension, Interval, Point, is_same
+from rl_training.sweeps.space import Choices, Dimension, Interval, Point
 from rl_training.sweeps.trial_settings import find_fault
 
 RESAMPLE = 0.25
@@ -48,7 +48,7 @@ def explore(sweep: Sweep, params: Mapping[str, Any], rng: np.random.Generator) -
 
 def move_to_neighbor(choices: Choices, value: Any, rng: np.random.Generator) -> Any:
     """Returns the choice before or after a value, in the order of the file."""
-    here = next(i for i, choice in enumerate(choices.values) if is_same(choice, value))
+    here = choices.find(value)
     beside = [i for i in (here - 1, here + 1) if 0 <= i < len(choices.values)]
     return choices.values[beside[rng.integers(len(beside))]] if beside else value
 

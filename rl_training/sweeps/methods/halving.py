@@ -40,8 +40,7 @@ class HalvingMethod:
         settings, history = self._sweep.settings, TrialHistory(self._sweep, rounds)
         trials = list(range(settings.trials))
         for until in self._rungs:
-            outcomes = {trial: history.find(trial, until) for trial in trials}
-            known = {trial: outcome for trial, outcome in outcomes.items() if outcome is not None}
+            known = history.find(trials, until)
             if due := [trial for trial in trials if trial not in known]:
                 return [self._make_step(trial, until) for trial in due[: settings.parallel]]
             best = [trial for trial in history.rank(known) if known[trial].state in MAY_CONTINUE]
@@ -49,9 +48,7 @@ class HalvingMethod:
         return []
 
     def _make_step(self, trial: int, until: int) -> Step:
-        first = self._sweep.base.seed
-        seeds = tuple(range(first, first + self._sweep.settings.seeds))
-        return Step(trial, draw_point(self._sweep, trial), seeds, until=until)
+        return Step(trial, draw_point(self._sweep, trial), self._sweep.seeds, until=until)
 
 
 def compute_rungs(method: MethodConfig, base: TrainConfig) -> tuple[int, ...]:

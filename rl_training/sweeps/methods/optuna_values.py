@@ -1,19 +1,38 @@
-"""The dimensions of a space and their values in Optuna's terms."""
+"""The dimensions of a space, their values and trials in Optuna's terms."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rl_training.sweeps.space import Choices, Dimension, is_same
+from rl_training.sweeps.space import Choices, Dimension
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
 
 
-def make_distribution(dimension: Dimension) -> BaseDistribution:
+def make_optuna_trial(dimensions: Iterable[Dimension], params: Mapping[str, Any], **outcome: Any) -> FrozenTrial:
+    """Returns a trial that has ended, for a study.
+
+    Args:
+        dimensions: The dimensions of the space.
+        params: The trial's point.
+        outcome: The other arguments of `optuna.trial.create_trial`, such as `value`.
+    """
+    from optuna.trial import create_trial
+
+    varied = [dimension for dimension in dimensions if dimension.key in params]
+    return create_trial(
+        params={dimension.key: _encode(dimension, params[dimension.key]) for dimension in varied},
+        distributions={dimension.key: _make_distribution(dimension) for dimension in varied},
+        **outcome,
+    )
+
+
+def _make_distribution(dimension: Dimension) -> BaseDistribution:
     """Returns Optuna's description of a dimension; choices are given by their index, as they may be lists."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
@@ -25,16 +44,9 @@ def make_distribution(dimension: Dimension) -> BaseDistribution:
     return FloatDistribution(values.low, values.high, log=values.log)
 
 
-def encode(dimension: Dimension, value: Any) -> Any:
+def _encode(dimension: Dimension, value: Any) -> Any:
     """Returns a value as Optuna has it: the index of a choice, and a number as it is."""
-    if isinstance(dimension.values, Choices):
-        return find_choice(dimension.values, value)
-    return value
-
-
-def find_choice(choices: Choices, value: Any) -> int:
-    """Returns the index of a value among choices."""
-    return next(i for i, choice in enumerate(choices.values) if is_same(choice, value))
+    return dimension.values.find(value) if isinstance(dimension.values, Choices) else value
 
 
 @contextmanager

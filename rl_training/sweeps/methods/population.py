@@ -57,8 +57,7 @@ class PopulationMethod:
         settings, history = self._sweep.settings, TrialHistory(self._sweep, rounds)
         members = {trial: Member(draw_point(self._sweep, trial)) for trial in range(settings.trials)}
         for generation, until in enumerate(self._ends, start=1):
-            outcomes = {trial: history.find(trial, until) for trial in members}
-            known = {trial: outcome for trial, outcome in outcomes.items() if outcome is not None}
+            known = history.find(members, until)
             if due := [trial for trial in members if trial not in known]:
                 return [self._make_step(trial, members[trial], until) for trial in due[: settings.parallel]]
             if not any(outcome.state in MAY_CONTINUE for outcome in known.values()):
@@ -67,7 +66,7 @@ class PopulationMethod:
         return []
 
     def _make_step(self, trial: int, member: Member, until: int) -> Step:
-        return Step(trial, member.params, (self._sweep.base.seed,), until=until, fork=member.fork)
+        return Step(trial, member.params, self._sweep.seeds, until=until, fork=member.fork)
 
     def _select(
         self, generation: int, members: Mapping[int, Member], known: Mapping[int, Outcome], ranked: Sequence[int]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rl_training.sweeps.plan import Round
+from rl_training.sweeps.plan import Round, list_outcomes
 from rl_training.sweeps.sweep_config import SweepConfig
 
 
@@ -24,8 +24,7 @@ def compute_bounds(settings: SweepConfig, rounds: Sequence[Round], until: int) -
         until: The step at which runs end, where none is stopped.
     """
     pruning = settings.pruning
-    steps = [step for each in rounds for step in zip(each.steps, each.outcomes, strict=True)]
-    outcomes = [outcome for step, outcome in steps if step.phase == "search"]
+    outcomes = [outcome for _, outcome in list_outcomes(rounds, "search")]
     complete = sum(outcome.state == "complete" for outcome in outcomes)
     if pruning is None or complete < pruning.after_trials:
         return {}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rl_training.sweeps.loading import Sweep
-from rl_training.sweeps.plan import Outcome, Round
+from rl_training.sweeps.plan import Outcome, Round, list_outcomes
 
 MAY_CONTINUE = ("paused", "complete")
 """The states of a trial that may still win: it is paused, or has ended before the others."""
@@ -22,16 +22,18 @@ class TrialHistory:
     def __init__(self, sweep: Sweep, rounds: Sequence[Round]) -> None:
         self._sign = 1.0 if sweep.settings.direction == "maximize" else -1.0
         self._outcomes: dict[int, dict[int, Outcome]] = {}
-        for each in rounds:
-            for step, outcome in zip(each.steps, each.outcomes, strict=True):
-                if step.phase == "search":
-                    self._outcomes.setdefault(step.trial, {})[step.until] = outcome
+        for step, outcome in list_outcomes(rounds, "search"):
+            self._outcomes.setdefault(step.trial, {})[step.until] = outcome
 
-    def find(self, trial: int, until: int) -> Outcome | None:
-        """Returns the outcome of a trial at a step; None if it has yet to train to there.
+    def find(self, trials: Iterable[int], until: int) -> dict[int, Outcome]:
+        """Returns the outcomes of trials at a step, without those that have yet to train to there.
 
         A trial that completed earlier, because it reached `evaluation.stop_at_return`, keeps that outcome.
         """
+        found = ((trial, self._find(trial, until)) for trial in trials)
+        return {trial: outcome for trial, outcome in found if outcome is not None}
+
+    def _find(self, trial: int, until: int) -> Outcome | None:
         outcomes = self._outcomes.get(trial, {})
         early = (outcome for step, outcome in outcomes.items() if step < until and outcome.state == "complete")
         return outcomes.get(until) or next(early, None)

@@ -15,9 +15,9 @@ import numpy as np
 from rl_training.errors import ConfigError
 from rl_training.sweeps.loading import Sweep
 from rl_training.sweeps.methods.complete_trials import list_next_trials, make_steps
-from rl_training.sweeps.methods.optuna_values import encode, make_distribution, silence_optuna
+from rl_training.sweeps.methods.optuna_values import make_optuna_trial, silence_optuna
 from rl_training.sweeps.methods.random_search import MOST_DRAWS, refuse_space
-from rl_training.sweeps.plan import Outcome, Round, Step
+from rl_training.sweeps.plan import Outcome, Round, Step, list_outcomes
 from rl_training.sweeps.space import Choices, Dimension, Point
 from rl_training.sweeps.trial_settings import find_fault
 
@@ -66,23 +66,20 @@ class TPEMethod:
         from optuna import create_study
 
         study = create_study(direction=self._sweep.settings.direction)
-        pairs = [pair for each in rounds for pair in zip(each.steps, each.outcomes, strict=True)]
-        searched = [(step, outcome) for step, outcome in pairs if step.phase == "search"]
-        for step, outcome in sorted(searched, key=lambda pair: pair[0].trial):
+        for step, outcome in sorted(list_outcomes(rounds, "search"), key=lambda pair: pair[0].trial):
             study.add_trial(self._make_trial(step.params, outcome))
         return study
 
     def _make_trial(self, params: Mapping[str, Any], outcome: Outcome) -> FrozenTrial:
-        from optuna.trial import TrialState, create_trial
+        from optuna.trial import TrialState
 
         scored = outcome.score is not None and math.isfinite(outcome.score)
         complete, pruned = scored and outcome.state == "complete", outcome.state == "pruned"
-        dimensions = [dimension for dimension in self._sweep.space.dimensions if dimension.key in params]
-        return create_trial(
+        return make_optuna_trial(
+            self._sweep.space.dimensions,
+            params,
             state=TrialState.COMPLETE if complete else TrialState.PRUNED if pruned else TrialState.FAIL,
             value=outcome.score if complete else None,
-            params={dimension.key: encode(dimension, params[dimension.key]) for dimension in dimensions},
-            distributions={dimension.key: make_distribution(dimension) for dimension in dimensions},
             intermediate_values=average_evaluations(outcome),
         )
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rl_training.sweeps.methods.optuna_values import encode, make_distribution, silence_optuna
+from rl_training.sweeps.methods.optuna_values import make_optuna_trial, silence_optuna
 from rl_training.sweeps.space import Dimension
-from rl_training.sweeps.trials import Direction, Trial
+from rl_training.sweeps.sweep_config import Direction
+from rl_training.sweeps.trials import Trial
 
 if TYPE_CHECKING:
     from rl_training.sweeps.loading import Sweep
@@ -98,21 +99,9 @@ def _compute_shares(
     from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
     study = optuna.create_study(direction=direction)
-    distributions = {dimension.key: make_distribution(dimension) for dimension in dimensions}
     for trial in trials:
         if trial.number in scores:
-            params = {
-                dimension.key: encode(dimension, trial.params[dimension.key])
-                for dimension in dimensions
-                if dimension.key in trial.params
-            }
-            study.add_trial(
-                optuna.trial.create_trial(
-                    params=params,
-                    distributions={key: distributions[key] for key in params},
-                    value=scores[trial.number],
-                )
-            )
+            study.add_trial(make_optuna_trial(dimensions, trial.params, value=scores[trial.number]))
     evaluator = PedAnovaImportanceEvaluator(target_quantile=_best_share(len(scores)))
     found = get_param_importances(study, evaluator=evaluator)
     return {key: float(share) for key, share in sorted(found.items(), key=lambda item: (-item[1], item[0]))}

@@ -19,7 +19,8 @@ from rl_training.sweeps.page.result_lines import (
     format_summary,
     name_point,
 )
-from rl_training.sweeps.trials import Direction, Trial, rank_trials, track_best
+from rl_training.sweeps.sweep_config import Direction
+from rl_training.sweeps.trials import Trial, rank_trials, track_best
 from rl_training.tracking.mlflow_links import make_run_fragment
 from rl_training.tracking.mlflow_names import KIND, SWEEP, flatten
 from rl_training.tracking.mlflow_run import RUN_ID as IDENTITY

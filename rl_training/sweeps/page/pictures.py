@@ -9,9 +9,9 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from rl_training.security.secrets import redact
-from rl_training.sweeps.methods.optuna_values import find_choice
 from rl_training.sweeps.space import Choices, Dimension
-from rl_training.sweeps.trials import Direction, Trial, track_best
+from rl_training.sweeps.sweep_config import Direction
+from rl_training.sweeps.trials import Trial, track_best
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,7 +127,7 @@ def _find_height(dimension: Dimension, params: Mapping[str, Any]) -> float:
     value, values = params[dimension.key], dimension.values
     if isinstance(values, Choices):
         last = len(values.values) - 1
-        return find_choice(values, value) / last if last else 0.5
+        return values.find(value) / last if last else 0.5
     if values.low == values.high:
         return 0.5
     scale: Callable[[float], float] = math.log if values.log else float

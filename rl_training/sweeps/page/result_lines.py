@@ -10,8 +10,9 @@ from rl_training.sweeps.trial_settings import format_point
 from rl_training.sweeps.trials import HELD_OUT, rank_trials
 
 if TYPE_CHECKING:
+    from rl_training.sweeps.sweep_config import Direction
     from rl_training.sweeps.sweep_result import ConfirmedPoint, SweepResult
-    from rl_training.sweeps.trials import Direction, Trial
+    from rl_training.sweeps.trials import Trial
 
 SHOWN_TRIALS = 10
 """Number of trials, the best, that the text of a result lists."""
@@ -70,8 +71,7 @@ def _list_runs(result: SweepResult, aggregate: Mapping[str, Any]) -> Iterator[st
     runs = [run for trial in result.search for run in trial.runs]
     yield f"{len(runs)} seeds of {printable(result.name)} ({result.uid}), {aggregate['metric']} of each:"
     for run in runs:
-        newest = run.evaluations[max(run.evaluations)] if run.evaluations else None
-        score = run.held_out if aggregate["metric"].startswith(HELD_OUT) else newest
+        score = run.held_out if aggregate["metric"].startswith(HELD_OUT) else run.newest
         known = "no score" if score is None else f"{score:,.5g}"
         yield f"  seed {run.seed}: {known if run.error is None else f'failed: {run.error}'}  {run.run_dir}"
     yield f"interquartile mean{_name_interval(aggregate)}: {format_summary(aggregate)}"

@@ -116,7 +116,7 @@ class _SpaceChecker:
                 self._nodes[key].place, ("space", key), f"got a {kind} of a setting without numbers, expected choice"
             )
             return
-        ends = parameter.log_range or parameter.range
+        ends = parameter.ends
         whole = ends is not None and is_whole(key, self._base, ends)
         faults = []
         for i, node in enumerate(nodes):
@@ -135,9 +135,7 @@ class _SpaceChecker:
         """Returns the kind of a parameter, and the nodes of its choices or ends."""
         parameter = expand_json(self._nodes[key])
         assert isinstance(parameter, MapNode)
-        kind = next(
-            kind for kind in ("choice", "range", "log_range") if getattr(self._parameters[key], kind) is not None
-        )
+        kind = self._parameters[key].kind
         node = expand_json(parameter.entries[kind])
         assert isinstance(node, ListNode)
         return kind, node.items
@@ -178,7 +176,7 @@ class _SpaceChecker:
             return False
         values = build_values(sound[name], name, self._base)
         if isinstance(values, Choices):
-            return any(is_same(item, value) for item in values.values)
+            return values.holds(value)
         return isinstance(value, int | float) and values.low <= value <= values.high
 
 
@@ -230,7 +228,7 @@ def _advise(key: str, model: type[BaseModel]) -> str:
 
 
 def _is_secret(key: str, parameter: Parameter) -> bool:
-    values = parameter.choice or parameter.range or parameter.log_range or ()
+    values = parameter.choice or parameter.ends or ()
     return holds_secret({key: list(values)}) or holds_secret(parameter.when)
 
 

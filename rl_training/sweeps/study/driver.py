@@ -7,9 +7,8 @@ does the same. What a driver keeps in memory, such as how often a segment was lo
 from __future__ import annotations
 
 import logging
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Protocol
@@ -231,9 +230,4 @@ def format_record(step: Step, record: RunRecord) -> str:
     if record.state == "failed":
         return f"{name}: failed: {one_line(record.error)}"
     how = "" if record.state == "complete" else f"{record.state} at step {record.num_timesteps:,}: "
-    return f"{name}: {how}{_format_score(record.evaluations)}"
-
-
-def _format_score(evaluations: Mapping[int, float]) -> str:
-    score = evaluations[max(evaluations)] if evaluations else math.nan
-    return f"{score:,.2f}" if evaluations else "no evaluation"
+    return f"{name}: {how}" + ("no evaluation" if record.newest is None else f"{record.newest:,.2f}")

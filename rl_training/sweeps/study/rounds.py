@@ -47,7 +47,7 @@ def complete_round(stored: StoredRound) -> Round:
 def make_outcome(runs: Sequence[RunRecord]) -> Outcome:
     """Returns what came of a step, from the records of its runs; see `Outcome`."""
     states = [run.state for run in runs]
-    newest = [run.evaluations[max(run.evaluations)] for run in runs if run.evaluations]
+    newest = [run.newest for run in runs if run.newest is not None]
     state: TrialState = "complete"
     if "failed" in states:
         state = "failed"
