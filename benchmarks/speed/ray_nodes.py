@@ -8,8 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rl_training.system.ray_cluster import connect_to_ray, leave_ray
 
 _NODE = """
 import sys
@@ -19,8 +24,11 @@ from ray.scripts.scripts import main
 sys.argv[0] = "ray"
 main()
 """
-_READY = b"--block"
-"""Words of the line that a node prints once it can be used."""
+_TOKEN = secrets.token_hex(32)
+"""The password of all clusters of this process; Ray reads it once."""
+_STARTED = "Ray runtime started"
+_STARTS = 10
+"""Starts of a node that joins too late: Ray gives it 30 seconds, too little for busy cores."""
 
 
 @contextmanager
@@ -38,39 +46,71 @@ def start_nodes(cpus: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN}
     nodes: list[subprocess.Popen[bytes]] = []
     try:
-        for number, count in enumerate(cpus):
-            place = (
-                ["--address", address]
-                if number
-                else ["--head", "--include-dashboard=false", "--port", address.rpartition(":")[2]]
-            )
-            nodes.append(_start([*place, "--num-cpus", str(count)]))
-        yield address, [node.pid for node in nodes]
+        with tempfile.TemporaryDirectory() as folder:
+            for number, count in enumerate(cpus):
+                head = ["--head", "--include-dashboard=false", "--port", address.rpartition(":")[2]]
+                place = ["--address", address] if number else head
+                log = Path(folder) / f"{number}.log"
+                nodes.append(start_node([*place, "--num-cpus", str(count)], os.environ, log))
+            _wait_until_usable(address)
+            yield address, [node.pid for node in nodes]
     finally:
         for node in nodes:
-            with suppress(ProcessLookupError):
-                os.killpg(node.pid, signal.SIGKILL)
-            node.wait()
-            if node.stdout is not None:
-                node.stdout.close()
+            _kill(node)
         del os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"]
 
 
-def _start(arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    options = ["--block", "--disable-usage-stats"]
-    node = subprocess.Popen(
-        [sys.executable, "-c", _NODE, "start", *arguments, *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    assert node.stdout is not None
-    said = []
-    for line in node.stdout:
-        said.append(line.decode(errors="replace"))
-        if _READY in line:
+def start_node(arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
+    """Starts `ray start` in a session of its own, again if it joins too late, and returns when it has joined.
+
+    Args:
+        arguments: Arguments of `ray start`.
+        environment: The variables of the node.
+        log: The file for what it prints.
+    """
+    for _ in range(_STARTS):
+        with log.open("wb") as output:
+            node = subprocess.Popen(
+                [sys.executable, "-c", _NODE, "start", *arguments, "--block", "--disable-usage-stats"],
+                env=dict(environment),
+                cwd=log.parent,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        while _STARTED not in log.read_text(errors="replace"):
+            if node.poll() is not None:
+                break
+            time.sleep(0.1)
+        else:
             return node
-    raise RuntimeError(f"a node of Ray ended: {''.join(said)}")
+        _kill(node)
+    raise RuntimeError(f"a node of Ray ended: {log.read_text(errors='replace')[-4_000:]}")
+
+
+def _wait_until_usable(address: str) -> None:
+    """Waits until the scheduler can use each node: it learns of a node some time after the node has joined."""
+    ray = connect_to_ray("a cluster of this machine", 1, address)
+    try:
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        task = ray.remote(num_cpus=0)(lambda: None)
+        for node in ray.nodes():
+            there = task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
+            while True:
+                try:
+                    ray.get(there.remote())
+                    break
+                except ray.exceptions.TaskUnschedulableError:
+                    time.sleep(0.1)
+    finally:
+        leave_ray(ray)
+
+
+def _kill(node: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(node.pid, signal.SIGKILL)
+    node.wait()

@@ -13,7 +13,7 @@ from rl_training.promotion.floor_check import check_floors
 from rl_training.services.crash_automations import build_automations, has_same_effect
 from rl_training.services.moved_entrypoints import has_moved
 from rl_training.services.prefect_environment import prepare_prefect
-from rl_training.services.prefect_yaml import TAG
+from rl_training.services.prefect_yaml import PARALLEL, TAG
 from rl_training.services.user_server import connect_to_user_server
 from rl_training.tracking.mlflow_health import CheckResult, check_clock, check_mlflow
 
@@ -138,10 +138,12 @@ def _check_limits(client: SyncPrefectClient, deployments: list[DeploymentRespons
 
     sound = True
     for deployment in deployments:
-        limit = deployment.global_concurrency_limit
+        limit, name = deployment.global_concurrency_limit, _make_full_name(client, deployment)
         if limit is None or not limit.active:
+            if name.startswith(f"{PARALLEL}/"):
+                continue
             sound = False
-            text = f"{_make_full_name(client, deployment)} has no concurrency limit"
+            text = f"{name} has no concurrency limit"
             yield CheckResult(
                 "limits", "problem", text, "set concurrency_limit in prefect.yaml, then `rl-training deploy`"
             )
@@ -154,10 +156,10 @@ def _check_limits(client: SyncPrefectClient, deployments: list[DeploymentRespons
         )
         if holders < limit.active_slots:
             sound = False
-            text = f"{_make_full_name(client, deployment)}: a slot is taken, and no flow run holds it"
+            text = f"{name}: a slot is taken, and no flow run holds it"
             yield CheckResult("limits", "note", text, "the server frees it within five minutes")
     if sound:
-        yield CheckResult("limits", "ok", "each deployment has its concurrency limit")
+        yield CheckResult("limits", "ok", "each deployment that needs a concurrency limit has one")
 
 
 def _check_pool(client: SyncPrefectClient, name: str) -> Iterator[CheckResult]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +29,6 @@ BASE: dict[str, Any] = {
     "promotion": {"enabled": False},
 }
 """A run of twelve seconds, with a checkpoint each second."""
-
-STARTED = "Ray runtime started"
-
-RAY_NODE = """
-import sys
-from ray._private import services
-services.node_ip_address_from_perspective = lambda address=None: "127.0.0.1"  # as on a machine without a network
-from ray.scripts.scripts import main
-sys.argv[0] = "ray"
-main()
-"""
 
 
 def make_sweep(engine: str | dict[str, Any]) -> dict[str, Any]:
@@ -102,35 +89,6 @@ def finish_sweep(sweep: subprocess.Popen[str]) -> list[dict[str, Any]]:
         }
         for trial in result["trials"]
     ]
-
-
-def start_ray_node(environment: Mapping[str, str], *arguments: str) -> subprocess.Popen[bytes]:
-    """Starts `ray start` with one CPU, on loopback and in a session of its own, and returns when it has joined.
-
-    Ray gives a node 30 seconds to join, which is too little on a busy machine, so it is tried again.
-    """
-    options = ["--block", "--num-cpus", "1", "--disable-usage-stats"]
-    path = Path(environment["RL_TRAINING_HOME"]) / "ray.log"
-    for _ in range(10):
-        with path.open("wb") as log:
-            node = subprocess.Popen(
-                [sys.executable, "-c", RAY_NODE, "start", *arguments, *options],
-                env=dict(environment),
-                cwd=path.parent,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        eventually(partial(_has_decided, node, path), 240)
-        if STARTED in path.read_text():
-            return node
-        kill_session(node.pid)
-        node.wait()
-    raise AssertionError(path.read_text()[-4_000:])
-
-
-def _has_decided(node: subprocess.Popen[bytes], path: Path) -> bool:
-    return STARTED in path.read_text() or node.poll() is not None
 
 
 def kill_session(leader: int) -> None:

@@ -44,9 +44,11 @@ def play(vectorization: str, kill: tuple[int, int] | None = None) -> tuple[list[
 
 
 def kill_node(pid: int) -> None:
-    """Kills all processes of a node at once, as a power cut does; its actors would live for some time without it."""
+    """Kills all processes of a node at once, as a power cut does; its actor would live for some time without it."""
     node = psutil.Process(pid)
-    for process in [node, *node.children(recursive=True)]:
+    processes = [node, *node.children(recursive=True)]
+    assert sum("EnvActor" in process.name() for process in processes) == 1
+    for process in processes:
         process.kill()
 
 

@@ -20,13 +20,13 @@ from cluster_support import (
     make_environment,
     make_sweep,
     require_each_once,
-    start_ray_node,
     start_sweep,
     wait_for_shipped_checkpoint,
 )
 from services_support import BIN, Services
 from stack_support import free_ports
 
+from benchmarks.speed.ray_nodes import start_node
 from rl_training.tracking.mlflow_store import connect
 
 pytestmark = pytest.mark.services
@@ -74,8 +74,9 @@ def test_a_ray_node_that_is_killed_loses_no_trial_and_trains_none_twice(
     secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": TOKEN}
     homes = [tmp_path / name for name in ("head", "first", "second")]
     nodes = [make_environment(services.environment, home, tracking_uri, **secret) for home in homes]
-    started.append(start_ray_node(nodes[0], "--head", "--port", str(port), "--include-dashboard=false"))
-    started.extend(start_ray_node(node, "--address", f"127.0.0.1:{port}") for node in nodes[1:])
+    head, joining = ["--head", "--port", str(port), "--include-dashboard=false"], ["--address", f"127.0.0.1:{port}"]
+    for home, node, place in zip(homes, nodes, (head, joining, joining), strict=True):
+        started.append(start_node([*place, "--num-cpus", "1"], node, home / "ray.log"))
 
     driver = make_environment(services.environment, tmp_path / "driver", tracking_uri, **secret)
     sweep = start_sweep(make_sweep({"name": "ray", "address": f"127.0.0.1:{port}"}), driver)

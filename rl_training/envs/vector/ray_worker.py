@@ -162,7 +162,8 @@ class RayWorker:
         places = _list_places(self._ray)
         place = places[(self._number + tried) % len(places)]
         strategy = NodeAffinitySchedulingStrategy(place, soft=True)
-        return self._ray.remote(EnvActor).options(num_cpus=0, scheduling_strategy=strategy).remote()
+        # Ray places an actor that needs nothing at random; one byte of memory makes it respect the strategy.
+        return self._ray.remote(EnvActor).options(num_cpus=0, memory=1, scheduling_strategy=strategy).remote()
 
     def _send(self, method: str, *arguments: Any) -> None:
         self._request = method, arguments
