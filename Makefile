@@ -11,7 +11,7 @@ CONFIG ?= configs/ppo/cartpole.yaml
 # The folder for the other libraries' environments in speed benchmarks, and a checkout of CleanRL, which is optional.
 PEERS ?= .peers
 CLEANRL ?=
-PEERS_READY = $(patsubst %,$(PEERS)/%/.ready,sb3 sbx $(if $(CLEANRL),cleanrl))
+PEERS_READY = $(patsubst %,$(PEERS)/%/.ready,sb3 sbx rejax $(if $(CLEANRL),cleanrl))
 PEERS_FLAGS = --peers $(PEERS) $(if $(CLEANRL),--cleanrl $(CLEANRL))
 # The learning benchmark measures all tasks unless CONFIG is given.
 GIVEN_CONFIG := $(if $(filter-out file,$(origin CONFIG)),$(CONFIG))
@@ -166,6 +166,7 @@ $(PEERS)/%/.ready: benchmarks/speed/%.txt
 	@touch $@
 
 bench-speed: $(READY) $(PEERS_READY)
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[atari]'
 	@$(BIN)/python -m benchmarks.speed.measure $(PEERS_FLAGS) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(TASKS),--tasks $(TASKS))
 	@$(BIN)/python -m benchmarks.speed.report
 

@@ -17,6 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from benchmarks.processor import describe_processor
 from rl_training.system.durable_files import replace_file
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,7 +35,7 @@ def collect_provenance() -> dict[str, Any]:
         "git_dirty": bool(_run_git(ROOT, "status", "--porcelain", "--", *MEASURED)),
         "python": platform.python_version(),
         "versions": {name: version(name) for name in PACKAGES},
-        "machine": {"platform": platform.platform(), "cpu": _find_cpu_model(), "cpus": count_cpus()},
+        "machine": {"platform": platform.platform(), "cpus": count_cpus(), **describe_processor()},
     }
 
 
@@ -188,12 +189,3 @@ def _find_program() -> list[str]:
 
 def _run_git(checkout: Path, *arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=checkout, capture_output=True, text=True, check=True).stdout.strip()
-
-
-def _find_cpu_model() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor()

@@ -7,12 +7,14 @@
 - `collection`: the collection of that training; `collection_share`: the time of the stack divided by the time of the
   collection, as the median over the rollouts.
 
-`products`, for a SAC task, in milliseconds:
+`products`, for a SAC or DQN task, in milliseconds:
 
 - `numpy_ms`, `torch_ms`: all matrix products of one update in their order, each with its own operands in memory, as in
   an update; `..._hot_ms`: each product repeated by itself, from the cache;
 - `update_ms`: one update of a training, including the sampling of its batch; `update_over_products`: this time divided
   by the time of the products of the faster library;
+- `products_share`: the time of the products of the faster library, as a share of the time of a training, which is the
+  speed of the training relative to one that computes nothing but these products;
 - `environment`: steps per second of Gymnasium's own environment with random actions.
 
     python -m benchmarks.speed.floors sac-pendulum --threads 1
@@ -23,31 +25,23 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
 from statistics import median
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from benchmarks.speed.run_ours import TRAIN, make_speed_config
+from benchmarks.speed.products import Array, list_products, multiply_all, time_calls
+from benchmarks.speed.runners.run_ours import TRAIN, make_speed_config
 from benchmarks.speed.tasks import SPEED, SpeedTask, Task
 from rl_training import Callback, TrainerState
 from rl_training.config.ppo import PPOConfig
 from rl_training.envs.training_envs import TrainingEnvs
 
-SECONDS = 1.0
-"""Least duration of the measurement of a floor."""
 FIRST, TIMED, STEPS = 4, 4, 20_480
 """Untimed first rollouts of a measured collection, and least number and total steps of its timed rollouts."""
-UPDATES = 100
-"""Number of the last updates, of which the median counts."""
-
-Array = npt.NDArray[Any]
 
 
 class Phases(Callback):
@@ -156,85 +150,24 @@ def measure_bare_speed(task: Task) -> float:
     return float(num_envs * len(actions) / seconds)
 
 
-class Products:
-    """The operands and the results of the matrix products of one SAC update."""
-
-    def __init__(self, batch: int, observation: int, action: int, hidden: tuple[int, ...]) -> None:
-        self.operands: list[tuple[Array, Array, Array]] = []
-        self._rng, self._batch = np.random.default_rng(0), batch
-        sizes_actor = (observation, *hidden, 2 * action)
-        sizes_critic = (observation + action, *hidden, 1)
-        actor = self._make_net(sizes_actor)
-        critics, targets = ([self._make_net(sizes_critic) for _ in "12"] for _ in "12")
-        self._add_forward(actor)  # next actions
-        for target in targets:
-            self._add_forward(target)
-        for critic in critics:
-            self._add_backward(critic, self._add_forward(critic), weights=True, inputs=False)
-        activations = self._add_forward(actor)
-        for critic in critics:
-            self._add_backward(critic, self._add_forward(critic), weights=False, inputs=True)
-        self._add_backward(actor, activations, weights=True, inputs=False)
-
-    def _make_net(self, sizes: tuple[int, ...]) -> list[Array]:
-        return [self._make_array(*pair) for pair in pairwise(sizes)]
-
-    def _make_array(self, *shape: int) -> Array:
-        return self._rng.standard_normal(shape, np.float32)
-
-    def _add_product(self, left: Array, right: Array) -> Array:
-        result = np.empty((left.shape[0], right.shape[1]), np.float32)
-        self.operands.append((left, right, result))
-        return result
-
-    def _add_forward(self, net: list[Array]) -> list[Array]:
-        activations = [self._make_array(self._batch, net[0].shape[0])]
-        for weights in net:
-            activations.append(self._add_product(activations[-1], weights))
-        return activations
-
-    def _add_backward(self, net: list[Array], activations: list[Array], *, weights: bool, inputs: bool) -> None:
-        gradient = self._make_array(*activations[-1].shape)
-        for i in reversed(range(len(net))):
-            if weights:
-                self._add_product(activations[i].T, gradient)
-            if i > 0 or inputs:
-                gradient = self._add_product(gradient, net[i].T)
-
-
 def measure_products(task: SpeedTask, threads: int) -> dict[str, float]:
-    """Returns the times of an update and of its matrix products."""
+    """Returns the times of an update and of its matrix products, and their share of a training."""
     torch.set_num_threads(threads)
-    settings = task.settings
-    operands = Products(settings["batch_size"], observation=3, action=1, hidden=settings["network"]["hidden"]).operands
+    operands = list_products(task)
     tensors = [tuple(torch.from_numpy(array) for array in arrays) for arrays in operands]
     result = {"products": float(len(operands)), "environment": measure_bare_speed(task)}
     for name, multiply, work in (("numpy", np.matmul, operands), ("torch", torch.mm, tensors)):
         result[f"{name}_ms"] = 1e3 * time_calls(partial(multiply_all, multiply, work))
         result[f"{name}_hot_ms"] = 1e3 * sum(time_calls(partial(multiply_all, multiply, [one]), 0.03) for one in work)
-    phases = Phases()
-    TRAIN["sac"](make_speed_config(task, threads, 0), [phases])
-    result["update_ms"] = 1e3 * median(phases.updated[-UPDATES:])
-    result["update_over_products"] = result["update_ms"] / min(result["numpy_ms"], result["torch_ms"])
+    phases, updates = Phases(), task.settings["gradient_steps"]
+    TRAIN[task.algo](make_speed_config(task, threads, 0), [phases])
+    first = task.warm // task.settings["train_freq"]  # blocks of the warm-up
+    blocks = [sum(pair) for pair in zip(phases.collected[first:], phases.updated[first:], strict=True)]
+    products_ms = min(result["numpy_ms"], result["torch_ms"])
+    result["update_ms"] = 1e3 * median(phases.updated[first:]) / updates
+    result["update_over_products"] = result["update_ms"] / products_ms
+    result["products_share"] = updates * products_ms / (1e3 * median(blocks))
     return result
-
-
-def multiply_all(multiply: Callable[..., Any], operands: Sequence[Sequence[Any]]) -> None:
-    """Computes products (left, right, result) one after another."""
-    for left, right, result in operands:
-        multiply(left, right, out=result)
-
-
-def time_calls(work: Callable[[], object], seconds: float = SECONDS) -> float:
-    """Returns the median duration of a call, over repeated calls for `seconds` after a first call."""
-    work()
-    taken: list[float] = []
-    began = time.perf_counter()
-    while len(taken) < 5 or time.perf_counter() - began < seconds:
-        before = time.perf_counter()
-        work()
-        taken.append(time.perf_counter() - before)
-    return median(taken)
 
 
 def main() -> None:

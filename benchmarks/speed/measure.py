@@ -22,11 +22,13 @@ from typing import Any
 
 from benchmarks.harness import count_cpus
 from benchmarks.speed.processes import Places, compare, make_parser, try_measure, try_recorded
-from benchmarks.speed.tasks import LABELS, OURS, PEERS, SPEED, SPLIT, TRACKED, SpeedTask
+from benchmarks.speed.tasks import IMPORTS, LABELS, OURS, PEERS, SPEED, SPLIT, TRACKED, SpeedTask
 
 NAME = "speed"
 CONTESTANTS = (OURS, SPLIT, *PEERS, TRACKED)
 SUMMED_UP = ("steps_per_second", "steps_per_cpu_second", "wall_seconds", "startup_seconds", "peak_memory_bytes")
+OF_SOME = ("orchestration", "compile_seconds", "with_compilation")
+"""Numbers that only some contestants have."""
 
 
 def measure_task(
@@ -50,8 +52,11 @@ def measure_task(
     counts = {name: choose_threads(found) for name, found in speeds.items() if found}
     if TRACKED in names:
         counts[TRACKED] = counts.get(OURS, 1)
-    runs, floors = [], []
+    runs, floors, imports = [], [], []
     for i in range(1, arguments.rounds + 1):
+        imports.append(
+            try_recorded(f"{task.name}: {LABELS[IMPORTS]}", ["-m", "benchmarks.speed.runners.bare_imports"], 1)
+        )
         if task.floor is not None:
             count = counts.get(OURS, 1)
             command = ["-m", "benchmarks.speed.floors", task.name, "--threads", str(count)]
@@ -65,6 +70,7 @@ def measure_task(
         "tried_threads": speeds,
         "summary": {name: summarize([run for run in runs if run["contestant"] == name]) for name in counts},
         "floors": floors,
+        "imports": imports,
         "broken": broken,
         "runs": runs,
         **places.collect_provenance(),
@@ -72,9 +78,9 @@ def measure_task(
 
 
 def takes_part(name: str, task: SpeedTask) -> bool:
-    """Tells whether a contestant runs this task: some are not tracked or split, and no peer has native environments."""
+    """Tells whether a contestant runs this task: some are not tracked or split, and not every peer can train all."""
     own = {OURS: True, SPLIT: task.split, TRACKED: task.tracked_steps is not None}
-    return own.get(name, task.base is None)
+    return own.get(name, name in task.peers)
 
 
 def rotate(counts: dict[str, int], i: int) -> Iterator[tuple[str, int]]:
@@ -94,7 +100,7 @@ def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Returns [median, lowest, highest] of each number over the rounds, and the other numbers of the table."""
     if not runs:
         return {"rounds": 0}
-    names = [*SUMMED_UP, *(["orchestration"] if "orchestration" in runs[0] else [])]
+    names = [*SUMMED_UP, *(name for name in OF_SOME if name in runs[0])]
     spread = {name: [f(run[name] for run in runs) for f in (median, min, max)] for name in names}
     return {
         "rounds": len(runs),

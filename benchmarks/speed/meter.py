@@ -2,9 +2,9 @@
 
 A run script creates a `Meter`, reports every step to it, and ends with `finish`, which prints one line of JSON:
 
-- `steps_per_second`: environment steps per second of wall time, from the end of the warm-up (`Task.warm`) to the end of
-  training; `steps_per_cpu_second`: the same per second of CPU time, summed over all threads of the process and over the
-  processes that step environments for it;
+- `steps_per_second`: environment steps per second of wall time, from the end of the warm-up (`Task.find_length`) to the
+  end of training; `steps_per_cpu_second`: the same per second of CPU time, summed over all threads of the process and
+  over the processes that step environments for it;
 - `startup_seconds`: time from the start of the process to its first environment step;
 - `peak_memory_bytes`: peak memory of the process (`VmHWM`);
 - `solved_seconds`, `solved_step`: for a task that is trained until it is solved, time and step from the start of the
@@ -83,6 +83,7 @@ class Meter:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
         self.task: Task = TASKS[arguments.task]
+        self.warm, self.steps = self.task.find_length(arguments.contestant)
         self.threshold: float | None = None
         if isinstance(self.task, SolvedTask):
             self._every, self.threshold = self.task.every, self.task.threshold
@@ -106,7 +107,7 @@ class Meter:
             Solved: An evaluation reached the threshold.
         """
         self.begin()
-        if self._opened is None and steps > self.task.warm:
+        if self._opened is None and steps > self.warm:
             self._opened = self._measure_moment(steps)
         if self.threshold is not None and steps // self._every > self._evaluated:
             self._evaluated = steps // self._every
@@ -117,7 +118,7 @@ class Meter:
     def close_window(self, steps: int) -> None:
         """Records the end of updates, for contestants that can report it; the last call ends the measured window."""
         self._closed = self._measure_moment(steps)
-        if self._opened is None and steps >= self.task.warm:
+        if self._opened is None and steps >= self.warm:
             self._opened = self._closed
 
     def record_evaluation(self, steps: int, return_mean: float) -> None:

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from benchmarks.harness import RESULTS, ROOT, collect_provenance, run_json, write_json
-from benchmarks.speed.tasks import LABELS, OURS, PEERS, SPLIT, TRACKED, Task
+from benchmarks.speed.tasks import LABELS, PEERS, Task
 
-MODULES = {OURS: "ours", SPLIT: "ours", TRACKED: "ours", "sb3": "sb3", "sbx": "sb3", "cleanrl": "cleanrl"}
+PEER_SCRIPTS = {name: name for name in PEERS} | {"sbx": "sb3"}
+"""The script `run_NAME.py` of each peer."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 T = TypeVar("T", bound=Task)
 
@@ -71,11 +72,10 @@ def try_measure(
     The numbers are those of the contestant's script and of `run_recorded`.
     """
     own = {} if places.cleanrl is None else {"CLEANRL": str(places.cleanrl.resolve())}
-    words = ["-m", f"benchmarks.speed.run_{MODULES[contestant]}", contestant, task.name, "--threads", str(threads)]
-    flags = ["--seed", str(seed), "--began", repr(time.time())]
-    run = try_recorded(
-        f"{task.name}: {LABELS[contestant]}", [*words, *flags], threads, own, places.find_python(contestant)
-    )
+    script = f"benchmarks.speed.runners.run_{PEER_SCRIPTS.get(contestant, 'ours')}"
+    flags = ["--threads", str(threads), "--seed", str(seed), "--began", repr(time.time())]
+    words = ["-m", script, contestant, task.name, *flags]
+    run = try_recorded(f"{task.name}: {LABELS[contestant]}", words, threads, own, places.find_python(contestant))
     if "broke" in run:
         broken[contestant] = run["broke"]
         return None

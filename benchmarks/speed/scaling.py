@@ -31,7 +31,7 @@ from benchmarks.harness import RESULTS, Stopwatch, collect_provenance
 from benchmarks.speed.floors import Phases
 from benchmarks.speed.meter import read_peak_memory
 from benchmarks.speed.processes import add_to_file, run_recorded
-from benchmarks.speed.run_ours import ALONE
+from benchmarks.speed.runners.run_ours import ALONE
 from benchmarks.speed.tasks import SPEED
 from rl_training import train_ppo
 from rl_training.config.ppo import PPOConfig

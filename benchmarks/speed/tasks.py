@@ -7,11 +7,13 @@ environments without our dependencies, so it needs only the standard library.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 OURS, SPLIT, TRACKED = "ours", "ours-split", "tracked"
-PEERS = ("sb3", "sbx", "cleanrl")
+IMPORTS = "imports"
+"""The floor of start-up and memory: an interpreter that imports torch and gymnasium, and does nothing else."""
+PEERS = ("sb3", "sbx", "cleanrl", "rejax")
 LABELS = {
     OURS: "rl_training",
     SPLIT: "rl_training, split over processes",
@@ -19,6 +21,8 @@ LABELS = {
     "sb3": "Stable-Baselines3",
     "sbx": "SBX",
     "cleanrl": "CleanRL",
+    "rejax": "rejax",
+    IMPORTS: "floor: torch and gymnasium imported",
 }
 
 
@@ -37,17 +41,25 @@ class Task:
     steps: int
     """Environment steps of a run, summed over all environments."""
 
+    def find_length(self, contestant: str) -> tuple[int, int]:
+        """Returns the steps of a contestant's warm-up, and those of its complete run."""
+        return self.warm, self.steps
+
 
 @dataclass(frozen=True)
 class SpeedTask(Task):
     """A row of the speed table."""
 
-    of_sb3: float
-    """Target of the speed, as a multiple of the speed of Stable-Baselines3."""
+    of_sb3: float | None
+    """Target of the speed, as a multiple of the speed of Stable-Baselines3; None for no target."""
     of_best_peer: float | None
-    """Target of the speed, as a multiple of the speed of the fastest peer."""
+    """Target of the speed, as a multiple of the speed of the fastest peer; None for no target."""
+    peers: tuple[str, ...] = ("sb3", "sbx", "cleanrl")
+    """The other libraries that can train this task."""
+    lengths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Steps of the warm-up and of the run for contestants whose run has another length."""
     base: str | None = None
-    """The task with whose peers this task is compared; None for its own peers."""
+    """The task with whose speed of Stable-Baselines3 this task is compared; None for its own."""
     tracked_steps: int | None = None
     """Steps of the run with tracking, evaluations and checkpoints; None if there is no such run."""
     every: int = 10_000
@@ -56,6 +68,10 @@ class SpeedTask(Task):
     """Whether we are also measured with `vectorization: split`."""
     floor: Literal["collection", "products"] | None = None
     """The kind of limit that `floors.py` measures for this task, if any."""
+
+    def find_length(self, contestant: str) -> tuple[int, int]:
+        """Returns the steps of a contestant's warm-up, and those of its complete run."""
+        return self.lengths.get(contestant, (self.warm, self.steps))
 
 
 @dataclass(frozen=True)
@@ -109,26 +125,97 @@ _SAC = _OFF_POLICY | {"batch_size": 256, "train_freq": 1, "gradient_steps": 1, "
 
 _NATIVE = {"num_envs": 1_024, "batch_size": 4_096, "vectorization": "native"}
 _F4 = {"train_freq": 4, "gradient_steps": 1, "batch_size": 128, "learning_rate": 1e-3, "target_update_every": 500}
+_ENVS4 = _F4 | {"num_envs": 4, "network": {"hidden": (64, 64), "activation": "relu"}}
+
+_MUJOCO_PPO = _PPO | {
+    "num_envs": 1,
+    "rollout_steps": 2_048,
+    "batch_size": 64,
+    "epochs": 10,
+    "learning_rate": 3e-4,
+    "entropy_coef": 0.0,
+    "normalization": {"observation": True, "reward": True},
+}
+_ATARI = {
+    "num_envs": 8,
+    "wrappers": (
+        {"name": "AtariPreprocessing", "kwargs": {"noop_max": 30, "frame_skip": 4, "screen_size": 84}},
+        {"name": "FrameStackObservation", "kwargs": {"stack_size": 4}},
+    ),
+    "network": {"hidden": (512,), "activation": "relu"},
+}
+_ATARI_PPO = _PPO | _ATARI | {"clip_range": 0.1}
+_ATARI_DQN = (
+    _DQN
+    | _ATARI
+    | {
+        "frame_channels": 1,
+        "buffer_size": 10_000,
+        "batch_size": 32,
+        "train_freq": 8,
+        "gradient_steps": 2,
+        "learning_rate": 1e-4,
+        "target_update_every": 1_000,
+        "exploration": {"start": 1.0, "end": 0.01, "fraction": 0.1},
+    }
+)
 _TITLES = {
     "ppo-cartpole": "PPO CartPole-v1, 8 environments x 128 steps, 4 epochs, batch 256",
     "dqn-cartpole": "DQN CartPole-v1, 128 updates every 256 steps, batch 64",
     "dqn-cartpole-f4": "DQN CartPole-v1, one update every 4 steps, batch 128",
+    "dqn-cartpole-4-envs": "DQN CartPole-v1, 4 environments, one update every 4 steps, batch 128, 64-64 units",
     "ppo-cartpole-1024": "PPO CartPole-v1, 1,024 native environments x 128 steps, 4 epochs, batch 4,096",
     "sac-pendulum": "SAC Pendulum-v1, one update per step, batch 256",
+    "ppo-halfcheetah": "PPO HalfCheetah-v5, 1 environment x 2,048 steps, 10 epochs, batch 64",
+    "ppo-halfcheetah-8": "PPO HalfCheetah-v5, 8 environments x 256 steps, 10 epochs, batch 64",
+    "sac-halfcheetah": "SAC HalfCheetah-v5, one update per step, batch 256",
+    "ppo-pong": "PPO Pong, images, 8 environments x 128 steps, 4 epochs, batch 256",
+    "dqn-pong": "DQN Pong, images, 8 environments, 2 updates every 8 steps, batch 32",
 }
+PONG = "ale_py:PongNoFrameskip-v4"
 _SPEED: tuple[tuple[Any, ...], ...] = (
     # name, algorithm, environment, settings, warm-up, steps, target beside Stable-Baselines3, beside the fastest peer
     ("ppo-cartpole", "ppo", "CartPole-v1", _PPO, 4_096, 86_016, 5, 4),
-    ("dqn-cartpole", "dqn", "CartPole-v1", _DQN, 1_280, 10_240, 6, 1.4),
+    ("dqn-cartpole", "dqn", "CartPole-v1", _DQN, 1_280, 10_240, 3, 1.3),
     ("dqn-cartpole-f4", "dqn", "CartPole-v1", _DQN | _F4, 1_100, 11_100, 4, 3.5),
+    ("dqn-cartpole-4-envs", "dqn", "CartPole-v1", _DQN | _ENVS4, 1_200, 21_200, None, None),
     ("ppo-cartpole-1024", "ppo", "CartPole-v1", _PPO | _NATIVE, 131_072, 6 * 131_072, 20, None),
-    ("sac-pendulum", "sac", "Pendulum-v1", _SAC, 1_050, 1_450, 2, 1.15),
+    ("sac-pendulum", "sac", "Pendulum-v1", _SAC, 1_050, 1_450, 2.3, 1.25),
+    ("ppo-halfcheetah", "ppo", "HalfCheetah-v5", _MUJOCO_PPO, 2_048, 5 * 2_048, 2.5, 1.5),
+    (
+        "ppo-halfcheetah-8",
+        "ppo",
+        "HalfCheetah-v5",
+        _MUJOCO_PPO | {"num_envs": 8, "rollout_steps": 256},
+        2_048,
+        5 * 2_048,
+        2.5,
+        1.5,
+    ),
+    ("sac-halfcheetah", "sac", "HalfCheetah-v5", _SAC, 1_050, 1_450, None, 1.2),
+    ("ppo-pong", "ppo", PONG, _ATARI_PPO, 1_024, 3 * 1_024, None, 1.2),
+    ("dqn-pong", "dqn", PONG, _ATARI_DQN, 1_104, 2_104, None, 1.2),
 )
+_ALL = ("sb3", "sbx", "cleanrl", "rejax")
 _MORE: dict[str, dict[str, Any]] = {
-    "ppo-cartpole": {"tracked_steps": 102_400, "split": True, "floor": "collection"},
-    "dqn-cartpole": {"tracked_steps": 15_360, "every": 5_000},
-    "ppo-cartpole-1024": {"base": "ppo-cartpole", "floor": "collection"},
-    "sac-pendulum": {"floor": "products"},
+    "ppo-cartpole": {
+        "peers": _ALL,
+        "lengths": {"rejax": (0, 86_016)},
+        "tracked_steps": 102_400,
+        "split": True,
+        "floor": "collection",
+    },
+    "dqn-cartpole": {"tracked_steps": 15_360, "every": 5_000, "floor": "products"},
+    "dqn-cartpole-f4": {"floor": "products"},
+    "dqn-cartpole-4-envs": {"peers": ("sb3", "sbx", "rejax"), "lengths": {"rejax": (1_200, 5_200)}},
+    "ppo-cartpole-1024": {
+        "peers": ("rejax",),
+        "lengths": {"rejax": (0, 131_072)},
+        "base": "ppo-cartpole",
+        "floor": "collection",
+    },
+    "sac-pendulum": {"peers": _ALL, "lengths": {"rejax": (1_200, 1_600)}, "floor": "products"},
+    "dqn-pong": {"peers": ("sb3", "sbx")},
 }
 SPEED = tuple(
     SpeedTask(name, _TITLES[name], algo, env_id, settings, warm, steps, of_sb3, of_best_peer, **_MORE.get(name, {}))

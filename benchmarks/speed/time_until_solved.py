@@ -22,10 +22,10 @@ from statistics import median
 from typing import Any
 
 from benchmarks.speed.processes import Places, compare, make_parser, try_measure
-from benchmarks.speed.tasks import LABELS, OURS, PEERS, SOLVED, SolvedTask
+from benchmarks.speed.tasks import LABELS, OURS, SOLVED, SolvedTask
 
 NAME = "solved"
-CONTESTANTS = (OURS, *PEERS)
+CONTESTANTS = (OURS, "sb3", "sbx", "cleanrl")
 
 
 def measure_task(

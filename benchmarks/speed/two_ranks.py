@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from benchmarks.harness import RESULTS, collect_provenance, write_json
 from benchmarks.speed.floors import Phases
 from benchmarks.speed.processes import run_recorded
-from benchmarks.speed.run_ours import ALONE
+from benchmarks.speed.runners.run_ours import ALONE
 from rl_training import train_ppo
 from rl_training.experiment.loading import config_from_mapping
 

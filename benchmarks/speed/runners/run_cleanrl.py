@@ -3,7 +3,9 @@
 The script runs unchanged, with flags. Only the widths of DQN's hidden layers have no flag, and are changed in a
 temporary copy. These differences remain: DQN has no `gradient_steps` (it makes one update every 2 steps instead of 128
 updates every 256 steps, and copies the target network equally often), uses squared errors instead of the Huber loss,
-and does not clip gradients; SAC samples once more for its temperature; PPO's clip range is constant.
+and does not clip gradients; SAC samples once more for its temperature; PPO's clip range is constant. Its version of
+Gymnasium has HalfCheetah-v4, whose physics are those of HalfCheetah-v5. For Atari it has wrappers of its own, which end
+episodes with a life and clip rewards, and its DQN for images steps one environment, so it does not take part there.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from benchmarks.speed.tasks import Task
 
 PACKAGES = ("torch", "gymnasium", "numpy", "tensordict")
 SCRIPTS = {"ppo": "ppo.py", "dqn": "dqn.py", "sac": "sac_continuous_action.py"}
+NORMALIZED, IMAGES = "ppo_continuous_action.py", "ppo_atari.py"
 
 
 def main() -> None:
@@ -52,7 +55,7 @@ def main() -> None:
 
     gym.vector.SyncVectorEnv.step = count_step  # type: ignore[method-assign]
     meter.act = act
-    script = checkout / "cleanrl" / SCRIPTS[meter.task.algo]
+    script = checkout / "cleanrl" / choose_script(meter.task)
     with tempfile.TemporaryDirectory(prefix="cleanrl-") as work:
         if meter.task.algo == "dqn":
             script = set_hidden_width(script, Path(work), meter.task.settings["network"]["hidden"][0])
@@ -64,6 +67,13 @@ def main() -> None:
         os.chdir(checkout)
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
         meter.finish(steps, PACKAGES, checkout=commit)
+
+
+def choose_script(task: Task) -> str:
+    """Returns the name of the script that trains a task."""
+    if "normalization" in task.settings:
+        return NORMALIZED
+    return IMAGES if "wrappers" in task.settings else SCRIPTS[task.algo]
 
 
 def set_hidden_width(script: Path, folder: Path, width: int) -> Path:
@@ -81,7 +91,8 @@ def set_hidden_width(script: Path, folder: Path, width: int) -> Path:
 def make_flags(task: Task, seed: int) -> list[str]:
     """Returns our settings as flags of CleanRL."""
     settings = task.settings
-    words = {"env-id": task.env_id, "seed": seed, "total-timesteps": task.steps, "gamma": settings["gamma"]}
+    env_id = task.env_id.replace("HalfCheetah-v5", "HalfCheetah-v4")
+    words = {"env-id": env_id, "seed": seed, "total-timesteps": task.steps, "gamma": settings["gamma"]}
     if task.algo == "ppo":
         words |= {
             "num-envs": settings["num_envs"],

@@ -1,6 +1,8 @@
 """Runs one measured training of Stable-Baselines3, or of SBX, which has the same interface for JAX; see `meter.py`.
 
-Both are used as in their documentation. SBX's DQN does not clip gradients; everything else is equal.
+Both are used as in their documentation, with `VecNormalize` for normalised observations and rewards, and
+`make_atari_env` with `VecFrameStack` for Atari. These differences remain: SBX's DQN does not clip gradients; the Atari
+wrappers of Stable-Baselines3 make images gray and small in another way, end episodes with a life, and clip rewards.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from benchmarks.speed.meter import Meter, Solved, parse_arguments
+from benchmarks.speed.tasks import Task
 
 PACKAGES = ("stable-baselines3", "torch", "gymnasium", "numpy")
 
@@ -23,7 +26,6 @@ def main() -> None:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: meter.arguments.threads])
     import torch
     from stable_baselines3.common.callbacks import BaseCallback
-    from stable_baselines3.common.env_util import make_vec_env
 
     torch.set_num_threads(meter.arguments.threads)
     library, task, seed = import_module("sbx" if is_sbx else "stable_baselines3"), meter.task, meter.arguments.seed
@@ -33,20 +35,38 @@ def main() -> None:
             meter.record_step(self.num_timesteps)
             return True
 
-    envs = make_vec_env(task.env_id, n_envs=task.settings.get("num_envs", 1), seed=seed)
+    policy = "CnnPolicy" if "wrappers" in task.settings else "MlpPolicy"
     words = {"seed": seed, "device": "cpu", **translate(task.algo, task.settings)}
     if is_sbx:
         words.pop("max_grad_norm" if task.algo == "dqn" else "device")
-    model = getattr(library, task.algo.upper())("MlpPolicy", envs, **words)
+        if policy == "CnnPolicy" and task.algo == "dqn":  # its default is another than Stable-Baselines3's
+            words["policy_kwargs"] = {"net_arch": list(task.settings["network"]["hidden"])}
+    model = getattr(library, task.algo.upper())(policy, make_envs(task, seed), **words)
     meter.act = lambda observations: model.predict(observations, deterministic=True)[0]
     with suppress(Solved):
-        model.learn(task.steps, callback=Clock())
+        model.learn(meter.steps, callback=Clock())
     meter.finish(model.num_timesteps, (*PACKAGES, *(("sbx-rl", "jax") if is_sbx else ())))
 
 
+def make_envs(task: Task, seed: int) -> Any:
+    """Returns the vector environment of a task."""
+    from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+    from stable_baselines3.common.vec_env import VecFrameStack, VecNormalize
+
+    settings = task.settings
+    num_envs = settings.get("num_envs", 1)
+    if "wrappers" in settings:
+        return VecFrameStack(make_atari_env(task.env_id, n_envs=num_envs, seed=seed), n_stack=4)
+    envs = make_vec_env(task.env_id, n_envs=num_envs, seed=seed)
+    return VecNormalize(envs, gamma=settings["gamma"]) if "normalization" in settings else envs
+
+
 def translate(algo: str, settings: Any) -> dict[str, Any]:
-    """Returns our settings as arguments of Stable-Baselines3."""
-    hidden = list(settings["network"]["hidden"])
+    """Returns our settings as arguments of Stable-Baselines3.
+
+    Its `train_freq` counts steps of the vector environment. The network for images is its default, which is ours.
+    """
+    hidden, images = list(settings["network"]["hidden"]), "wrappers" in settings
     words = {"gamma": settings["gamma"], "batch_size": settings["batch_size"]}
     if algo == "ppo":
         return words | {
@@ -58,10 +78,11 @@ def translate(algo: str, settings: Any) -> dict[str, Any]:
             "ent_coef": settings["entropy_coef"],
             "vf_coef": settings["value_coef"],
             "max_grad_norm": settings["max_grad_norm"],
-            "policy_kwargs": {"net_arch": {"pi": hidden, "vf": hidden}},
+            "policy_kwargs": {} if images else {"net_arch": {"pi": hidden, "vf": hidden}},
         }
-    words |= {name: settings[name] for name in ("learning_rate", "buffer_size", "learning_starts", "train_freq")}
-    words |= {"gradient_steps": settings["gradient_steps"], "policy_kwargs": {"net_arch": hidden}}
+    words |= {name: settings[name] for name in ("learning_rate", "buffer_size", "learning_starts", "gradient_steps")}
+    words |= {"train_freq": settings["train_freq"] // settings.get("num_envs", 1)}
+    words |= {"policy_kwargs": {} if images else {"net_arch": hidden}}
     if algo == "sac":
         return words | {"tau": settings["tau"], "ent_coef": "auto"}
     return words | {
