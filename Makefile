@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test slow-test check docs docs-serve docs-test services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-gate bench-resume bench-overhead bench-saving bench-same bench-sweep-kills bench-sweep-trials power-cuts bench-replay bench-speed bench-solved bench-scaling bench-sweep-settings bench-ranks bench-ray screenshots clean
+.PHONY: help setup train test slow-test check docs docs-serve docs-test services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-parity bench-defaults bench-queue bench-gate bench-resume bench-overhead bench-saving bench-same bench-sweep-kills bench-sweep-trials power-cuts bench-replay bench-speed bench-solved bench-scaling bench-sweep-settings bench-ranks bench-ray screenshots clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -40,6 +40,9 @@ help:
 	@echo "  make bench-resume     resume in the middle of an episode in each environment, and compare"
 	@echo "  make bench-gate       simulate the promotion gate's decisions for policies with known means"
 	@echo "  make bench-learning   train several seeds of each task (or SEEDS seeds of CONFIG), and evaluate the final policies"
+	@echo "  make bench-parity     compare learning with Stable-Baselines3 at equal settings (PEERS=FOLDER)"
+	@echo "  make bench-defaults   compare learning by defaults alone with Stable-Baselines3's (PEERS=FOLDER)"
+	@echo "  make bench-queue      train all learning results at low priority: days (GROUPS='seeds mujoco', LIST=1 shows what is missing)"
 	@echo "  make bench-overhead   measure the cost of the flow and of tracking"
 	@echo "  make bench-saving     measure how long a checkpoint of a 1 GB replay buffer stops training"
 	@echo "  make bench-sweep-kills  strike sweeps 40 times (KILLS=40), and compare their final tables with undisturbed ones"
@@ -133,6 +136,12 @@ bench-resume: $(READY)
 
 bench-learning: $(READY)
 	@$(BIN)/python -m benchmarks.learning.measure $(if $(GIVEN_CONFIG),--config $(GIVEN_CONFIG)) $(if $(SEEDS),--seeds $(SEEDS))
+
+bench-parity bench-defaults: $(READY) $(PEERS)/sb3/.ready
+	@$(BIN)/python -m benchmarks.learning.queue --peers $(PEERS) --groups $(@:bench-%=%)
+
+bench-queue: $(READY) $(PEERS)/sb3/.ready
+	@$(BIN)/python -m benchmarks.learning.queue --peers $(PEERS) $(if $(GROUPS),--groups $(GROUPS)) $(if $(LIST),--list)
 
 bench-gate: $(READY)
 	@$(BIN)/python -m benchmarks.promotion.gate_simulation

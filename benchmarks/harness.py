@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
@@ -93,7 +94,8 @@ async def run_json_async(
     try:
         stdout, stderr = await process.communicate()
     except asyncio.CancelledError:
-        process.terminate()
+        with suppress(ProcessLookupError):  # it may just have ended
+            process.terminate()
         await process.communicate()
         raise
     if process.returncode != 0:

@@ -11,6 +11,7 @@ from rl_training.comparison.statistics import (
     compute_improvement,
     compute_iqm,
     compute_mean,
+    compute_mean_difference,
     compute_median,
     compute_optimality_gap,
     compute_run_median,
@@ -184,3 +185,11 @@ def test_the_summary_of_one_score_says_that_its_spread_is_unknown():
     summary = summarize_scores([7.0])
     assert (summary["mean"], summary["iqm"], summary["median"]) == (7.0, 7.0, 7.0)
     assert [summary[key] for key in ("std", "mean_interval", "iqm_interval", "median_interval")] == [None] * 4
+
+
+def test_the_difference_of_means_and_its_interval():
+    x, y = column(1.0, 2.0, 6.0), column(5.0, 5.0)
+    assert float(compute_mean_difference(x, y)) == -2.0
+    # Of the 27 equally likely resamples of x, one has the mean 1 and one has the mean 6, more than 2.5 % each.
+    found = estimate(compute_mean_difference, x, y)
+    assert (found.value, found.low, found.high) == (-2.0, -4.0, 1.0)

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import LIMIT, wait_for
 
 from benchmarks.harness import RESULTS, write_json
-from benchmarks.learning.measure import summarize
-from benchmarks.learning.report import PAGE, draw, format_table, make_curves, read_results, update_page
+from benchmarks.learning.config_rows import summarize
+from benchmarks.learning.report import PAGE, draw, make_curves, read_peer_results, read_results, update_page
 from benchmarks.learning.runs import make_seed, strip_code, thin
+from benchmarks.learning.tables import format_results
 from benchmarks.learning.tasks import TASKS
 from rl_training.experiment.loading import load_config
 
@@ -27,9 +29,15 @@ def result(means: list[float], evaluations: list[list[list[float]]]) -> dict:
     return {"summary": summarize(np.array(means)), "seeds": seeds}
 
 
+def test_every_shipped_config_has_a_row():
+    assert {task.config for task in TASKS} == {
+        path.relative_to(ROOT).as_posix() for path in (ROOT / "configs").glob("*/*.yaml")
+    }
+
+
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_a_tasks_config_is_what_it_says(task):
-    config = load_config(ROOT / task.config)
+    config = load_config(ROOT / task.config, task.overrides)
     assert (config.algo.upper(), config.env_id) == (task.algo, task.env_id)
     assert config.total_timesteps <= task.steps
 
@@ -48,10 +56,10 @@ def test_of_three_it_is_the_mean_and_of_two_there_is_no_interval():
 
 def test_a_row_has_our_numbers_beside_the_published_ones():
     missed = result([-90.0] * 5, [[[100_000, -90.0]]] * 5)
-    assert format_table({ACROBOT: missed}).splitlines()[2] == (
+    assert format_results({ACROBOT: missed}).splitlines()[2] == (
         "| DQN Acrobot-v1 | 100,000 | -90.0 [-90.0, -90.0] | -90.0 | 5 | -80 | **no** | -76.6 ± 11.8 | 100,000 |"
     )
-    assert "| 2 | -80 | yes |" in format_table({ACROBOT: result([-80.0, -80.0], [[[1, -80.0]]] * 2)})
+    assert "| 2 | -80 | yes |" in format_results({ACROBOT: result([-80.0, -80.0], [[[1, -80.0]]] * 2)})
 
 
 def test_the_middle_curve_is_the_aggregate_where_all_seeds_were_evaluated():
@@ -68,7 +76,8 @@ def test_the_picture_is_drawn_of_results_alone(tmp_path):
 
 def test_the_page_shows_what_the_results_say():
     page = PAGE.read_text(encoding="utf-8")
-    assert update_page(page, read_results(RESULTS)) == page, "run: python -m benchmarks.learning.report"
+    shown = update_page(page, read_results(RESULTS), read_peer_results(RESULTS))
+    assert shown == page, "run: python -m benchmarks.learning.report"
 
 
 def test_a_long_curve_is_thinned_and_keeps_its_end():
@@ -104,12 +113,35 @@ def test_a_finished_seed_is_kept_and_a_missed_bar_is_an_exit_status(tmp_path):
     folders = ["--results", str(tmp_path / "results"), "--work", str(tmp_path / "work")]
     command = [sys.executable, "-m", "benchmarks.learning.measure", *words, *folders]
     first, second = (subprocess.run(command, cwd=ROOT, capture_output=True, text=True) for _ in range(2))
-    assert first.stdout.startswith("0 seeds are finished, 1 to train"), first.stderr
-    assert second.stdout.startswith("1 seeds are finished, 0 to train"), second.stderr
+    assert first.stdout.startswith("0 trainings are finished, 2 to run"), first.stderr
+    assert second.stdout.startswith("2 trainings are finished, 0 to run"), second.stderr
     assert (first.returncode, second.returncode) == (1, 1)
-    assert second.stderr.startswith("ppo-cartpole: missed its score of 490: IQM ")
+    assert second.stderr.startswith("learning-ppo-cartpole: missed its score of 490: IQM ")
     written = json.loads((tmp_path / "results" / "learning-ppo-cartpole.json").read_text(encoding="utf-8"))
     (run,) = written["seeds"]
     assert len(run["returns"]) == run["episodes"] == 100
     assert (run["num_timesteps"], written["settings"]["total_timesteps"]) == (256, 256)
     assert written["summary"]["iqm"] == run["return_mean"] == np.mean(run["returns"])
+    assert run["promoted"]["return_mean"] == written["summary"]["promoted"]["iqm"]
+    assert 15 < written["summary"]["random"] < 30  # a random policy keeps the pole up for 22 steps
+
+
+@pytest.mark.slow
+def test_a_benchmark_that_is_stopped_continues(tmp_path):
+    words = ["--config", "ppo/cartpole", "--seeds", "3", "--set", "total_timesteps=256"]
+    folders = ["--results", str(tmp_path / "results"), "--work", str(tmp_path / "work")]
+    command = [sys.executable, "-m", "benchmarks.learning.measure", *words, *folders]
+    started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: started.poll() is not None or list((tmp_path / "work").glob("ppo-cartpole-seed-*.json")))
+        started.terminate()
+        _, errors = started.communicate(timeout=LIMIT)
+    finally:
+        started.kill()
+    assert started.returncode == 130, errors
+    kept = {path: path.read_bytes() for path in (tmp_path / "work").glob("*.json")}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.startswith(f"{len(kept)} trainings are finished, {4 - len(kept)} to run"), done.stderr
+    assert {path: path.read_bytes() for path in kept} == kept
+    written = json.loads((tmp_path / "results" / "learning-ppo-cartpole.json").read_text(encoding="utf-8"))
+    assert [run["seed"] for run in written["seeds"]] == [0, 1, 2]

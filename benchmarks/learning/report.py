@@ -1,26 +1,30 @@
-"""Writes the table and the figure of the learning benchmark from its JSON files.
+"""Writes the tables and the figure of the learning results from their JSON files.
 
     python -m benchmarks.learning.report
 
-draws `benchmarks/results/learning.png` and updates the table of docs/learning.md.
+draws `benchmarks/results/learning.png` and updates the tables of docs/learning.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from scipy import stats
 
-from benchmarks.harness import RESULTS, ROOT, format_row, replace_block, update_file
+from benchmarks.harness import RESULTS, ROOT, replace_block, update_file
+from benchmarks.learning.peer_tasks import PEER_TASKS, PeerTask
+from benchmarks.learning.tables import format_peers, format_results, format_seeds
 from benchmarks.learning.tasks import TASKS, Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+T = TypeVar("T")
 
 PAGE = ROOT / "docs" / "learning.md"
 PICTURE = "learning.png"
@@ -42,53 +46,50 @@ class Curves:
 
 def write_report(results: Path) -> None:
     """Draws the figure of the results in a folder; for the repository's own results, also updates the page."""
-    measured = read_results(results)
-    if not measured:
-        print(f"{results} has no results for the tasks of the table; nothing to report")
+    measured, peers = read_results(results), read_peer_results(results)
+    if not measured and not peers:
+        print(f"{results} has no results for the tasks of the tables; nothing to report")
         return
-    draw(measured, results / PICTURE)
-    print(format_table(measured))
-    print(f"drawn: {results / PICTURE}")
+    for text in make_blocks(measured, peers).values():
+        print(text, end="\n\n")
+    if measured:
+        draw(measured, results / PICTURE)
+        print(f"drawn: {results / PICTURE}")
     if results == RESULTS:
-        update_file(PAGE, lambda page: update_page(page, measured))
+        update_file(PAGE, lambda page: update_page(page, measured, peers))
 
 
 def read_results(results: Path) -> dict[Task, dict[str, Any]]:
-    """Returns the results of each task that was measured, in the order of the table."""
-    paths = {task: results / f"learning-{task.name}.json" for task in TASKS}
+    """Returns the results of each config that was measured, in the order of the table."""
+    return _read({task: results / f"learning-{task.name}.json" for task in TASKS})
+
+
+def read_peer_results(results: Path) -> dict[PeerTask, dict[str, Any]]:
+    """Returns the results of each task that was measured beside Stable-Baselines3, in the order of the tables."""
+    return _read({task: results / f"{task.name}.json" for task in PEER_TASKS})
+
+
+def _read(paths: Mapping[T, Path]) -> dict[T, dict[str, Any]]:
     return {task: json.loads(path.read_text(encoding="utf-8")) for task, path in paths.items() if path.exists()}
 
 
-def update_page(page: str, measured: dict[Task, dict[str, Any]]) -> str:
-    """Returns the page with its table updated."""
-    return replace_block(page, "learning results", format_table(measured))
+def update_page(page: str, measured: dict[Task, dict[str, Any]], peers: dict[PeerTask, dict[str, Any]]) -> str:
+    """Returns the page with its tables updated."""
+    for name, text in make_blocks(measured, peers).items():
+        page = replace_block(page, name, text)
+    return page
 
 
-def format_table(measured: dict[Task, dict[str, Any]]) -> str:
-    """Returns the Markdown table of the measured and the published results."""
-    return "\n".join(_format_rows(measured))
-
-
-def _format_rows(measured: dict[Task, dict[str, Any]]) -> Iterator[str]:
-    yield "| task | steps | IQM [95% interval] | lowest seed | seeds | target | reached | published | published steps |"
-    yield "|---|---:|---:|---:|---:|---:|---|---:|---:|"
-    for task, result in measured.items():
-        summary = result["summary"]
-        score = f"{summary['iqm']:.1f}"
-        if "iqm_low" in summary:
-            score += f" [{summary['iqm_low']:.1f}, {summary['iqm_high']:.1f}]"
-        cells = [
-            task.title,
-            f"{max(run['num_timesteps'] for run in result['seeds']):,}",
-            score,
-            f"{summary['lowest']:.1f}",
-            str(summary["seeds"]),
-            f"{task.bar:g}",
-            "yes" if summary["iqm"] >= task.bar else "**no**",
-            f"{task.published.mean:.1f} ± {task.published.std:.1f}",
-            f"{task.published.steps:,}",
-        ]
-        yield format_row(cells)
+def make_blocks(measured: dict[Task, dict[str, Any]], peers: dict[PeerTask, dict[str, Any]]) -> dict[str, str]:
+    """Returns the text of each block of the page."""
+    missing = [task.title for task in TASKS if task not in measured]
+    rest = [f"Not measured yet: {', '.join(missing)}."] if missing else []
+    return {
+        "learning results": "\n\n".join([format_results(measured), *rest]),
+        "seeds": format_seeds([task for task in TASKS if task.group == "seeds"], measured),
+        "parity": format_peers([task for task in PEER_TASKS if task.group != "defaults"], peers),
+        "defaults": format_peers([task for task in PEER_TASKS if task.group == "defaults"], peers),
+    }
 
 
 def make_curves(result: dict[str, Any]) -> Curves:

@@ -1,8 +1,8 @@
 """Trains one seed of the learning benchmark in its own process, evaluates it, and keeps the result.
 
-The result of a seed is kept in a JSON file whose name contains the hash of everything that determines it: the resolved
-settings, the code, and the versions of the libraries. So a benchmark that was interrupted continues, and a seed is
-trained again only if one of these has changed.
+The result of a training is kept in a JSON file whose name contains the hash of everything that determines it: the
+resolved settings, the code, and the versions of the libraries. So a benchmark that was interrupted continues, and a
+training is repeated only if one of these has changed.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from benchmarks.harness import ROOT, run_json_async, write_json
 from rl_training.config.serialization import config_hash
@@ -35,9 +35,45 @@ SILENT = ("cli", "tracking")
 """Parts of the package that do not affect results: after a change there, no seed is trained again."""
 
 
+class Training(Protocol):
+    """Work of a benchmark whose result is kept: a training, or the evaluation of a policy that does not learn."""
+
+    name: str
+    """The name in file names and messages."""
+    number: int
+    """The seed."""
+
+    def key(self) -> str:
+        """Returns a name for files that identifies everything that determines the result."""
+
+    async def run(self, work: Path, package: Path) -> dict[str, Any]:
+        """Trains and evaluates in another process, and returns the result, which has a `return_mean`.
+
+        Args:
+            work: A folder for files of this training.
+            package: The folder with the copy of the package.
+
+        Raises:
+            RuntimeError: The training failed or was stopped, or its config has changed since the benchmark began.
+        """
+
+
+def load_finished(training: Training, work: Path) -> dict[str, Any] | None:
+    """Returns the kept result of a training, or None if it has not been trained to its end."""
+    path = work / f"{training.key()}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+async def train(training: Training, work: Path, package: Path) -> dict[str, Any]:
+    """Runs a training, and keeps and returns the result; see `Training.run`."""
+    result = await training.run(work, package)
+    write_json(training.key(), result, work)
+    return result
+
+
 @dataclass(frozen=True, eq=False)
 class Seed:
-    """One training: a config with overrides, which include the seed."""
+    """One training of ours: a config with overrides, which include the seed."""
 
     name: str
     """The name of the task, such as `dqn-acrobot`."""
@@ -50,10 +86,29 @@ class Seed:
     """`hash_code()` of the package that trains this seed."""
 
     def key(self) -> str:
-        """Returns a name for files that identifies everything that determines this seed's result."""
-        identity = {"settings": config_hash(self.settings), "code": self.code, **versions(), **_find_engines()}
-        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
-        return f"{self.name}-seed-{self.number}-{digest[:16]}"
+        """Returns a name for files that identifies everything that determines the result."""
+        identity = {"settings": config_hash(self.settings), "code": self.code, **versions(), **find_engines()}
+        return name_result(self.name, self.number, identity)
+
+    async def run(self, work: Path, package: Path) -> dict[str, Any]:
+        """Trains and evaluates; see `Training.run`."""
+        home, run_dir = work / "home", work / f"run-{self.key()}-{os.getpid()}"
+        # The job prevents a second process from training this seed in the same home.
+        sets = [*self.sets, f"run_dir={run_dir}", f"job={self.key()}"]
+        flags = [word for value in sets for word in ("--set", value)]
+        command = ["-m", "rl_training", "train", "--config", str(self.config), *flags, "--no-track", "--json"]
+        try:
+            summary = await run_json_async(command, home, package)
+            result = _make_result(self, summary, run_dir)
+            return result | {"promoted": await _evaluate_promoted(summary, result, home, package)}
+        finally:
+            shutil.rmtree(run_dir, ignore_errors=True)
+
+
+def name_result(name: str, number: int, identity: Mapping[str, Any]) -> str:
+    """Returns the name of the file of a result: the training, its seed, and the hash of all that determines it."""
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    return f"{name}-seed-{number}-{digest[:16]}"
 
 
 def make_seed(name: str, config: Path, number: int, overrides: Sequence[str], code: str) -> Seed:
@@ -91,36 +146,6 @@ def copy_code(work: Path, code: str) -> Path:
     return copy
 
 
-def load_finished(seed: Seed, work: Path) -> dict[str, Any] | None:
-    """Returns the kept result of this seed, or None if it has not been trained to its end."""
-    path = work / f"{seed.key()}.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
-async def train(seed: Seed, work: Path, package: Path) -> dict[str, Any]:
-    """Trains a seed, and keeps and returns the result.
-
-    Args:
-        seed: The seed to train.
-        work: The folder in which the result is kept.
-        package: The folder with the copy of the package.
-
-    Raises:
-        RuntimeError: The training failed or was stopped, or its config has changed since the benchmark began.
-    """
-    run_dir = work / f"run-{seed.key()}-{os.getpid()}"
-    # The job prevents a second process from training this seed in the same home.
-    sets = [*seed.sets, f"run_dir={run_dir}", f"job={seed.key()}"]
-    flags = [word for value in sets for word in ("--set", value)]
-    command = ["-m", "rl_training", "train", "--config", str(seed.config), *flags, "--no-track", "--json"]
-    try:
-        run = _make_result(seed, await run_json_async(command, work / "home", package), run_dir)
-    finally:
-        shutil.rmtree(run_dir, ignore_errors=True)
-    write_json(seed.key(), run, work)
-    return run
-
-
 def _make_result(seed: Seed, summary: dict[str, Any], run_dir: Path) -> dict[str, Any]:
     if _read_json(run_dir / "metadata.json")["config_hash"] != config_hash(seed.settings):
         raise RuntimeError(f"{seed.config} has changed while seed {seed.number} was waiting; run the benchmark again")
@@ -132,6 +157,25 @@ def _make_result(seed: Seed, summary: dict[str, Any], run_dir: Path) -> dict[str
         "returns": evaluation["returns"],
         "training_returns": thin(read_curve(run_dir, "rollout/episode_return_mean")),
         "evaluation_returns": read_curve(run_dir, "eval/return_mean"),
+    }
+
+
+async def _evaluate_promoted(
+    summary: Mapping[str, Any], final: Mapping[str, Any], home: Path, package: Path
+) -> dict[str, Any]:
+    """Returns the evaluation of the policy that a flow would promote, on the held-out episodes of the final policy.
+
+    It is the best checkpoint by periodic evaluation, or the final one of a run without periodic evaluation.
+    """
+    names = ("return_mean", "return_std", "ci_low", "ci_high")
+    best = summary["best_checkpoint"]
+    if best in (None, summary["checkpoint"]):
+        return {name: final[name] for name in ("num_timesteps", "policy_sha256", *names)}
+    found = await run_json_async(["-m", "rl_training", "evaluate", best, "--json"], home, package)
+    return {
+        "num_timesteps": found["num_timesteps"],
+        "policy_sha256": found["policy_sha256"],
+        **{name: found["evaluation"][name] for name in names},
     }
 
 
@@ -157,7 +201,8 @@ def _is_docstring(statement: ast.stmt) -> bool:
     return isinstance(value, ast.Constant) and isinstance(value.value, str)
 
 
-def _find_engines() -> dict[str, str]:
+def find_engines() -> dict[str, str]:
+    """Returns the versions of the simulators that are installed."""
     found = {}
     for name in ENGINES:
         try:

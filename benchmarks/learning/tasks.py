@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from benchmarks.harness import name_config
 
-ZOO = "https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md"
-"""The source of all published scores. Each is from a single training run: the mean and the standard deviation over the
-episodes of one agent, in the versions of the environments of that time (LunarLander-v2)."""
+ZOO = "RL Baselines3 Zoo"
+"""https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md. Each of its scores is from a single training
+run: the mean and the standard deviation over the episodes of one agent, in the versions of the environments of that
+time (LunarLander-v2, HalfCheetah-v3)."""
+TIANSHOU = "Tianshou"
+"""https://github.com/thu-ml/tianshou/tree/v1.2.0/examples/mujoco: the mean and the standard deviation over ten seeds
+of each seed's best evaluation."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """A score that RL Baselines3 Zoo has published."""
+    """A published score."""
 
     mean: float
     std: float
-    """Standard deviation over the episodes of one agent, which says nothing about other seeds."""
+    """Standard deviation: the Zoo's is over the episodes of one agent, and says nothing about other seeds."""
     steps: int
+    source: str = ZOO
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,10 @@ class Task:
     minutes: float
     """Approximate duration of a seed on one core. Long trainings are started first; results do not depend on it."""
     seeds: int
+    group: Literal["seeds", "mujoco", "pong"] = "seeds"
+    """The part of the queue that trains this task."""
+    overrides: tuple[str, ...] = ()
+    """Settings that differ from the config."""
 
     @property
     def name(self) -> str:
@@ -51,35 +61,106 @@ class Task:
     @property
     def title(self) -> str:
         """The title in tables and figures, such as `DQN Acrobot-v1`."""
-        return f"{self.algo} {self.env_id}"
+        return f"{self.algo} {self.env_id.rpartition(':')[2]}{', native' if self.name.endswith('native') else ''}"
 
+
+_PONG = ("total_timesteps=2_500_000", "evaluation.stop_at_return=20", "evaluation.stop_after=1")
+"""Training ends at a return of 20, or after 10,000,000 frames; each step is four frames."""
 
 _TABLE = (
-    # config, environment, bar, steps, published mean, standard deviation and steps, minutes, seeds
-    ("dqn/cartpole", "CartPole-v1", 490, 50_000, Published(500.0, 0.0, 50_000), 2, 5),
-    ("dqn/acrobot", "Acrobot-v1", -80, 100_000, Published(-76.639, 11.752, 100_000), 4, 5),
-    ("dqn/mountain_car", "MountainCar-v0", -105, 120_000, Published(-100.849, 9.925, 120_000), 3, 5),
-    ("dqn/lunar_lander", "LunarLander-v3", 200, 100_000, Published(154.382, 79.241, 100_000), 4, 5),
-    ("sac/pendulum", "Pendulum-v1", -160, 20_000, Published(-156.995, 88.714, 20_000), 3, 5),
-    ("sac/mountain_car_continuous", "MountainCarContinuous-v0", 94, 50_000, Published(94.679, 1.134, 50_000), 6, 5),
+    # config, environment, bar, steps, published score, minutes, seeds
+    ("dqn/cartpole", "CartPole-v1", 490, 50_000, Published(500.0, 0.0, 50_000), 0.4, 20),
+    ("dqn/acrobot", "Acrobot-v1", -80, 100_000, Published(-76.639, 11.752, 100_000), 2.5, 20),
+    ("dqn/mountain_car", "MountainCar-v0", -105, 120_000, Published(-100.849, 9.925, 120_000), 1.1, 20),
+    ("dqn/lunar_lander", "LunarLander-v3", 200, 100_000, Published(154.382, 79.241, 100_000), 4, 10),
+    ("sac/pendulum", "Pendulum-v1", -160, 20_000, Published(-156.995, 88.714, 20_000), 1.3, 20),
+    ("sac/mountain_car_continuous", "MountainCarContinuous-v0", 94, 50_000, Published(94.679, 1.134, 50_000), 3.2, 10),
     (
         "sac/lunar_lander_continuous",
         "LunarLanderContinuous-v3",
         200,
         100_000,
         Published(260.390, 65.467, 500_000),
-        20,
-        3,
+        5,
+        10,
     ),
-    ("ppo/cartpole", "CartPole-v1", 490, 100_000, Published(500.0, 0.0, 100_000), 1, 5),
-    ("ppo/acrobot", "Acrobot-v1", -78, 1_000_000, Published(-73.506, 18.201, 1_000_000), 5, 5),
-    ("ppo/pendulum", "Pendulum-v1", -175, 100_000, Published(-172.225, 104.159, 100_000), 1, 5),
-    ("ppo/lunar_lander", "LunarLander-v3", 245, 1_000_000, Published(242.119, 31.823, 1_000_000), 10, 5),
-    ("ppo/mountain_car_continuous", "MountainCarContinuous-v0", 90, 100_000, Published(88.343, 2.572, 20_000), 1, 5),
+    ("ppo/cartpole", "CartPole-v1", 490, 100_000, Published(500.0, 0.0, 100_000), 0.1, 20),
+    ("ppo/acrobot", "Acrobot-v1", -78, 1_000_000, Published(-73.506, 18.201, 1_000_000), 1.2, 20),
+    ("ppo/pendulum", "Pendulum-v1", -175, 100_000, Published(-172.225, 104.159, 100_000), 0.2, 20),
+    ("ppo/lunar_lander", "LunarLander-v3", 245, 1_000_000, Published(242.119, 31.823, 1_000_000), 1.5, 20),
+    ("ppo/mountain_car_continuous", "MountainCarContinuous-v0", 90, 100_000, Published(88.343, 2.572, 20_000), 0.1, 20),
+    ("ppo/cartpole_native", "CartPole-v1", 490, 2_000_000, Published(500.0, 0.0, 100_000), 0.3, 20),
 )
 
-TASKS = tuple(
-    Task(f"configs/{config}.yaml", env_id, bar, steps, published, minutes, seeds)
-    for config, env_id, bar, steps, published, minutes, seeds in _TABLE
+_LONG: tuple[Task, ...] = (
+    Task(
+        "configs/ppo/half_cheetah.yaml",
+        "HalfCheetah-v5",
+        5_819,
+        1_000_000,
+        Published(5819.099, 663.53, 1_000_000),
+        10,
+        3,
+        "mujoco",
+    ),
+    Task(
+        "configs/ppo/hopper.yaml",
+        "Hopper-v5",
+        2_609,
+        1_000_000,
+        Published(2609.3, 700.8, 1_000_000, TIANSHOU),
+        6,
+        3,
+        "mujoco",
+    ),
+    Task(
+        "configs/ppo/walker2d.yaml",
+        "Walker2d-v5",
+        3_589,
+        1_000_000,
+        Published(3588.5, 756.6, 1_000_000, TIANSHOU),
+        6,
+        3,
+        "mujoco",
+    ),
+    Task(
+        "configs/sac/half_cheetah.yaml",
+        "HalfCheetah-v5",
+        12_139,
+        1_000_000,
+        Published(12138.8, 1049.3, 1_000_000, TIANSHOU),
+        120,
+        1,
+        "mujoco",
+    ),
+    Task(
+        "configs/ppo/pong.yaml",
+        "ale_py:ALE/Pong-v5",
+        20,
+        2_500_000,
+        Published(20.989, 0.105, 10_000_000),
+        120,
+        1,
+        "pong",
+        _PONG,
+    ),
+    Task(
+        "configs/dqn/pong.yaml",
+        "ale_py:ALE/Pong-v5",
+        18,
+        1_000_000,
+        Published(20.602, 0.613, 10_000_000),
+        120,
+        1,
+        "pong",
+    ),
+)
+
+TASKS = (
+    *(
+        Task(f"configs/{config}.yaml", env_id, bar, steps, published, minutes, seeds)
+        for config, env_id, bar, steps, published, minutes, seeds in _TABLE
+    ),
+    *_LONG,
 )
 """All tasks, in the order of the table."""

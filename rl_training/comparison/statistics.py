@@ -107,6 +107,12 @@ def compute_improvement(scores_x: Floats, scores_y: Floats) -> Floats:
     return shares
 
 
+def compute_mean_difference(scores_x: Floats, scores_y: Floats) -> Floats:
+    """Returns the mean of x less the mean of y, over tasks and runs: [..., R, T] and [..., Q, T] to [...]."""
+    differences: Floats = compute_mean(scores_x) - compute_mean(scores_y)
+    return differences
+
+
 def resample(
     statistic: Statistic, *groups: Floats, resamples: int = RESAMPLES, seed: int = 0, pairs: bool = False
 ) -> Floats:
