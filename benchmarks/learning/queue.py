@@ -53,7 +53,9 @@ def main() -> None:
 def make_rows(
     tasks: Sequence[PeerTask | Task], groups: Sequence[str], python: Path, work: Path, code: str
 ) -> list[PeerRow | ConfigRow]:
-    """Returns the rows of some groups in the order of `GROUPS`; within a group, the longest trainings are first.
+    """Returns the rows of some groups in the order of `GROUPS`; within a group, rows of short trainings are first.
+
+    So most rows are written before a long one holds the queue up.
 
     Args:
         tasks: All tasks.
@@ -63,7 +65,7 @@ def make_rows(
         code: `hash_code()` of the package.
     """
     chosen = sorted(
-        (task for task in tasks if task.group in groups), key=lambda task: (GROUPS.index(task.group), -task.minutes)
+        (task for task in tasks if task.group in groups), key=lambda task: (GROUPS.index(task.group), task.minutes)
     )
     return [
         make_peer_row(task, python, work, code) if isinstance(task, PeerTask) else make_task_row(task, code)
