@@ -11,11 +11,11 @@ import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from rl_training.config.ppo import PPOConfig
+from rl_training.envs.native.masked_cartpole import MaskedCartPole
+from rl_training.envs.native.native_vector_env import NativeVectorEnv
 from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.envs.validation.validate import validate_env
-from rl_training.envs.vector.native_entry_point import MaskedCartPole
-from rl_training.envs.vector.native_vector_env import NativeVectorEnv
-from rl_training.errors import CheckpointError, ConfigError, EnvironmentFault, EnvironmentRefused
+from rl_training.errors import ConfigError, EnvironmentFault, EnvironmentRefused
 from rl_training.experiment.loading import config_from_mapping
 
 
@@ -177,29 +177,6 @@ def test_envpool_is_named_by_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
 def test_wrappers_are_refused_with_the_settings() -> None:
     with pytest.raises(ConfigError, match="wrappers: got TimeAwareObservation with vectorization: native"):
         config_from_mapping({**settings().model_dump(), "wrappers": ["TimeAwareObservation"]})
-
-
-def test_a_resume_begins_fresh_episodes_from_the_saved_random_state(caplog: pytest.LogCaptureFixture) -> None:
-    envs = started("CartPole-v1", num_envs=4, normalization={"observation": True, "reward": True})
-    for _ in range(30):
-        envs.step(np.ones(4, np.int64))
-    state = envs.state_dict()
-    again, twice = (TrainingEnvs(envs._config, gamma=0.9) for _ in range(2))
-    assert again.load_state_dict(state) == twice.load_state_dict(state) == [0, 1, 2, 3]
-    assert again.observation.tolist() == twice.observation.tolist()
-    assert np.abs(again.observation).max() <= 0.05
-    assert again.observation.tolist() != started("CartPole-v1", num_envs=4).observation.tolist()
-    assert "its 4 native environments share one random state" in caplog.messages[0]
-    assert again._envs.life_steps == 30
-    assert again.observation_normalizer is not None
-    assert again.observation_normalizer.statistics.count == 120
-    assert again.reward_normalizer is not None
-    assert again.reward_normalizer.returns.tolist() == [0.0] * 4
-    episodes = [episode for _ in range(15) for episode in again.step(np.ones(4, np.int64)).episodes]
-    assert all(episode.return_ == episode.length for episode in episodes)
-    assert len(episodes) >= 4
-    with pytest.raises(CheckpointError, match="has 4 environments; the settings have 3"):
-        TrainingEnvs(settings("CartPole-v1"), gamma=0.9).load_state_dict(state)
 
 
 def test_secrets_are_not_in_a_fault() -> None:

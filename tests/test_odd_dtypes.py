@@ -12,9 +12,9 @@ from case_envs.observations import OddDtypes
 from gymnasium import spaces
 
 from rl_training import TrainResult, evaluate_checkpoint, load_policy, resume
+from rl_training.envs.native.native_vector_env import NativeVectorEnv
 from rl_training.envs.plain_spaces import make_plain_space
 from rl_training.envs.space_json import space_from_json, space_to_json
-from rl_training.envs.vector.native_vector_env import NativeVectorEnv
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.checkpoint import open_checkpoint

@@ -41,9 +41,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(tmp_path_factory.mktemp("whole") / "run")
 
 
-def struck_run(home: Path) -> StruckRun:
+def struck_run(home: Path, *overrides: str) -> StruckRun:
     run_dir = home / "struck"
-    command = ["-m", "rl_training", "train", "--config", "ppo/cartpole", *FLAGS, "--no-track"]
+    own = [word for override in overrides for word in ("--set", override)]
+    command = ["-m", "rl_training", "train", "--config", "ppo/cartpole", *FLAGS, *own, "--no-track"]
     return StruckRun(sys.executable, [*command, "--set", f"run_dir={run_dir}"], run_dir, home, make_environment(home))
 
 
@@ -66,6 +67,17 @@ def test_a_run_that_is_killed_and_stopped_equals_the_undisturbed_run(whole: Path
     assert 0 <= stopped["seconds_to_checkpoint"] <= stopped["seconds_to_exit"] < 25
     assert {strike["phase"] for strike in result["strikes"]} <= {"collection", "update", "evaluation", "saving"}
     assert find_differences(whole, run.run_dir) == []
+
+
+@pytest.mark.slow
+def test_a_killed_run_of_native_environments_equals_the_undisturbed_run(tmp_path: Path) -> None:
+    expected = train(tmp_path / "whole", vectorization="native")
+    run = struck_run(tmp_path, "vectorization=native")
+    result = run.run([Strike(KILL, "training", step, 0.03) for step in (2_500, 5_000)])
+    assert result["faults"] == []
+    assert result["exit_codes"] == {"-9": 2}
+    assert (result["starts"], result["resumes"]) == (1, 2)
+    assert find_differences(expected, run.run_dir) == []
 
 
 @pytest.mark.parametrize(("found_step", "faults"), [(1_280, 1), (1_536, 0)])

@@ -13,12 +13,12 @@ from gymnasium.vector import VectorEnv
 from rl_training.config.settings import NATIVE, TrainConfig
 from rl_training.envs.closing import close_quietly
 from rl_training.envs.contract.contract_guard import find_secrets
+from rl_training.envs.native.envpool_env import EnvPoolVectorEnv
+from rl_training.envs.native.native_entry_point import make_native
+from rl_training.envs.native.native_vector_env import NativeVectorEnv
 from rl_training.envs.single_env import construct, make_bare_env, make_env
 from rl_training.envs.vector.env_group import divide_equally
-from rl_training.envs.vector.envpool_env import EnvPoolVectorEnv
 from rl_training.envs.vector.masked_vector_env import MaskedVectorEnv
-from rl_training.envs.vector.native_entry_point import make_native
-from rl_training.envs.vector.native_vector_env import NativeVectorEnv
 from rl_training.envs.vector.ray_worker import make_ray_env
 from rl_training.moved_names import find_old_names
 

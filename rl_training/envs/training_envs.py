@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rl_training.config.settings import TrainConfig
+from rl_training.config.settings import NATIVE, TrainConfig
 from rl_training.distributed.share import Share
 from rl_training.envs.contract.call_watch import CallWatch
 from rl_training.envs.contract.contract_guard import format_fault
 from rl_training.envs.contract.step_contract import float32_is_finite, not_finite, reward_not_finite
 from rl_training.envs.episodes.episode_numbers import NO_NUMBERS
+from rl_training.envs.episodes.running_episodes import RunningEpisodes
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.normalize import ObservationNormalizer, RewardNormalizer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
@@ -84,7 +85,7 @@ class TrainingEnvs:
 
     @close_on_error
     def __init__(self, config: TrainConfig, gamma: float | None, *, scale_actions: bool = False) -> None:
-        self._config = config
+        self._config, self._is_native = config, config.vectorization in NATIVE
         self._opened = ExitStack()
         self._envs = self._opened.enter_context(closing(make_vector_env(config)))
         self.num_envs = config.num_envs
@@ -104,9 +105,7 @@ class TrainingEnvs:
         self.observation: NDArray[Any] = np.zeros((self.num_envs, *self.encoder.shape), self.encoder.dtype)
         """[N, *O] the current observations, unnormalised; valid until the next step."""
         self._normalized = self.observation
-        # For each running episode [N]: the sum of its rewards, and the step of the run at which it began.
-        self._returns = np.zeros(self.num_envs, np.float64)
-        self._began = np.zeros(self.num_envs, np.int64)
+        self._running = RunningEpisodes(self.num_envs)
         self._touched: set[str] = set()
         self._watch = self._opened.enter_context(CallWatch(config.env_id, ends=False))
 
@@ -144,7 +143,7 @@ class TrainingEnvs:
         )
         next_observation = self.encoder.encode(raw)
         self._require_finite(next_observation, reward)
-        self._returns += reward
+        self._running.returns += reward
         done = terminated | truncated
         next_normalized, scaled_reward = next_observation, reward.astype(np.float32)
         if self.observation_normalizer is not None:
@@ -171,14 +170,15 @@ class TrainingEnvs:
             "observation_normalizer": self.observation_normalizer.state_dict() if self.observation_normalizer else None,
             "reward_normalizer": self.reward_normalizer.state_dict() if self.reward_normalizer else None,
             "snapshots": self._envs.snapshots(),
+            **({"running": self._running.state_dict(self._envs.life_steps)} if self._is_native else {}),
             **({"touched": touched} if (touched := self.inexact_changes()) else {}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> list[int]:
-        """Restores the state that `state_dict` returned, by playing each running episode again.
+        """Restores the state that `state_dict` returned; single environments play their running episodes again.
 
         Returns:
-            Indices of the environments whose replay led to another state, and which began a fresh episode instead.
+            Indices of the environments that could not be restored, and which began a fresh episode instead.
 
         Raises:
             CheckpointError: The state has another number of environments or other normalisers.
@@ -194,10 +194,11 @@ class TrainingEnvs:
                 raise CheckpointError(f"{name.replace('_', ' ')}: the checkpoint has {has}; the settings {want}")
             if normalizer is not None:
                 normalizer.load_state_dict(state[name])
-        self._returns[:], self._began[:] = 0.0, self._envs.life_steps
-        for i in set(range(self.num_envs)).difference(fresh):
-            self._returns[i] = snapshots[i]["episode_return"]
-            self._began[i] -= snapshots[i]["episode_length"]
+        kept = set(range(self.num_envs)).difference(fresh)
+        if kept and self._is_native:
+            self._running.load_state_dict(state["running"], self._envs.life_steps)
+        else:
+            self._running.load_snapshots(snapshots, kept, self._envs.life_steps)
         if self.reward_normalizer is not None:
             self.reward_normalizer.forget(fresh)
         self._begin_from(self.encoder.encode(observation))
@@ -275,11 +276,8 @@ class TrainingEnvs:
     def _count_episodes(self, done: NDArray[np.bool_]) -> list[Episode]:
         """Returns the episodes that ended, and resets the counts for the next ones."""
         rows = np.flatnonzero(done)
-        lengths = self._envs.life_steps - self._began[rows]
-        numbers = self._envs.numbers(rows)
-        episodes = list(map(Episode, rows.tolist(), self._returns[rows].tolist(), lengths.tolist(), numbers))
-        self._returns[rows], self._began[rows] = 0.0, self._envs.life_steps
-        return episodes
+        returns, lengths = self._running.end(rows, self._envs.life_steps)
+        return list(map(Episode, rows.tolist(), returns, lengths, self._envs.numbers(rows)))
 
     def _require_finite(self, observation: NDArray[Any], reward: NDArray[np.float64] | None) -> None:
         vector = self.encoder.vector(observation)

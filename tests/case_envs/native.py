@@ -89,6 +89,16 @@ class Rows(VectorEnv[Any, Any, Any]):
         }.get(self.fault, result)
 
 
+class KeptRows(Rows):
+    """Returns its state, its own arrays included, and takes it back."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows, "life": self.life}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rows, self.life = state["rows"], state["life"]
+
+
 class AskedMode(Rows):
     """Takes the mode as ALE's does."""
 
@@ -104,6 +114,6 @@ class MoreActions(Rows):
         self.single_action_space = spaces.Discrete(5)
 
 
-for name in ("Rows", "AskedMode", "MoreActions"):
+for name in ("Rows", "KeptRows", "AskedMode", "MoreActions"):
     if f"{name}-v0" not in gym.registry:
         gym.register(f"{name}-v0", "case_envs.native:Row", vector_entry_point=f"case_envs.native:{name}")

@@ -22,19 +22,15 @@ from numpy.typing import NDArray
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.closing import close_quietly
 from rl_training.envs.contract.contract_guard import find_secrets, redact_cause
-from rl_training.envs.contract.step_contract import (
-    check_reset_result,
-    check_step_result,
-    describe,
-    describe_error,
-)
+from rl_training.envs.contract.step_contract import check_reset_result, check_step_result, describe, describe_error
 from rl_training.envs.episodes.attribute_changes import AttributeChanges
 from rl_training.envs.episodes.episode_numbers import NO_NUMBERS, EpisodeNumbers
 from rl_training.envs.episodes.vector_infos import take_final_row, take_row
+from rl_training.envs.native.envpool_env import EnvPoolVectorEnv
+from rl_training.envs.native.native_state import copy_state, find_resumable, restore_state
 from rl_training.envs.plain_spaces import make_plain_space
 from rl_training.envs.random_state import random_state, random_state_to_json, write_random_state
 from rl_training.envs.vector.env_access import spread, to_reset_options
-from rl_training.envs.vector.envpool_env import EnvPoolVectorEnv
 from rl_training.envs.vector.masked_vector_env import require_count
 from rl_training.errors import USER_CODE_ERRORS, EnvironmentFault, EnvironmentRefused, RLTrainingError
 from rl_training.security.secrets import hide
@@ -57,7 +53,7 @@ class NativeVectorEnv:
 
     def __init__(self, config: TrainConfig, envs: VectorEnv[Any, Any, Any]) -> None:
         self._env_id, self._envs, self._secrets = config.env_id, envs, find_secrets(config)
-        self._numbers = EpisodeNumbers(config)
+        self._numbers, self._resumable = EpisodeNumbers(config), find_resumable(envs)
         self._attributes = AttributeChanges(envs, config.env_id)
         self._options_changed = False
         self._infos: Mapping[str, Any] = {}
@@ -69,8 +65,8 @@ class NativeVectorEnv:
         self.single_observation_space = make_plain_space(envs.single_observation_space)
         self.single_action_space = make_plain_space(envs.single_action_space)
         self.life_steps = 0
-        self.lost_episodes: Sequence[int] = ()
         """Steps of each environment since the run began."""
+        self.lost_episodes: Sequence[int] = ()
         mode = envs.metadata.get("autoreset_mode")
         if mode not in (AutoresetMode.DISABLED, AutoresetMode.SAME_STEP):
             raise EnvironmentRefused(
@@ -90,7 +86,8 @@ class NativeVectorEnv:
         self._reset_options: dict[str, Any] = {}
         if config.reset_options:
             self._take_reset_options(config.reset_options)
-        self._begun: NDArray[Any] = np.zeros(self._shape, self.single_observation_space.dtype)
+        self._newest: NDArray[Any] = np.zeros(self._shape, self.single_observation_space.dtype)
+        # [N, *O] the observations that the next actions answer.
 
     def reset(
         self, *, seed: Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -105,7 +102,7 @@ class NativeVectorEnv:
             EnvironmentFault: The environment raised, exited, or broke its contract.
         """
         if options is not None and self._same_step:
-            return self._begun, {}
+            return self._newest, {}
         if self._reset_options:
             options = {**deepcopy(self._reset_options), **(options or {})}
         first = seed[0] if seed else None
@@ -116,7 +113,8 @@ class NativeVectorEnv:
             raise self._fault(describe_error("reset", error)) from redact_cause(error, self._secrets)
         for breach in check_reset_result(result):
             raise self._fault(f"reset: {breach.message}")
-        return self._array("observation", result[0], self._shape, self.single_observation_space.dtype), {}
+        self._newest = self._array("observation", result[0], self._shape, self.single_observation_space.dtype)
+        return self._newest, {}
 
     def step(
         self, actions: NDArray[Any]
@@ -137,9 +135,8 @@ class NativeVectorEnv:
         reward = self._array("reward", result[1], (self.num_envs,), np.float64)
         terminated = self._array("terminated", result[2], (self.num_envs,), np.bool_)
         truncated = self._array("truncated", result[3], (self.num_envs,), np.bool_)
-        self._infos = result[4]
+        self._infos, self._newest = result[4], observation
         if self._same_step:
-            self._begun = observation
             observation = self._with_final(observation, terminated | truncated, result[4])
         if self.collect_infos:
             self.infos = [self._take_info(i, over) for i, over in enumerate((terminated | truncated).tolist())]
@@ -161,43 +158,55 @@ class NativeVectorEnv:
 
     def snapshots(self) -> list[dict[str, Any]]:
         """Returns the state that `restore` takes: one snapshot for all environments together."""
+        with self._naming("state_dict"):
+            state = copy_state(self._resumable, self._newest)
         return [
             {
                 "num_envs": self.num_envs,
                 "life_steps": self.life_steps,
                 "seed": self._seed,
                 "random_state": random_state_to_json(random_state(self._envs)),
+                **state,
                 **({"attributes": attributes} if (attributes := self._attributes.state_dict()) else {}),
                 **({"reset_options": json.dumps(self._reset_options)} if self._options_changed else {}),
             }
         ]
 
     def restore(self, snapshots: Sequence[Mapping[str, Any]]) -> tuple[NDArray[Any], list[int]]:
-        """Begins fresh episodes from the saved random state, or from another seed if the random state is out of reach.
+        """Restores the state of all rows; or begins fresh episodes if the environment or the snapshot has none.
+
+        Fresh episodes are drawn from the saved random state, or by another seed if the random state is out of reach.
 
         Returns:
-            The observations, and the indices of all environments, because all began a fresh episode.
+            The observations, and the indices of the environments that began a fresh episode: none or all.
 
         Raises:
-            CheckpointError: The snapshot is from another number of environments.
+            CheckpointError: The snapshot is from another number of environments, or its state from another environment.
+            EnvironmentFault: The environment raised, exited, or broke its contract.
         """
         (snapshot,) = snapshots
         require_count(snapshot["num_envs"], self.num_envs)
+        env = self._resumable if "state" in snapshot else None
+        self.life_steps = int(snapshot["life_steps"])
+        seed, has_random_state = snapshot["seed"], snapshot["random_state"] is not None
+        if env is not None:
+            self.reset(seed=[seed])  # for what an environment makes once, when it is first seeded, and keeps
+        self._attributes.apply(snapshot.get("attributes", {}).get("now", {}))
+        self._attributes.begin(seeded=False)
+        if "reset_options" in snapshot:
+            self.set_reset_options(json.loads(snapshot["reset_options"]))
+        if has_random_state:
+            write_random_state(self._envs, snapshot["random_state"])
+        if env is not None:
+            with self._naming("load_state_dict"):
+                self._newest = restore_state(env, snapshot, self._newest)
+            return self._newest, []
         logger.warning(
-            "environment %s: its %d native environments share one random state, so no episode can be played again; "
-            "each environment begins a fresh episode",
+            "environment %s: the state of its %d native environments can't be restored; each begins a fresh episode",
             self._env_id,
             self.num_envs,
         )
-        self.life_steps = int(snapshot["life_steps"])
-        self._attributes.apply(snapshot.get("attributes", {}).get("now", {}))
-        if "reset_options" in snapshot:
-            self.set_reset_options(json.loads(snapshot["reset_options"]))
-        if snapshot["random_state"] is not None:
-            write_random_state(self._envs, snapshot["random_state"])
-            observation, _ = self.reset()
-        else:
-            observation, _ = self.reset(seed=[(snapshot["seed"] + self.life_steps) % 2**31])
+        observation, _ = self.reset(seed=None if has_random_state else [(seed + self.life_steps) % 2**31])
         return observation, list(range(self.num_envs))
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
@@ -225,7 +234,7 @@ class NativeVectorEnv:
             )
         with self._naming(name):
             exact = self._attributes.set(name, first, 0)
-        self._attributes.begin(seeded=False)  # a resume sets the newest values, because it begins fresh episodes
+        self._attributes.begin(seeded=False)  # a resume sets the newest values
         return exact
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
