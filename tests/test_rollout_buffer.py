@@ -163,6 +163,15 @@ def test_a_shorter_rollout_is_full_sooner_and_leaves_the_old_steps_out() -> None
         buffer.reset(steps=6)
 
 
+def test_a_final_value_does_not_outlive_its_rollout() -> None:
+    buffer = filled([[1]], [[3]], truncated=[[True]], final_values=[[6]])
+    assert buffer.final_values.tolist() == [[6.0]]
+    buffer.reset()
+    no = np.zeros(1, bool)
+    buffer.add(buffer.obs[0], buffer.actions[0], np.ones(1), no, no, np.ones(1), np.ones(1), np.full(1, 9.0))
+    assert buffer.final_values.tolist() == [[0.0]]
+
+
 def test_what_is_stored_is_a_copy() -> None:
     buffer, reused = make_buffer(2, 1), np.ones((1, 1), np.float32)
     none = np.zeros(1, bool)

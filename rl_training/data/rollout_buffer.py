@@ -98,6 +98,7 @@ class RolloutBuffer:
         if not 1 <= steps <= self.rollout_steps:
             raise ValueError(f"a rollout of {steps} steps does not fit a buffer of {self.rollout_steps}")
         self.position, self.steps = 0, steps
+        self.final_values[:] = 0.0  # once, rather than at each step
 
     def add(
         self,
@@ -131,7 +132,8 @@ class RolloutBuffer:
         self.obs[t], self.actions[t], self.rewards[t] = obs, actions, rewards
         self.values[t], self.logprobs[t] = values, logprobs
         self.terminated[t], self.dones[t] = terminated, terminated | truncated
-        self.final_values[t] = np.where(truncated & ~terminated, final_values, 0.0) if truncated.any() else 0.0
+        if np.count_nonzero(truncated):
+            self.final_values[t] = np.where(truncated & ~terminated, final_values, 0.0)
         self.position += 1
 
     def cut_newest(self, env_indices: Sequence[int], final_values: np.ndarray) -> None:

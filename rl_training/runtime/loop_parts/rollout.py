@@ -5,6 +5,8 @@ Shapes: N environments, O one encoded observation, A one policy-side action.
 
 from __future__ import annotations
 
+import numpy as np
+
 from rl_training.algorithms.ppo import PPO
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.training_envs import TrainingEnvs, VectorStep
@@ -16,7 +18,7 @@ def take_step(envs: TrainingEnvs, algorithm: PPO, buffer: RolloutBuffer) -> Vect
     action, log_prob, value = algorithm.act(observation)  # [N, A], [N], [N]
     step = envs.step(action)
     # V of the final observations, [N]; the buffer reads those of truncated episodes alone.
-    final_value = algorithm.value(step.next_normalized) if step.truncated.any() else value
+    final_value = algorithm.value(step.next_normalized) if np.count_nonzero(step.truncated) else value
     buffer.add(observation, action, step.scaled_reward, step.terminated, step.truncated, value, log_prob, final_value)
     return step
 
