@@ -9,7 +9,7 @@ from finished_runs import STEPS, finished_run, group_of_runs, ship
 import rl_training
 from rl_training import run_layout
 from rl_training.comparison.statistics import Estimate
-from rl_training.comparison.verdicts import find_least_seeds, format_estimate, format_number
+from rl_training.comparison.verdicts import format_estimate, format_number
 from rl_training.errors import UserError
 from rl_training.runs.metadata import read_metadata
 from rl_training.system.paths import embedded_tracking_uri
@@ -384,12 +384,6 @@ def test_numbers_have_four_significant_digits(value, text):
 def test_the_ends_of_an_interval_have_as_many_digits_as_the_largest_needs():
     assert format_estimate(Estimate(98.7654, 9.87654, 123.456)) == "98.8 [9.9, 123.5]"
     assert format_estimate(Estimate(0.5, None, None), 2) == "0.50"
-
-
-@pytest.mark.parametrize(("level", "seeds"), [(0.05, 4), (0.05 / 3, 5), (0.5, 2), (1e-9, 17)])
-def test_the_least_number_of_seeds_is_that_of_the_exact_test(level, seeds):
-    assert find_least_seeds(level) == seeds
-    assert 2 / math.comb(2 * seeds, seeds) <= level
 
 
 def test_runs_in_mlflow_are_compared_like_their_directories(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import mannwhitneyu
 
 from rl_training.comparison import significance
-from rl_training.comparison.significance import compute_p_value, correct_p_values, count_seeds_needed
+from rl_training.comparison.significance import compute_p_value, correct_p_values, count_seeds_needed, find_least_seeds
 
 
 def column(*scores):
@@ -107,3 +107,9 @@ def test_fewer_seeds_than_the_exact_test_needs_are_never_asked_for():
 
 def test_no_number_of_seeds_tells_equal_groups_apart():
     assert count_seeds_needed(column(1, 2), column(1, 2)) is None
+
+
+@pytest.mark.parametrize(("level", "seeds"), [(0.05, 4), (0.05 / 3, 5), (0.5, 2), (1e-9, 17)])
+def test_the_least_number_of_seeds_is_that_of_the_exact_test(level, seeds):
+    assert find_least_seeds(level) == seeds
+    assert 2 / math.comb(2 * seeds, seeds) <= level

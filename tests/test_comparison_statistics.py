@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rl_training.comparison.statistics import (
+    RESAMPLES,
     compute_improvement,
     compute_iqm,
     compute_mean,
@@ -138,9 +139,9 @@ def test_a_resample_does_not_depend_on_how_many_are_computed_at_once(monkeypatch
 
 def test_the_band_of_a_curve_does_not_depend_on_how_many_steps_are_computed_at_once(monkeypatch):
     scores = np.random.default_rng(0).normal(size=(7, 5, 1))
-    whole = estimate_curve(compute_iqm, scores, resamples=100)
-    monkeypatch.setattr("rl_training.comparison.statistics._MOST_RESULTS", 200)
-    parts = estimate_curve(compute_iqm, scores, resamples=100)
+    whole = estimate_curve(compute_iqm, scores)
+    monkeypatch.setattr("rl_training.comparison.statistics._MOST_RESULTS", 2 * RESAMPLES)
+    parts = estimate_curve(compute_iqm, scores)
     assert (parts.low.tolist(), parts.high.tolist()) == (whole.low.tolist(), whole.high.tolist())
 
 

@@ -19,6 +19,7 @@ from rl_training.comparison.statistics import (
     Floats,
     compute_iqm,
     estimate_curve,
+    list_shares,
     resample,
 )
 
@@ -53,15 +54,13 @@ class TimeToThreshold:
         return asdict(self)
 
 
-def estimate_sample_efficiency(
-    curves: Sequence[Curve], *, confidence: float = CONFIDENCE, resamples: int = RESAMPLES, seed: int = 0
-) -> SampleEfficiency | None:
+def estimate_sample_efficiency(curves: Sequence[Curve], *, confidence: float = CONFIDENCE) -> SampleEfficiency | None:
     """Returns the sample-efficiency curve of a group of runs; None if no step was evaluated by all of them."""
     steps = sorted(set(curves[0]).intersection(*curves[1:]))
     if not steps:
         return None
     scores_SRT = np.array([[[curve[step]] for curve in curves] for step in steps])
-    band = estimate_curve(compute_iqm, scores_SRT, confidence=confidence, resamples=resamples, seed=seed)
+    band = estimate_curve(compute_iqm, scores_SRT, confidence=confidence)
     return SampleEfficiency(np.array(steps), band)
 
 
@@ -71,12 +70,7 @@ def find_time(curve: Curve, threshold: float) -> float:
 
 
 def estimate_time_to_threshold(
-    curves: Sequence[Curve],
-    threshold: float,
-    *,
-    confidence: float = CONFIDENCE,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    curves: Sequence[Curve], threshold: float, *, confidence: float = CONFIDENCE
 ) -> TimeToThreshold:
     """Returns when a group of runs reaches a threshold.
 
@@ -85,8 +79,8 @@ def estimate_time_to_threshold(
     times = np.array([[find_time(curve, threshold)] for curve in curves])
     low = high = math.inf
     if len(times) > 1:
-        medians = np.sort(resample(_compute_median_time, times, resamples=resamples, seed=seed))
-        low, high = (float(medians[round(share * (resamples - 1))]) for share in _get_shares(confidence))
+        medians = np.sort(resample(_compute_median_time, times))
+        low, high = (float(medians[round(share * (RESAMPLES - 1))]) for share in list_shares(confidence))
     return TimeToThreshold(
         int(np.isfinite(times).sum()),
         len(times),
@@ -101,10 +95,6 @@ def _compute_median_time(times: Floats) -> Floats:
     ordered = np.sort(times[..., 0], axis=-1)
     medians: Floats = ordered[..., (ordered.shape[-1] - 1) // 2]
     return medians
-
-
-def _get_shares(confidence: float) -> tuple[float, float]:
-    return (1 - confidence) / 2, (1 + confidence) / 2
 
 
 def _convert_step(step: float) -> int | None:

@@ -10,7 +10,7 @@ from jinja2 import Environment, StrictUndefined
 
 from rl_training import __version__
 from rl_training.comparison.figures import draw_pictures
-from rl_training.comparison.text_tables import describe_task, make_settings_table, make_table
+from rl_training.comparison.text_tables import describe_comparison, make_settings_table, make_table
 from rl_training.comparison.verdicts import format_number
 from rl_training.errors import printable
 
@@ -28,7 +28,7 @@ def make_page(comparison: Comparison) -> str:
     setting_headings, setting_rows = make_settings_table(comparison)
     return template.render(
         title=printable(comparison.env_id),
-        task=printable(describe_task(comparison)),
+        task=printable(describe_comparison(comparison)),
         verdicts=[(verdict.finding, printable(verdict.text)) for verdict in comparison.verdicts],
         headings=headings,
         rows=[[printable(cell) for cell in row] for row in rows],

@@ -99,6 +99,15 @@ def count_seeds_needed(
     if excess == 0.0:
         return None
     quantiles = ndtri(1 - level / 2) + ndtri(power)
-    least = next(n for n in itertools.count(1) if 2 / math.comb(2 * n, n) ** tasks <= level)
     wanted: int = math.ceil(quantiles**2 / (6 * tasks * excess**2))
-    return max(least, wanted)
+    return max(find_least_seeds(level, tasks), wanted)
+
+
+def find_least_seeds(level: float, tasks: int = 1) -> int:
+    """Returns the least number of seeds of two equal groups whose exact test can have a p-value of at most `level`."""
+    return next(n for n in itertools.count(1) if find_least_p_value(n, n, tasks) <= level)
+
+
+def find_least_p_value(runs_x: int, runs_y: int, tasks: int = 1) -> float:
+    """Returns the p-value of two groups whose scores do not overlap."""
+    return float(2 / math.comb(runs_x + runs_y, runs_x) ** tasks)

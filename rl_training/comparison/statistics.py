@@ -152,14 +152,7 @@ def _draw_runs(scores: Floats, rng: np.random.Generator, count: int) -> Floats:
     return resamples
 
 
-def estimate(
-    statistic: Statistic,
-    *groups: Floats,
-    confidence: float = CONFIDENCE,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-    pairs: bool = False,
-) -> Estimate:
+def estimate(statistic: Statistic, *groups: Floats, confidence: float = CONFIDENCE, pairs: bool = False) -> Estimate:
     """Returns a statistic of the scores of one or two groups, [R, T] each, and its interval; see `resample`.
 
     Raises:
@@ -169,18 +162,11 @@ def estimate(
     value = float(statistic(*groups))
     if any(group.shape[-2] == 1 for group in groups):
         return Estimate(value, None, None)
-    low, high = _find_ends(resample(statistic, *groups, resamples=resamples, seed=seed, pairs=pairs), confidence)
+    low, high = _find_ends(resample(statistic, *groups, pairs=pairs), confidence)
     return Estimate(value, float(low), float(high))
 
 
-def estimate_curve(
-    statistic: Statistic,
-    scores: Floats,
-    *,
-    confidence: float = CONFIDENCE,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Band:
+def estimate_curve(statistic: Statistic, scores: Floats, *, confidence: float = CONFIDENCE) -> Band:
     """Returns a statistic of the scores at each of S steps, [S, R, T], with its pointwise interval.
 
     With `compute_iqm` it is the sample-efficiency curve (section 4.4 of the paper).
@@ -192,19 +178,12 @@ def estimate_curve(
     values = statistic(scores)
     if scores.shape[-2] == 1:
         return Band(values, None, None)
-    parts = np.array_split(scores, math.ceil(len(scores) * resamples / _MOST_RESULTS))
-    ends = [_find_ends(resample(statistic, part, resamples=resamples, seed=seed), confidence) for part in parts]
+    parts = np.array_split(scores, math.ceil(len(scores) * RESAMPLES / _MOST_RESULTS))
+    ends = [_find_ends(resample(statistic, part), confidence) for part in parts]
     return Band(values, *np.concatenate(ends, axis=-1))
 
 
-def estimate_profile(
-    scores: Floats,
-    thresholds: Floats,
-    *,
-    confidence: float = CONFIDENCE,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Band:
+def estimate_profile(scores: Floats, thresholds: Floats, *, confidence: float = CONFIDENCE) -> Band:
     """Returns the performance profile: the share of runs, [R, T], that score above each of the thresholds, [P].
 
     It is the run-score distribution of section 4.2 of the paper, with pointwise intervals.
@@ -214,30 +193,26 @@ def estimate_profile(
     """
     _require_scores([scores])
     above = (scores > thresholds[:, np.newaxis, np.newaxis]).astype(np.float64)
-    return estimate_curve(compute_mean, above, confidence=confidence, resamples=resamples, seed=seed)
+    return estimate_curve(compute_mean, above, confidence=confidence)
 
 
-def estimate_improvement(
-    scores_x: Floats,
-    scores_y: Floats,
-    *,
-    confidence: float = CONFIDENCE,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Estimate:
+def estimate_improvement(scores_x: Floats, scores_y: Floats, *, confidence: float = CONFIDENCE) -> Estimate:
     """Returns the probability that a run of x, [R, T], scores above a run of y, [Q, T], and its interval.
 
     Raises:
         ValueError: A group has no runs, or a score is not finite.
     """
-    return estimate(
-        compute_improvement, scores_x, scores_y, confidence=confidence, resamples=resamples, seed=seed, pairs=True
-    )
+    return estimate(compute_improvement, scores_x, scores_y, confidence=confidence, pairs=True)
+
+
+def list_shares(confidence: float) -> tuple[float, float]:
+    """Returns the shares of the resamples below the two ends of an interval."""
+    return (1 - confidence) / 2, (1 + confidence) / 2
 
 
 def _find_ends(resamples: Floats, confidence: float) -> tuple[Floats, Floats]:
     """Returns the ends of the percentile interval: [..., B] to two of [...]."""
-    low, high = np.quantile(resamples, [(1 - confidence) / 2, (1 + confidence) / 2], axis=-1)
+    low, high = np.quantile(resamples, list_shares(confidence), axis=-1)
     return low, high
 
 
@@ -249,13 +224,11 @@ def _require_scores(groups: Sequence[Floats]) -> None:
             raise ValueError("got a score that is not finite, expected numbers")
 
 
-def summarize_scores(scores: Sequence[float], *, confidence: float = CONFIDENCE, seed: int = 0) -> dict[str, Any]:
+def summarize_scores(scores: Sequence[float]) -> dict[str, Any]:
     """Returns the summary of the scores of several runs in one environment, for JSON.
 
     Args:
         scores: The score of each run.
-        confidence: The confidence of the intervals.
-        seed: The seed of the bootstrap.
 
     Returns:
         `runs`, the number of scores; `mean`, `iqm` and `median`, each with `low` and `high` (None for a single run)
@@ -266,10 +239,10 @@ def summarize_scores(scores: Sequence[float], *, confidence: float = CONFIDENCE,
         ValueError: There are no scores, or one is not finite.
     """
     column = np.asarray(scores, np.float64).reshape(-1, 1)
-    summary: dict[str, Any] = {"runs": len(column), "confidence": confidence}
+    summary: dict[str, Any] = {"runs": len(column), "confidence": CONFIDENCE}
     statistics = {"mean": compute_mean, "iqm": compute_iqm, "median": compute_run_median}
     for name, statistic in statistics.items():
-        found = estimate(statistic, column, confidence=confidence, seed=seed)
+        found = estimate(statistic, column)
         summary[name] = found.value
         summary[f"{name}_interval"] = None if found.low is None else [found.low, found.high]
     summary["std"] = float(column.std(ddof=1)) if len(column) > 1 else None

@@ -32,7 +32,7 @@ MOST_LEFT_OUT = 5
 def format_comparison(comparison: Comparison, width: int | None = None) -> list[str]:
     """Returns a comparison as lines of text of `width` columns, by default those of the terminal."""
     width = width or Console().width
-    lines = [describe_task(comparison), "", *_draw(*_turn_if_it_fits(*make_table(comparison), width), width)]
+    lines = [describe_comparison(comparison), "", *_draw(*_turn_if_it_fits(*make_table(comparison), width), width)]
     if comparison.verdicts:
         lines += ["", *(verdict.text for verdict in comparison.verdicts)]
     headings, rows = make_settings_table(comparison)
@@ -45,7 +45,7 @@ def format_comparison(comparison: Comparison, width: int | None = None) -> list[
     return [printable(line).rstrip() for line in lines]
 
 
-def describe_task(comparison: Comparison) -> str:
+def describe_comparison(comparison: Comparison) -> str:
     """Returns what was compared, as one line."""
     threshold = ""
     if comparison.threshold is not None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from rl_training.comparison.group_statistics import GroupStatistics
-from rl_training.comparison.significance import compute_p_value, correct_p_values, count_seeds_needed
+from rl_training.comparison.significance import (
+    compute_p_value,
+    correct_p_values,
+    count_seeds_needed,
+    find_least_p_value,
+    find_least_seeds,
+)
 from rl_training.comparison.statistics import Estimate, Floats, compute_iqm, estimate, estimate_improvement
 
 Finding = Literal["better", "worse", "unclear"]
@@ -70,7 +75,7 @@ def compare_groups(groups: Sequence[GroupStatistics], confidence: float) -> list
     """
     reference, *others = groups
     p_values = [compute_p_value(other.scores, reference.scores) for other in others]
-    least = [_find_least_p_value(len(other.scores), len(reference.scores)) for other in others]
+    least = [find_least_p_value(len(other.scores), len(reference.scores)) for other in others]
     tests = zip(p_values, correct_p_values(p_values), correct_p_values(least), strict=True)
     return [
         _compare(other, reference, _Test(*values, comparisons=len(others)), confidence)
@@ -78,12 +83,7 @@ def compare_groups(groups: Sequence[GroupStatistics], confidence: float) -> list
     ]
 
 
-def _compare(
-    group: GroupStatistics,
-    reference: GroupStatistics,
-    test: _Test,
-    confidence: float,
-) -> Verdict:
+def _compare(group: GroupStatistics, reference: GroupStatistics, test: _Test, confidence: float) -> Verdict:
     x, y = group.scores, reference.scores
     level = round(1 - confidence, 12)  # else 1 - 0.9 is below the p-value of 3 and 3 scores that do not overlap, 0.1
     improvement = estimate_improvement(x, y, confidence=confidence)
@@ -103,8 +103,7 @@ def _compare(
         test.corrected,
         seeds,
     )
-    text = _describe(verdict, group, reference, level, test)
-    return Verdict(**{**vars(verdict), "text": text})
+    return replace(verdict, text=_describe(verdict, group, reference, level, test))
 
 
 def _subtract_iqms(x: Floats, y: Floats) -> Floats:
@@ -115,8 +114,8 @@ def _subtract_iqms(x: Floats, y: Floats) -> Floats:
 def _describe(verdict: Verdict, group: GroupStatistics, reference: GroupStatistics, level: float, test: _Test) -> str:
     names = f"{verdict.reference} and {verdict.group}"
     single = [each.group.name for each in (reference, group) if len(each.scores) == 1]
-    least = find_least_seeds(level / test.comparisons)
     if single:
+        least = find_least_seeds(level / test.comparisons)
         return (
             f"nothing can be concluded about {names}, because {' and '.join(single)} "
             f"{'have' if len(single) > 1 else 'has'} a single seed: train at least {least} seeds each"
@@ -132,17 +131,16 @@ def _describe(verdict: Verdict, group: GroupStatistics, reference: GroupStatisti
         sizes = f"{len(reference.scores)} and {len(group.scores)} seeds"
         return (
             f"{names} can't be told apart: {numbers}; {sizes} can't show a difference at this confidence, whatever "
-            f"their scores{_advise(verdict, least)}"
+            f"their scores{_advise(verdict)}"
         )
-    return f"{names} can't be told apart: {numbers}{_advise(verdict, least)}"
+    return f"{names} can't be told apart: {numbers}{_advise(verdict)}"
 
 
-def _advise(verdict: Verdict, least: int) -> str:
+def _advise(verdict: Verdict) -> str:
     """Returns how many seeds would be needed, as the end of a sentence."""
     if verdict.seeds_needed is None:
         return "; they seem to be equally good, so no number of seeds would tell"
-    wanted = max(least, verdict.seeds_needed)
-    number = f"about {wanted}" if wanted <= MOST_SEEDS else f"more than {MOST_SEEDS:,}"
+    number = f"about {verdict.seeds_needed}" if verdict.seeds_needed <= MOST_SEEDS else f"more than {MOST_SEEDS:,}"
     return f"; {number} seeds each would be needed if they differ as much as they seem to"
 
 
@@ -151,16 +149,6 @@ def _find_contradiction(verdict: Verdict) -> str:
     if (verdict.improvement.value - 0.5) * verdict.iqm_difference.value >= 0:
         return ""
     return ", although its interquartile mean is " + ("lower" if verdict.finding == "better" else "higher")
-
-
-def find_least_seeds(level: float) -> int:
-    """Returns the least number of seeds of two equal groups whose exact test can have a p-value of at most `level`."""
-    return next(n for n in itertools.count(2) if _find_least_p_value(n, n) <= level)
-
-
-def _find_least_p_value(runs_x: int, runs_y: int) -> float:
-    """Returns the p-value of two groups whose scores do not overlap."""
-    return 2 / math.comb(runs_x + runs_y, runs_x)
 
 
 def _format_p(verdict: Verdict, comparisons: int) -> str:
