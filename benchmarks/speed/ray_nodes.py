@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from rl_training.system.environment_variables import set_environment
 from rl_training.system.ray_cluster import connect_to_ray, leave_ray
 
 _NODE = """
@@ -46,10 +47,12 @@ def start_nodes(cpus: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN}
     nodes: list[subprocess.Popen[bytes]] = []
     try:
-        with tempfile.TemporaryDirectory() as folder:
+        with (
+            set_environment({"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN}),
+            tempfile.TemporaryDirectory() as folder,
+        ):
             for number, count in enumerate(cpus):
                 head = ["--head", "--include-dashboard=false", "--port", address.rpartition(":")[2]]
                 place = ["--address", address] if number else head
@@ -60,7 +63,6 @@ def start_nodes(cpus: Sequence[int]) -> Iterator[tuple[str, list[int]]]:
     finally:
         for node in nodes:
             _kill(node)
-        del os.environ["RAY_AUTH_MODE"], os.environ["RAY_AUTH_TOKEN"]
 
 
 def start_node(arguments: Sequence[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
@@ -21,6 +20,7 @@ from torch import Tensor
 
 from rl_training.distributed.torchrun import Place
 from rl_training.errors import ConfigError, RankFailed, one_line
+from rl_training.system.environment_variables import set_environment
 
 PATIENCE = timedelta(days=7)
 """How long a rank waits for the others, which may evaluate or save meanwhile. A process that dies closes its
@@ -52,7 +52,7 @@ class Group:
         self._gpus: Any = None
         hook = sys.excepthook
         try:
-            with _choose_loopback() if loopback else nullcontext():
+            with set_environment(_choose_interface() if loopback else {}):
                 self._call(dist.init_process_group, "gloo", store=store, rank=rank, world_size=ranks, timeout=PATIENCE)
         finally:
             sys.excepthook = hook  # torch's would put the rank before each line of a traceback, also after training
@@ -169,19 +169,11 @@ def join_torchrun(place: Place) -> Group:
     return Group(store, rank, ranks, place.local_rank, loopback=place.on_loopback)
 
 
-@contextmanager
-def _choose_loopback() -> Iterator[None]:
-    """Sets the variable by which gloo, when it connects, chooses its interface; afterwards it is as it was."""
+def _choose_interface() -> dict[str, str]:
+    """Returns the variable with which gloo connects by the loopback interface; none if the user has set it."""
     names = [name for _, name in socket.if_nameindex()]
     loopback = next((name for name in ("lo", "lo0") if name in names), None)
-    if loopback is None or INTERFACE in os.environ:
-        yield
-        return
-    os.environ[INTERFACE] = loopback
-    try:
-        yield
-    finally:
-        del os.environ[INTERFACE]
+    return {} if loopback is None or INTERFACE in os.environ else {INTERFACE: loopback}
 
 
 def _to_tensor(data: bytes) -> Tensor:

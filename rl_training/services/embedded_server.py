@@ -23,11 +23,12 @@ import rl_training
 from rl_training.errors import UserError
 from rl_training.security import owner_only_files
 from rl_training.services.orphaned_flow_runs import end_orphaned_flow_runs, make_owner_tag
-from rl_training.services.prefect_environment import NO_ANALYTICS, set_environment
+from rl_training.services.prefect_environment import NO_ANALYTICS
 from rl_training.services.user_server import require_answer
 from rl_training.serving.loopback import listen_on_loopback
 from rl_training.system import paths
 from rl_training.system.constructor_cleanup import close_on_error, kill_on_close
+from rl_training.system.environment_variables import set_environment
 
 START_SECONDS = 300.0
 """Time limit for a start; the first start creates the database, which takes about a minute on a slow machine."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rl_training.system import paths
+from rl_training.system.environment_variables import set_environment
 
 NO_ANALYTICS = {"DO_NOT_TRACK": "1", "PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
 
@@ -25,18 +26,3 @@ def prepare_prefect() -> Iterator[None]:
         ours["PREFECT_HOME"] = str(paths.prefect_root())
     with set_environment(ours):
         yield
-
-
-@contextmanager
-def set_environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Sets environment variables within the block; child processes inherit them."""
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

@@ -21,6 +21,7 @@ from importlib import import_module
 from typing import Any
 
 from rl_training.errors import UserError, error_line
+from rl_training.system.environment_variables import set_environment
 from rl_training.system.ray_head import keep_to_loopback
 
 INSTALL = "pip install 'rl-training[ray]'"
@@ -32,8 +33,13 @@ END_SECONDS = 10.0
 STARTS = 5
 """Starts of a cluster of this machine whose node joins too late: Ray gives it 30 seconds, too little for busy cores."""
 
-_TOKEN = secrets.token_hex(32)
-"""The password of the clusters that this process starts, because other users of the machine can reach loopback."""
+_OURS = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_AUTH_TOKEN": secrets.token_hex(32),
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""The variables that Ray reads for the clusters that this process starts. They have a password, because other users of
+the machine can reach loopback."""
 
 
 class _Connection:
@@ -97,7 +103,7 @@ def _connect(ray: Any, who: str, cpus: int, address: str) -> None:
                 keep_to_loopback(_is_on_loopback_alone(address))
                 ray.init(**options)
             return
-        with _keep_handlers(), _use_token():
+        with _keep_handlers(), set_environment(_OURS):
             options |= {"address": _start_head(cpus), "_node_ip_address": "127.0.0.1"}
             keep_to_loopback()
             import_module("ray._raylet").Config.initialize("")  # Ray has read the variables when it was imported
@@ -176,22 +182,6 @@ def _end_head() -> None:
 def _let_ray_print(allowed: bool) -> None:
     """Sets whether Ray prints to standard output, where it reports dead processes among our results."""
     setattr(import_module("ray._private.worker"), "_worker_logs_enabled", allowed)  # noqa: B010 - it has no types
-
-
-@contextmanager
-def _use_token() -> Iterator[None]:
-    """Sets the variables that Ray reads for a cluster that is started here."""
-    ours = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": _TOKEN, "RAY_USAGE_STATS_ENABLED": "0"}
-    before = {name: os.environ.get(name) for name in ours}
-    os.environ.update(ours)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from rl_training.errors import TrackingError, UserError
 from rl_training.security import owner_only_files
 from rl_training.security.secrets import redact_text
 from rl_training.system.durable_files import make_directory, move_into_place, sync_directory, sync_file
+from rl_training.system.environment_variables import set_environment
 from rl_training.system.paths import (
     HOME_VARIABLE,
     SQLITE,
@@ -219,15 +220,8 @@ def get_or_create_experiment(client: MlflowClient, uri: str, name: str, note: st
 @contextmanager
 def no_resend() -> Iterator[None]:
     """Turns off retries in the block: a retried request to create something may create it twice."""
-    before = os.environ.get(_RETRIES)
-    os.environ[_RETRIES] = "0"
-    try:
+    with set_environment({_RETRIES: "0"}):
         yield
-    finally:
-        if before is None:
-            del os.environ[_RETRIES]
-        else:
-            os.environ[_RETRIES] = before
 
 
 def create_or_find(create: Callable[[], T], find: Callable[[], T | None]) -> T:
