@@ -17,11 +17,10 @@ from rl_training.comparison.sources import list_experiment
 from rl_training.config.resume_rules import flatten_settings
 from rl_training.errors import CheckpointError, UserError
 from rl_training.run_layout import find_run_directory
-from rl_training.runs.metadata import find_run_in_home, read_metadata
+from rl_training.runs.metadata import find_run_in_home, list_home, read_metadata
 from rl_training.runs.train_result import TrainResult
 from rl_training.security.planted_links import refuse_links
 from rl_training.system.download_directories import discard_downloads
-from rl_training.system.paths import runs_root
 from rl_training.tracking.checkpoint_sources import RunSource, parse_source, read_source
 from rl_training.tracking.mlflow_run import RUN_ID, find_run, get_training_run
 from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, translate_mlflow_errors
@@ -115,14 +114,13 @@ def _read_histories(client: MlflowClient, run_id: str, names: list[str]) -> Iter
 
 
 def _read_home() -> Iterator[dict[str, Any]]:
-    for run_dir in sorted(runs_root().iterdir()):
-        if run_dir.is_dir() and not run_dir.is_symlink() and (run_dir / run_layout.METADATA).exists():
-            try:
-                run = read_directory(run_dir)
-            except (UserError, CheckpointError) as error:
-                logger.warning("%s is left out: %s", run_dir, error)
-                continue
-            yield _make_row(run, {name: values[max(values)] for name, values in run.points.items()})
+    for run_dir in list_home():
+        try:
+            run = read_directory(run_dir)
+        except (UserError, CheckpointError) as error:
+            logger.warning("%s is left out: %s", run_dir, error)
+            continue
+        yield _make_row(run, {name: values[max(values)] for name, values in run.points.items()})
 
 
 def _read_experiment(name: str) -> Iterator[dict[str, Any]]:

@@ -15,15 +15,14 @@ from rl_training.config.document import Scalar, parse_number
 from rl_training.config.parsing import read_yaml
 from rl_training.errors import CheckpointError, ConfigError, UserError, printable
 from rl_training.runs.locks import is_locked
-from rl_training.runs.metadata import read_metadata
+from rl_training.runs.metadata import list_home, read_metadata
 from rl_training.runtime.checkpoint.best_checkpoint import best_path
 from rl_training.runtime.checkpoint.manifest import read_settings_text
 from rl_training.runtime.checkpoint.reading import list_checkpoints
 from rl_training.runtime.loop_parts.periodic_evaluation import has_reached_return
 from rl_training.security.untrusted_json import NotReadable, open_plain_file, read_json
-from rl_training.system.paths import runs_root
 from rl_training.tracking.mlflow_run import RUN_UID, is_training_run
-from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, translate_mlflow_errors
+from rl_training.tracking.mlflow_store import connect, iterate_runs, resolve_tracking_uri, translate_mlflow_errors
 from rl_training.tracking.record_schemas import Address, Status
 
 if TYPE_CHECKING:
@@ -34,9 +33,6 @@ State = Literal["running", "finished", "stopped", "failed", "killed", "unreadabl
 `killed`: its process ended without recording how. `unreadable`: its record is damaged."""
 
 SortKey = Literal["started", "return", "best", "success", "steps", "env", "algo", "state"]
-
-PAGE = 500
-"""The number of runs that one request asks MLflow for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,12 +117,11 @@ def _matches(env_id: str, pattern: str) -> bool:
 
 
 def _read_home() -> Iterator[ListedRun]:
-    for run_dir in sorted(runs_root().iterdir()):
-        if run_dir.is_dir() and not run_dir.is_symlink() and (run_dir / run_layout.METADATA).exists():
-            try:
-                yield _read_run(run_dir)
-            except (UserError, CheckpointError, ConfigError, NotReadable, OSError, ValueError, OverflowError) as error:
-                yield ListedRun(run_dir=str(run_dir), state="unreadable", problem=printable(str(error)))
+    for run_dir in list_home():
+        try:
+            yield _read_run(run_dir)
+        except (UserError, CheckpointError, ConfigError, NotReadable, OSError, ValueError, OverflowError) as error:
+            yield ListedRun(run_dir=str(run_dir), state="unreadable", problem=printable(str(error)))
 
 
 def _read_run(run_dir: Path) -> ListedRun:
@@ -211,11 +206,8 @@ def _read_mlflow() -> Iterator[ListedRun]:
     with translate_mlflow_errors(uri, "the runs"):
         client = connect(uri)
         experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-        token, more = None, bool(experiments)
-        while more:
-            page = client.search_runs(experiments, f"tags.{RUN_UID} LIKE '%'", max_results=PAGE, page_token=token)
-            yield from map(_convert_run, filter(is_training_run, page))
-            token, more = page.token, bool(page.token)
+        runs = iterate_runs(client, experiments, f"tags.{RUN_UID} LIKE '%'", newest_first=True)
+        yield from map(_convert_run, filter(is_training_run, runs))
 
 
 def _convert_run(run: Run) -> ListedRun:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
@@ -19,16 +19,13 @@ from rl_training.system.download_directories import discard_downloads
 from rl_training.tracking.checkpoint_sources import RunSource, parse_source, read_source
 from rl_training.tracking.mlflow_names import KIND, PHASE, SWEEP, SWEEP_UID, TRIAL
 from rl_training.tracking.mlflow_run import RUN_ID, RUN_UID, find_run, is_training_run
-from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, translate_mlflow_errors
+from rl_training.tracking.mlflow_store import connect, iterate_runs, resolve_tracking_uri, translate_mlflow_errors
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
 T = TypeVar("T")
-
-PAGE = 500
-"""The number of runs that one request asks MLflow for."""
 
 
 @dataclass(frozen=True)
@@ -201,14 +198,3 @@ def list_experiment(client: MlflowClient, name: str) -> list[Run]:
             f"MLflow run id, a run_uid, a sweep, or the name of an experiment"
         )
     return [run for run in iterate_runs(client, [experiment.experiment_id]) if is_training_run(run)]
-
-
-def iterate_runs(client: MlflowClient, experiments: Sequence[str], wanted: str = "") -> Iterator[Run]:
-    """Yields the runs of experiments that match a filter, the oldest first."""
-    token, more = None, bool(experiments)
-    while more:
-        page = client.search_runs(
-            list(experiments), wanted, max_results=PAGE, order_by=["attributes.start_time ASC"], page_token=token
-        )
-        yield from page
-        token, more = page.token, bool(page.token)

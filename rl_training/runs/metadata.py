@@ -61,6 +61,15 @@ def read_metadata(run_dir: Path) -> dict[str, Any]:
         raise UserError(f"{run_dir} holds no run: {METADATA} can't be read ({error})") from error
 
 
+def list_home() -> list[Path]:
+    """Returns the directories of the runs below the home of rl_training, by name; links are left out."""
+    return [
+        run_dir
+        for run_dir in sorted(runs_root().iterdir())
+        if run_dir.is_dir() and not run_dir.is_symlink() and (run_dir / METADATA).exists()
+    ]
+
+
 def find_run_in_home(run_uid: str) -> Path | None:
     """Returns the directory of the run with this `run_uid` below the home of rl_training, or None if there is none."""
     for run_dir in sorted(runs_root().iterdir()):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -31,6 +31,7 @@ from rl_training.system.paths import (
 )
 
 if TYPE_CHECKING:
+    from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
 T = TypeVar("T")
@@ -40,6 +41,9 @@ NOTE = "mlflow.note.content"
 
 UNKNOWN_CODES = ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE")
 """MLflow's error codes for a run, model or version that does not exist, and for an alias that does not exist."""
+
+PAGE_SIZE = 500
+"""The number of runs that one request asks MLflow for."""
 
 _GAVE_UP = re.compile(r"Max retries exceeded with url: .*\(Caused by \w+\((.*)\)\)")
 _WHERE = re.compile(r"^HTTPS?Connection(Pool)?\(.*?\): (Failed to establish a new connection: )?(\[Errno -?\d+\] )?")
@@ -222,6 +226,18 @@ def no_resend() -> Iterator[None]:
     """Turns off retries in the block: a retried request to create something may create it twice."""
     with set_environment({_RETRIES: "0"}):
         yield
+
+
+def iterate_runs(
+    client: MlflowClient, experiments: Sequence[str], wanted: str = "", *, newest_first: bool = False
+) -> Iterator[Run]:
+    """Yields the runs of experiments that match a filter, by default the oldest first."""
+    order = f"attributes.start_time {'DESC' if newest_first else 'ASC'}"
+    token, more = None, bool(experiments)
+    while more:
+        page = client.search_runs(list(experiments), wanted, max_results=PAGE_SIZE, order_by=[order], page_token=token)
+        yield from page
+        token, more = page.token, bool(page.token)
 
 
 def create_or_find(create: Callable[[], T], find: Callable[[], T | None]) -> T:

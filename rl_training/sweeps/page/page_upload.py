@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rl_training.comparison.sources import iterate_runs
 from rl_training.errors import TrackingError
 from rl_training.run_layout import MLFLOW
 from rl_training.sweeps.page.page_files import ARTIFACTS, TABLE
@@ -15,7 +14,7 @@ from rl_training.sweeps.page.page_record import EXPERIMENT_ID, RUN_ID, PageRecor
 from rl_training.tracking import json_files
 from rl_training.tracking.mlflow_names import MAX_TAG, PARENT, SWEEP_UID, WINNER, make_legal_name, shorten
 from rl_training.tracking.mlflow_run import RunAddress, find_or_create_run, reopen
-from rl_training.tracking.mlflow_store import NOTE, connect, strip_credentials, sync_artifacts
+from rl_training.tracking.mlflow_store import NOTE, connect, iterate_runs, strip_credentials, sync_artifacts
 from rl_training.tracking.record_schemas import Address
 
 if TYPE_CHECKING:
