@@ -19,7 +19,7 @@ from rl_training.security.planted_links import refuse_links
 from rl_training.security.untrusted_json import open_plain_file
 from rl_training.system.download_directories import make_download_directory
 from rl_training.tracking import json_files
-from rl_training.tracking.mlflow_names import make_legal_name
+from rl_training.tracking.mlflow_names import FORKED_FROM, VERSION, make_legal_name
 from rl_training.tracking.mlflow_run import RUN_UID
 from rl_training.tracking.record_schemas import Address, Description, Status
 from rl_training.tracking.shipping.metrics_reader import LineReader
@@ -27,12 +27,6 @@ from rl_training.tracking.shipping.metrics_reader import LineReader
 if TYPE_CHECKING:
     from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
-
-VERSION = "version."
-"""Prefix of the tags with the versions of packages."""
-
-ORIGIN = "forked_from.run_uid"
-"""Tag with the run that a fork or a fine-tuned run started from."""
 
 Points = dict[str, dict[int, float]]
 """The values of each metric by step."""
@@ -127,7 +121,7 @@ def read_from_mlflow(client: MlflowClient, run: Run, metrics: Iterable[str]) -> 
         config=_read_config(Path(local), f"runs:/{run_id}/{run_layout.CONFIG}"),
         state=name_state(run.info.status, tags.get("stop_reason")),
         stop_reason=tags.get("stop_reason"),
-        origin=printable(tags[ORIGIN]) if ORIGIN in tags else None,
+        origin=printable(tags[FORKED_FROM]) if FORKED_FROM in tags else None,
         started=datetime.fromtimestamp(run.info.start_time / 1000, UTC),
         versions={
             printable(name.removeprefix(VERSION)): printable(version)

@@ -42,6 +42,12 @@ SWEEP_UID, TRIAL = "rl_training.sweep", "rl_training.trial"
 PHASE = "rl_training.phase"
 """Tag of a trial's run: `search`, or `confirmation` for the runs on new seeds, which alone say how good a point is."""
 
+FORKED_FROM = "forked_from.run_uid"
+"""Tag of a fork or a fine-tuned run: the `run_uid` of the run that it started from."""
+
+VERSION = "version."
+"""Prefix of the tags with the versions of packages."""
+
 RETRAINED_FROM = "retrain.start"
 """Tag of a retraining: the version that it started from, or `scratch`."""
 

@@ -15,6 +15,7 @@ from rl_training.runtime.inexact_resumes import INEXACT, LOST_BEST
 from rl_training.system.programs import program
 from rl_training.tracking.mlflow_links import get_ui_hint, get_ui_url
 from rl_training.tracking.mlflow_names import (
+    FORKED_FROM,
     KIND,
     MAX_TAG,
     SWEEP,
@@ -244,7 +245,7 @@ def _link_fork(client: MlflowClient, run_id: str, description: Mapping[str, Any]
     """
     origin = description["forked_from"]
     tags = {
-        "forked_from.run_uid": origin["run_uid"],
+        FORKED_FROM: origin["run_uid"],
         "forked_from.num_timesteps": str(origin["num_timesteps"]),
         "forked_from.differences": "\n".join(origin["differences"]) or "none",
     }

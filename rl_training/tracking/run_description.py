@@ -24,7 +24,7 @@ from rl_training.runs.metadata import Metadata
 from rl_training.runtime.run_utils import redact_command, serialize_train_config
 from rl_training.security.secrets import redact, redact_text
 from rl_training.tracking import json_files
-from rl_training.tracking.mlflow_names import DEPLOYMENT, FLOW, KIND, RETRAINED_FROM, flatten
+from rl_training.tracking.mlflow_names import DEPLOYMENT, FLOW, KIND, RETRAINED_FROM, VERSION, flatten
 
 WARNINGS = "validation.warnings"
 """Tag: the warnings of validation, a line for each; `none` if there are none."""
@@ -93,7 +93,7 @@ def _make_tags(
         "mlflow.source.name": _name_source(given.get(DEPLOYMENT), metadata["command"]),
         KIND: _find_kind(metadata["forked_from"], given),
     }
-    tags |= {f"version.{name}": version for name, version in metadata["versions"].items()}
+    tags |= {f"{VERSION}{name}": version for name, version in metadata["versions"].items()}
     if (validation := metadata.get("validation")) is not None:
         tags[WARNINGS] = "\n".join(warning["message"] for warning in validation["warnings"]) or "none"
     if (git := metadata["git"]) is not None:

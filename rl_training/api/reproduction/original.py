@@ -23,7 +23,7 @@ from rl_training.runtime.loop_parts.periodic_evaluation import has_reached_retur
 from rl_training.security.secrets import REDACTED
 from rl_training.tracking.checkpoint_sources import download_checkpoint
 from rl_training.tracking.metric_log import UNCOMPARED
-from rl_training.tracking.mlflow_names import make_legal_name
+from rl_training.tracking.mlflow_names import FORKED_FROM, make_legal_name
 from rl_training.tracking.mlflow_run import find_run
 from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, translate_mlflow_errors
 from rl_training.tracking.shipping.metrics_reader import LineReader
@@ -127,7 +127,7 @@ def _require_reproducible(
         UserError: It does not.
     """
     who = f"run {checkpoint.run_uid} can't be trained again from its record"
-    origin = metadata.get("forked_from") or (run is not None and run.data.tags.get("forked_from.run_uid"))
+    origin = metadata.get("forked_from") or (run is not None and run.data.tags.get(FORKED_FROM))
     if origin:
         first = origin["run_uid"] if isinstance(origin, dict) else origin
         raise UserError(f"{who}: it continues run {first}; reproduce that one")

@@ -17,7 +17,7 @@ from rl_training.runs.evaluation_result import describe_other_numbers
 from rl_training.runtime.inexact_resumes import explain_inexact
 from rl_training.tracking.attempts import Attempt, get_attempts
 from rl_training.tracking.mlflow_links import make_run_fragment, make_version_fragment
-from rl_training.tracking.mlflow_names import FLOW_RUN, FLOW_RUN_PAGE, MAX_TAG, RETRAINED_FROM, shorten
+from rl_training.tracking.mlflow_names import FLOW_RUN, FLOW_RUN_PAGE, FORKED_FROM, MAX_TAG, RETRAINED_FROM, shorten
 from rl_training.tracking.mlflow_run import INEXACT_TAG, LOST_BEST_TAG, get_experiment_id
 from rl_training.tracking.mlflow_store import NOTE
 from rl_training.tracking.run_description import WARNINGS
@@ -211,9 +211,9 @@ def _link_flow_run(attempt: Attempt, run: Run) -> str:
 
 def _write_origin(client: MlflowClient, run: Run) -> str:
     tags = run.data.tags
-    if "forked_from.run_uid" not in tags:
+    if FORKED_FROM not in tags:
         return f"Retrained {tags[RETRAINED_FROM]}." if RETRAINED_FROM in tags else ""
-    parent = tags.get("forked_from.run_id", tags["forked_from.run_uid"])
+    parent = tags.get("forked_from.run_id", tags[FORKED_FROM])
     experiment = get_experiment_id(client, parent) if "forked_from.run_id" in tags else None
     name = f"[{parent}]({make_run_fragment(experiment, parent)})" if experiment else f"`{parent}`"
     tuned = "forked_from.fine_tuning" in tags
