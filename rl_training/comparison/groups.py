@@ -11,7 +11,7 @@ from typing import Any
 
 from rl_training.comparison.recorded_run import RecordedRun
 from rl_training.comparison.sources import LeftOut
-from rl_training.config.resume_rules import flatten_settings
+from rl_training.config.resume_rules import flatten_settings, is_listed
 
 WITHOUT_EFFECT = (
     *("seed", "run_dir", "run_name", "tags", "experiment", "job"),
@@ -68,11 +68,7 @@ def _order_by_seed(by_seed: Mapping[int, RecordedRun]) -> tuple[RecordedRun, ...
 
 def select_settings(run: RecordedRun) -> dict[str, Any]:
     """Returns the settings that make a group, by dotted key."""
-    return {
-        key: value
-        for key, value in flatten_settings(run.config).items()
-        if not any(key == name or key.startswith(f"{name}.") for name in WITHOUT_EFFECT)
-    }
+    return {key: value for key, value in flatten_settings(run.config).items() if not is_listed(key, WITHOUT_EFFECT)}
 
 
 def find_differing_keys(settings: Sequence[Mapping[str, Any]]) -> list[str]:

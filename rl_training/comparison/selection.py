@@ -9,7 +9,7 @@ from typing import Any
 from rl_training.comparison.groups import Group
 from rl_training.comparison.recorded_run import RecordedRun
 from rl_training.comparison.sources import FoundRuns, LeftOut
-from rl_training.config.resume_rules import flatten_settings
+from rl_training.config.resume_rules import flatten_settings, is_listed
 from rl_training.errors import UserError
 
 LARGEST = 1e100
@@ -101,8 +101,6 @@ def describe_task(run: RecordedRun) -> Mapping[str, Mapping[str, Any]]:
     """Returns the settings of each of `ASPECTS`, by dotted key."""
     settings = flatten_settings(run.config.for_evaluation())
     return {
-        aspect: {
-            key: value for key, value in settings.items() if any(key == k or key.startswith(f"{k}.") for k in keys)
-        }
+        aspect: {key: value for key, value in settings.items() if is_listed(key, keys)}
         for aspect, keys in ASPECTS.items()
     }

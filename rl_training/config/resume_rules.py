@@ -90,18 +90,19 @@ def get_rule(key: str, how: Continuation = "resume") -> Rule:
         how: How the run continues from the checkpoint.
     """
     if how == "fine_tune":
-        return Rule.MUST_EQUAL if _is_listed(key, FIXED_IN_FINE_TUNING) else Rule.MAY_CHANGE
-    if how == "explore" and _is_listed(key, EXPLORABLE):
+        return Rule.MUST_EQUAL if is_listed(key, FIXED_IN_FINE_TUNING) else Rule.MAY_CHANGE
+    if how == "explore" and is_listed(key, EXPLORABLE):
         return Rule.MAY_CHANGE
     return RULES.get(key.split(".")[0], Rule.MUST_EQUAL)
 
 
 def is_explorable(key: str, values: Iterable[Any]) -> bool:
     """Returns whether a fork may change a setting from any of these values to any other; see `EXPLORABLE`."""
-    return _is_listed(key, EXPLORABLE) and not (key == "entropy_coef" and LEARNED in values)
+    return is_listed(key, EXPLORABLE) and not (key == "entropy_coef" and LEARNED in values)
 
 
-def _is_listed(key: str, paths: Sequence[str]) -> bool:
+def is_listed(key: str, paths: Sequence[str]) -> bool:
+    """Returns whether dotted paths name a setting or a section that it belongs to."""
     return any(key == path or key.startswith(f"{path}.") for path in paths)
 
 
@@ -138,7 +139,7 @@ def _is_filled(key: str, empty: Mapping[str, Any], filled: Mapping[str, Any]) ->
 def make_difference(key: str, before: Any, after: Any, how: Continuation = "resume") -> Difference:
     """Returns the difference of the setting at a dotted path, with its rule."""
     rule = get_rule(key, how)
-    if how == "explore" and _is_listed(key, EXPLORABLE) and not is_explorable(key, (before, after)):
+    if how == "explore" and is_listed(key, EXPLORABLE) and not is_explorable(key, (before, after)):
         rule = Rule.MUST_EQUAL
     if key == "vectorization" and before in INTERCHANGEABLE and after in INTERCHANGEABLE:
         rule = Rule.MAY_CHANGE
