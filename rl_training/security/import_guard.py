@@ -6,6 +6,7 @@ A directory stays excluded for the rest of the process, also for the imports of 
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -18,6 +19,14 @@ from rl_training.errors import ModuleRefused
 
 _excluded: dict[str, None] = {}
 """The absolute paths of excluded directories, as written and with links resolved."""
+
+_BEGINNING = """import json, sys
+sys.path[:], excluded = json.loads(sys.argv.pop(1))
+from rl_training.security.import_guard import exclude_from_imports
+for name in excluded:
+    exclude_from_imports(name)
+"""
+"""What a child process does first: it takes over the import path and the excluded directories."""
 
 
 class ImportRefused(ImportError):
@@ -57,6 +66,17 @@ def exclude_from_imports(directory: str | Path) -> None:
 def list_excluded() -> list[str]:
     """Returns the excluded directories, to exclude them in a child process."""
     return list(_excluded)
+
+
+def make_command(program: str, *arguments: str) -> list[str]:
+    """Returns the command of a child process that imports modules from where this process does.
+
+    Args:
+        program: The code of the child process.
+        arguments: Its `sys.argv[1:]`.
+    """
+    places = json.dumps([[str(path) for path in sys.path], list_excluded()])
+    return [sys.executable, "-c", _BEGINNING + program, places, *arguments]
 
 
 def require_outside(module: str, who: str, directories: Iterable[str | Path]) -> None:

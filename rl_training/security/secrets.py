@@ -172,6 +172,12 @@ def register_lookup(kind: str, look_up: Callable[[str], str]) -> None:
     _lookups[kind] = look_up
 
 
+def register_secrets(secrets: Mapping[str, Mapping[str, str]]) -> None:
+    """Registers lookups in what `collect_secrets` has returned in another process."""
+    for kind, found in secrets.items():
+        register_lookup(kind, found.__getitem__)
+
+
 def collect_secrets(settings: Mapping[str, Any], *, inherited: bool = True) -> dict[str, dict[str, str]]:
     """Returns the secrets that another process needs to resolve the references in settings, by kind and name.
 

@@ -58,10 +58,9 @@ class EnvActor:
         from rl_training.envs.vector.env_group import EnvGroup, require_same_spaces
         from rl_training.envs.vector.step_rows import StepRows
         from rl_training.errors import UserError
-        from rl_training.security.secrets import register_lookup
+        from rl_training.security.secrets import register_secrets
 
-        for kind, found in secrets.items():
-            register_lookup(kind, found.__getitem__)
+        register_secrets(secrets)
         config = TrainConfig(**fields)
         self._indices, self._rows = indices, slice(indices.start, indices.stop)
         self._group = EnvGroup(config)

@@ -27,7 +27,7 @@ from rl_training.envs.vector.env_group import EnvGroup
 from rl_training.envs.vector.step_rows import StepRows
 from rl_training.envs.vector.worker_channel import BEGIN, CLOSE_SECONDS, DONE, LOOK, STEP, Channel
 from rl_training.errors import UserError
-from rl_training.security.secrets import register_lookup
+from rl_training.security.secrets import register_secrets
 
 
 def main(reading: int, writing: int, memory: int, spins: bool) -> None:
@@ -51,8 +51,7 @@ def main(reading: int, writing: int, memory: int, spins: bool) -> None:
 
 def _serve(channel: Channel, memory: int) -> None:
     fields, indices, secrets = channel.receive()
-    for kind, found in secrets.items():
-        register_lookup(kind, found.__getitem__)
+    register_secrets(secrets)
     config = TrainConfig(**fields)
     with closing(EnvGroup(config)) as group:
         try:

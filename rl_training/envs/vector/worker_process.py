@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,16 +20,12 @@ from rl_training.envs.vector.answers import Reply
 from rl_training.envs.vector.stderr_tail import StderrTail
 from rl_training.envs.vector.step_rows import StepRows
 from rl_training.envs.vector.worker_channel import CLOSE_SECONDS, DONE, Channel
-from rl_training.security.import_guard import list_excluded
+from rl_training.security.import_guard import make_command
 from rl_training.system.constructor_cleanup import close_on_error, kill_on_close
 
 # The handler ignores signals from the very start: a cancel signals the entire process group, and the parent ends its
 # workers by itself. SIG_IGN would be inherited by programs that the environment starts, which could then not be ended.
 _PROGRAM = """import json, sys
-sys.path[:] = json.loads(sys.argv[2])
-from rl_training.security.import_guard import exclude_from_imports
-for name in json.loads(sys.argv[3]):
-    exclude_from_imports(name)
 from rl_training.system.signal_handlers import handle_stop_signals
 with handle_stop_signals(lambda signum, frame: None):
     from rl_training.envs.vector.worker import main
@@ -139,11 +134,8 @@ class WorkerProcess:
 
 
 def _start(descriptors: Sequence[int], spins: bool) -> subprocess.Popen[bytes]:
-    arguments = [
-        json.dumps(part) for part in ([*descriptors, spins], [str(path) for path in sys.path], list_excluded())
-    ]
     return subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, *arguments],
+        make_command(_PROGRAM, json.dumps([*descriptors, spins])),
         pass_fds=descriptors,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -25,7 +25,7 @@ from rl_training.networks.threads import THREADS
 from rl_training.runs.stopping import StopFlag, stop_on_signals
 from rl_training.runtime.ranks.learner import RankLearner
 from rl_training.runtime.ranks.orders import Command, receive
-from rl_training.security.secrets import register_lookup
+from rl_training.security.secrets import register_secrets
 from rl_training.system.process_beside import Lifetime
 
 logger = logging.getLogger(__name__)
@@ -42,8 +42,7 @@ def main(rank: int, ranks: int, path: str) -> None:
         ranks: Number of ranks.
         path: The file in which the ranks meet.
     """
-    for kind, found in json.loads(_read_line()).items():
-        register_lookup(kind, found.__getitem__)
+    register_secrets(json.loads(_read_line()))
     remove_folder = partial(shutil.rmtree, Path(path).parent, ignore_errors=True)
     lifetime = Lifetime(remove_folder, CLOSE_SECONDS)
     store = open_store(path, ranks)

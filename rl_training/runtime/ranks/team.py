@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from rl_training.distributed.group import Group, join_torchrun, open_store
 from rl_training.distributed.torchrun import find_place, require_ranks
 from rl_training.errors import RankFailed
 from rl_training.runtime.ranks.orders import Command, Order, give
-from rl_training.security.import_guard import list_excluded
+from rl_training.security.import_guard import make_command
 from rl_training.security.secrets import collect_secrets
 from rl_training.system.constructor_cleanup import close_on_error, kill_on_close
 
@@ -32,10 +31,6 @@ END_SECONDS = 20.0
 """How long the other ranks may take to close their environments."""
 
 _PROGRAM = """import json, sys
-sys.path[:] = json.loads(sys.argv[2])
-from rl_training.security.import_guard import exclude_from_imports
-for name in json.loads(sys.argv[3]):
-    exclude_from_imports(name)
 from rl_training.runtime.ranks.follower import main
 main(*json.loads(sys.argv[1]))"""
 
@@ -121,9 +116,8 @@ class Team:
 
 def _start_process(place: Sequence[Any]) -> subprocess.Popen[bytes]:
     """Starts a process for another rank, which ends when its standard input is closed."""
-    arguments = [json.dumps(part) for part in (place, [str(path) for path in sys.path], list_excluded())]
     return subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM, *arguments],
+        make_command(_PROGRAM, json.dumps(place)),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         start_new_session=True,

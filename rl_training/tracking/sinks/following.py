@@ -6,7 +6,6 @@ import json
 import logging
 import shlex
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from pathlib import Path
 from rl_training.config.settings import TrainConfig
 from rl_training.run_layout import METRICS, SINKS, SINKS_RUN
 from rl_training.runs.stopping import StopFlag
-from rl_training.security.import_guard import list_excluded
+from rl_training.security.import_guard import make_command
 from rl_training.system.programs import program
 from rl_training.tracking.metric_log import cut_damaged
 from rl_training.tracking.sinks.progress import count_missing, format_lines, locate, write_run
@@ -26,13 +25,9 @@ logger = logging.getLogger(__name__)
 END_SECONDS = 15.0
 """How long the end of a run waits until its sinks have everything; after a signal, `StopFlag.seconds_left` at most."""
 
-_PROGRAM = """import json, sys
-sys.path[:] = json.loads(sys.argv[3])
-from rl_training.security.import_guard import exclude_from_imports
-for name in json.loads(sys.argv[4]):
-    exclude_from_imports(name)
+_PROGRAM = """import sys
 from rl_training.tracking.sinks.process import run_process
-run_process(*sys.argv[1:3])"""
+run_process(*sys.argv[1:])"""
 
 
 class _Process:
@@ -40,10 +35,9 @@ class _Process:
 
     def __init__(self, run_dir: Path, name: str) -> None:
         self.name, self._run_dir = name, run_dir
-        paths = [json.dumps(paths) for paths in ([str(Path(path).absolute()) for path in sys.path], list_excluded())]
         with locate(run_dir, name, ".log").open("a") as log:
             self._popen = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, str(run_dir), name, *paths],
+                make_command(_PROGRAM, str(run_dir), name),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
