@@ -60,14 +60,12 @@ def divide_into_groups(vectorization: str, num_envs: int, cpus: int) -> list[ran
     """Returns the indices of the environments that each process steps, the training process first.
 
     Args:
-        vectorization: `sync`, `async`, `split` or `ray`.
+        vectorization: `sync`, `async` or `split`.
         num_envs: Number of environments.
-        cpus: Number of CPUs; `split` and `ray` use one process for each, and larger groups come first.
+        cpus: Number of CPUs; `split` uses one process for each, and larger groups come first.
     """
     if vectorization == "async":
         return [range(0), *(range(index, index + 1) for index in range(num_envs))]
-    if vectorization == "ray":
-        return [range(0), *divide_equally(num_envs, cpus)]
     return divide_equally(num_envs, 1 if vectorization == "sync" else cpus)
 
 

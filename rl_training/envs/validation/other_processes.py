@@ -53,4 +53,6 @@ def _get_text(config: TrainConfig, key: str) -> str:
 def _has_workers(config: TrainConfig) -> bool:
     if config.vectorization in NATIVE:
         return False
-    return any(divide_into_groups(config.vectorization, config.num_envs, usable_cpus())[1:])
+    return config.vectorization == "ray" or any(
+        divide_into_groups(config.vectorization, config.num_envs, usable_cpus())[1:]
+    )
