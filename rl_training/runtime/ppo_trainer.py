@@ -47,6 +47,9 @@ class PPOTrainer(Trainer):
         self, config: PPOConfig, run: TrainingRun, callbacks: Iterable[Callback] = (), *, stop: StopFlag | None = None
     ) -> None:
         super().__init__(config, run, callbacks, stop=stop)
+        self._make_parts(config)
+
+    def _make_parts(self, config: PPOConfig) -> None:
         self.envs = self._opened.enter_context(closing(TrainingEnvs(config, gamma=config.gamma)))
         encoder, codec = self.envs.encoder, self.envs.codec
         self.device, self.device_reason = choose_device(config, encoder)
@@ -131,10 +134,7 @@ class RankedPPOTrainer(PPOTrainer):
     Evaluations, checkpoints and stops happen between the orders to the other ranks.
     """
 
-    def __init__(
-        self, config: PPOConfig, run: TrainingRun, callbacks: Iterable[Callback] = (), *, stop: StopFlag | None = None
-    ) -> None:
-        Trainer.__init__(self, config, run, callbacks, stop=stop)  # the learner has what PPOTrainer makes
+    def _make_parts(self, config: PPOConfig) -> None:
         if self.callbacks.listens("on_step"):
             raise UserError(
                 f"callbacks: got one with on_step and ranks: {config.ranks}, whose ranks step their own environments; "
