@@ -7,7 +7,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
-JOURNEYS = ("From settings to the first PPO update", "A checkpoint to MLflow and back")
+JOURNEYS = (
+    "From settings to the first PPO update",
+    "A checkpoint to MLflow and back",
+    "A sweep, from its file to its winner",
+)
 
 
 def section(title: str) -> str:
