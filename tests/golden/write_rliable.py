@@ -1,7 +1,9 @@
 """Writes `rliable.json`: numbers of rliable, which does not run beside our pandas.
 
-python -m venv /tmp/rliable && /tmp/rliable/bin/pip install rliable==1.2.0 arch==7.2.0 'pandas<3'
-/tmp/rliable/bin/python tests/golden/write_rliable.py
+In an environment of its own:
+
+    pip install rliable==1.2.0 arch==7.2.0 'pandas<3'
+    python tests/golden/write_rliable.py
 """
 
 import json
