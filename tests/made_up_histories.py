@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rl_training.sweeps.loading import Sweep, load_sweep
+from rl_training.sweeps.methods import make_method
 from rl_training.sweeps.plan import Method, Outcome, Round, RunRecord, Step
 
 BASE: dict[str, Any] = {
@@ -51,6 +52,11 @@ def play(method: Method, score: Score, early: int | None = None) -> list[Round]:
         rounds.append(Round(tuple(steps), tuple(_end(step, score(step), early) for step in steps)))
     assert method.plan(rounds) == []
     return rounds
+
+
+def plan_again(sweep: Sweep, rounds: list[Round]) -> list[tuple[Step, ...]]:
+    """Returns the steps of each round, each planned by another method from the rounds before it."""
+    return [tuple(make_method(sweep).plan(rounds[:count])) for count in range(len(rounds))]
 
 
 def summarize(rounds: list[Round]) -> list[tuple[int, list[int]]]:

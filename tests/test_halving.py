@@ -6,7 +6,7 @@ from rl_training.errors import ConfigError
 from rl_training.sweeps.methods import make_method
 from rl_training.sweeps.methods.halving import compute_rungs, count_survivors
 from rl_training.sweeps.methods.random_search import draw_point
-from tests.made_up_histories import make_sweep, play, summarize
+from tests.made_up_histories import make_sweep, plan_again, play, summarize
 
 HALVING = {"name": "halving", "eta": 3, "rungs": 3}
 
@@ -90,5 +90,4 @@ def test_a_trial_that_reached_its_return_early_competes_without_training_on() ->
 def test_the_plan_follows_from_the_complete_rounds_alone() -> None:
     sweep = make_sweep(method=HALVING, trials=9, parallel=2)
     rounds = play(make_method(sweep), lambda step: float(step.trial * 7 % 5))
-    for count in range(len(rounds)):
-        assert tuple(make_method(sweep).plan(rounds[:count])) == rounds[count].steps
+    assert plan_again(sweep, rounds) == [each.steps for each in rounds]

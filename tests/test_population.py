@@ -16,7 +16,7 @@ from rl_training.sweeps.methods.random_search import draw_point
 from rl_training.sweeps.plan import Fork, Round, Step
 from rl_training.sweeps.segments import make_trial_uid
 from rl_training.sweeps.space import Choices, Interval
-from tests.made_up_histories import make_sweep, play, summarize
+from tests.made_up_histories import make_sweep, plan_again, play, summarize
 
 POPULATION = {"name": "population", "interval": 300, "quantile": 0.25}
 
@@ -126,8 +126,7 @@ def test_a_member_that_reached_its_return_stays_as_it_is() -> None:
 def test_the_plan_follows_from_the_complete_rounds_and_the_seed_alone() -> None:
     sweep = make_sweep(method=POPULATION, trials=5, parallel=2)
     rounds = play(make_method(sweep), lambda step: float(step.trial * 7 % 5))
-    for count in range(len(rounds)):
-        assert tuple(make_method(sweep).plan(rounds[:count])) == rounds[count].steps
+    assert plan_again(sweep, rounds) == [each.steps for each in rounds]
     other = make_sweep(method=POPULATION, trials=5, parallel=2, seed=1)
     assert play(make_method(other), lambda step: float(step.trial * 7 % 5)) != rounds
 
