@@ -12,12 +12,13 @@ LATE = "Exception: The current node timed out during startup. This could happen 
 
 @pytest.fixture
 def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file with one line for each start, of which those that `errors` has lines for fail with them."""
+    """A file with the number of CPUs of each start, of which those that `errors` has lines for fail with them."""
     program = tmp_path / "head"
     program.write_text(
         f"""#!/bin/sh
 cd {tmp_path}
-echo "$3" >> starts
+for last; do :; done
+echo "$last" >> starts
 error=$(sed -n "$(wc -l < starts)p" errors)
 if [ -n "$error" ]; then echo "$error" >&2; exit 1; fi
 echo address=127.0.0.1:7

@@ -268,6 +268,13 @@ def test_a_worker_process_takes_nothing_from_there_either(made, tmp_path, mark, 
     assert not mark.exists()
 
 
+def test_a_child_process_imports_nothing_from_the_working_folder(tmp_path):
+    (tmp_path / "json.py").write_text("raise SystemExit('imported from the working folder')")
+    command = import_guard.make_command("print(sys.argv[1:], sys.path)", "first", "second")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (f"{['first', 'second']} {sys.path}\n", "")
+
+
 def test_a_wrapper_that_writes_needs_the_word_in_each_list(made, tmp_path, mark, capsys):
     wrapper = {"name": "RecordVideo", "kwargs": {"video_folder": str(tmp_path / "theirs")}}
     lists = {

@@ -71,12 +71,14 @@ def list_excluded() -> list[str]:
 def make_command(program: str, *arguments: str) -> list[str]:
     """Returns the command of a child process that imports modules from where this process does.
 
+    The working folder, which may be that of a received run, is not among these places unless this process has it.
+
     Args:
         program: The code of the child process.
         arguments: Its `sys.argv[1:]`.
     """
     places = json.dumps([[str(path) for path in sys.path], list_excluded()])
-    return [sys.executable, "-c", _BEGINNING + program, places, *arguments]
+    return [sys.executable, "-P", "-c", _BEGINNING + program, places, *arguments]
 
 
 def require_outside(module: str, who: str, directories: Iterable[str | Path]) -> None:

@@ -12,7 +12,6 @@ import secrets
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from importlib import import_module
 from typing import Any
 
 from rl_training.errors import UserError, error_line
+from rl_training.security.import_guard import make_command
 from rl_training.system.environment_variables import set_environment
 from rl_training.system.ray_head import keep_to_loopback
 
@@ -32,6 +32,8 @@ END_SECONDS = 10.0
 
 STARTS = 5
 """Starts of a cluster of this machine whose node joins too late: Ray gives it 30 seconds, too little for busy cores."""
+
+_HEAD = "from rl_training.system.ray_head import main\nmain()"
 
 _OURS = {
     "RAY_AUTH_MODE": "token",
@@ -148,7 +150,7 @@ def _start_head(cpus: int) -> str:
 def _try_to_start_head(cpus: int) -> str:
     with tempfile.TemporaryFile("w+") as said:
         head = _connection.head = subprocess.Popen(
-            [sys.executable, "-m", "rl_training.system.ray_head", str(cpus)],
+            make_command(_HEAD, str(cpus)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=said,

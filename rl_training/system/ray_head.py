@@ -42,7 +42,3 @@ def main() -> None:
         print(f"address={ray.get_runtime_context().gcs_address}", flush=True)
         sys.stdin.read()
         ray.shutdown()
-
-
-if __name__ == "__main__":
-    main()
