@@ -15,6 +15,7 @@ from rl_training.config.ppo import PPOConfig
 from rl_training.errors import ConfigError, ModuleRefused, UserError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_from_mapping, config_to_resume
+from rl_training.runs.health_warnings import HEALTH
 from rl_training.runtime.callbacks import CallbackError
 from rl_training.runtime.checkpoint import find_checkpoint, load_trainer_state
 from rl_training.runtime.ppo_trainer import train_ppo
@@ -43,7 +44,8 @@ def settings(*callbacks: Any, **fields: Any) -> PPOConfig:
 
 
 def states(run_dir: Path) -> Any:
-    return load_trainer_state(find_checkpoint(run_dir))["callbacks"]
+    found = load_trainer_state(find_checkpoint(run_dir))["callbacks"]
+    return {key: state for key, state in found.items() if key != HEALTH}
 
 
 def resume_with(run_dir: Path, named: list[Any], callbacks: Any = ()) -> Trainer:

@@ -14,6 +14,7 @@ def format_training_report(summary: Mapping[str, Any], version_url: str | None =
         version_url: The address of the registered version's page, if it has one.
     """
     from rl_training.api.summary import ENDINGS, explain_lost_best, format_evaluation
+    from rl_training.runs.health_warnings import read_health_warnings
     from rl_training.runtime.inexact_resumes import explain_inexact
 
     evaluation, lost, ended = summary["evaluation"], summary.get("lost_best"), summary["stop_reason"]
@@ -36,6 +37,7 @@ def format_training_report(summary: Mapping[str, Any], version_url: str | None =
         ("last checkpoint", f"`{summary['checkpoint']}`"),
         ("its policy's sha256", f"`{summary['policy_sha256']}`"),
         *(("validation warned", warning) for warning in summary["warnings"]),
+        *(("training warned", str(warning)) for warning in read_health_warnings(summary)),
         *(("not exact", explain_inexact(entry)) for entry in summary["inexact"]),
         *([("note", explain_lost_best(lost))] if lost is not None else []),
     ]

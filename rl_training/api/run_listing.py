@@ -14,6 +14,7 @@ from rl_training import run_layout
 from rl_training.config.document import Scalar, parse_number
 from rl_training.config.parsing import read_yaml
 from rl_training.errors import CheckpointError, ConfigError, UserError, printable
+from rl_training.runs.health_warnings import HEALTH, KINDS, Kind, read_health_warnings
 from rl_training.runs.locks import is_locked
 from rl_training.runs.metadata import list_home, read_metadata
 from rl_training.runtime.checkpoint.best_checkpoint import best_path
@@ -56,6 +57,8 @@ class ListedRun:
     """The mean return of the held-out evaluation."""
     success_rate: float | None = None
     """The success rate of the held-out evaluation."""
+    health: tuple[Kind, ...] = ()
+    """The kinds of warnings about its training that hold."""
     started: str | None = None
     """When the run began, in ISO form, UTC."""
     problem: str = ""
@@ -142,6 +145,7 @@ def _read_run(run_dir: Path) -> ListedRun:
         best_return=best[1] if best else None,
         return_mean=_as_number(held_out.get("return_mean")),
         success_rate=_as_number(held_out.get("success_rate")),
+        health=tuple(warning.kind for warning in read_health_warnings(metadata)),
         started=datetime.fromisoformat(metadata["started"]).astimezone(UTC).isoformat(timespec="seconds"),
     )
 
@@ -226,5 +230,6 @@ def _convert_run(run: Run) -> ListedRun:
         state=name_state(run.info.status, tags.get("stop_reason")),
         return_mean=_as_number(metrics.get("heldout/return_mean")),
         success_rate=_as_number(metrics.get("heldout/success_rate")),
+        health=tuple(kind for kind in KINDS if f"\n{kind}: " in f"\n{tags.get(HEALTH, '')}"),
         started=started,
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rl_training.runs.health_warnings import read_health_warnings
 from rl_training.runs.train_result import TrainResult
 from rl_training.runtime.inexact_resumes import explain_inexact
 from rl_training.system.programs import program
@@ -44,6 +45,8 @@ class RunSummary(TrainResult):
     inexact: Sequence[Mapping[str, Any]] = ()
     """Resumes that may not have been exact, and what callbacks did to the environments that no resume repeats; see
     `rl_training.runtime.inexact_resumes`."""
+    health: Sequence[Mapping[str, Any]] = ()
+    """The warnings about training that hold at its end; see `rl_training.runs.health_warnings`."""
     unsent: str = ""
     """A message about data that is not in MLflow yet, with what to do; empty if there is none."""
     resume_command: str | None = "resume"
@@ -68,6 +71,7 @@ class RunSummary(TrainResult):
             and {"checkpoint": str(self.checkpoint), **select_evaluation_numbers(self.evaluation.to_dict())},
             "inexact": list(self.inexact),
             "lost_best": self.lost_best,
+            "health": list(self.health),
             "ui_command": self.ui,
             "unsent": self.unsent,
         }
@@ -94,6 +98,7 @@ def format_summary(summary: Mapping[str, Any], *, resume: str | None = "resume")
         here = f"rl_training.resume({summary['run_dir']!r}) in this session, which defines its environment"
         lines.append(f"resume with: {here if resume is None else command}")
     lines += [f"not exact: {explain_inexact(entry)}" for entry in summary["inexact"]]
+    lines += [f"warning: {warning}" for warning in read_health_warnings(summary)]
     if summary["evaluation"] is not None:
         lines.append(format_evaluation(summary["evaluation"]))
     if (promotion := summary.get("promotion")) is not None:

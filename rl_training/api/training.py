@@ -24,6 +24,8 @@ from rl_training.envs.validation.other_processes import check_other_processes
 from rl_training.envs.validation.validate import ValidationReport, require_valid, validate_env
 from rl_training.errors import CheckpointNotWritten, RunFailed, TrackingError
 from rl_training.experiment.registry import get_algorithm
+from rl_training.runs.health_warnings import HEALTH
+from rl_training.runs.metadata import read_metadata
 from rl_training.runs.stopping import EXIT_STOPPED, EXIT_TERMINATED, UNRESPONSIVE_SECONDS, StopTraining, stop_on_signals
 from rl_training.runtime.callbacks import StopReason
 from rl_training.runtime.checkpoint import Checkpoint, list_checkpoints, open_checkpoint
@@ -199,5 +201,6 @@ def summarize(
         ui=ui,
         inexact=trainer.inexact,
         lost_best=result.lost_best,
+        health=read_metadata(result.run_dir).get(HEALTH, []),
         unsent=unsent,
     )

@@ -68,7 +68,8 @@ def _format_run(run: ListedRun, mlflow: bool) -> list[str]:
     success = "-" if run.success_rate is None else f"{100 * run.success_rate:.0f}%"
     seed, steps = ("-" if number is None else f"{number:,}" for number in (run.seed, run.num_timesteps))
     started = "-" if run.started is None else run.started[:16].replace("T", " ")
-    return [name, run.env_id or "-", run.algo or "-", seed, steps, run.state, *returns, success, started]
+    state = ", ".join([run.state, *run.health])
+    return [name, run.env_id or "-", run.algo or "-", seed, steps, state, *returns, success, started]
 
 
 def configs(*, json: Json = False) -> int:

@@ -198,10 +198,12 @@ class NormalizationConfig(Settings):
 
 
 class LoggingConfig(Settings):
-    """How often training metrics are logged."""
+    """How often training metrics are logged, and whether they are judged."""
 
     every: PositiveInt = 1_000
     """Environment steps between two logs of training metrics (written at the first update from each multiple on)."""
+    health_warnings: bool = True
+    """Warn when training goes bad: evaluation far below its best for long, exploration or values that collapse."""
 
 
 class MetricsConfig(Settings):

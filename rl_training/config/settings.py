@@ -104,7 +104,7 @@ class TrainConfig(Settings):
     job: Name | None = None
     """Name of a job. Of several runs with the same job, only one trains at a time."""
     logging: LoggingConfig = LoggingConfig()
-    """How often training metrics are logged."""
+    """How often training metrics are logged, and whether they are judged."""
     metrics: MetricsConfig = MetricsConfig()
     """Which numbers of the environment are logged."""
     tracking: TrackingConfig = TrackingConfig()

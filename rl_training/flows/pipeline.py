@@ -91,11 +91,13 @@ def summarize(
         evaluation: The held-out evaluation of the best checkpoint, or None if the run was stopped before it.
         promotion: The result of the task `promote`, or None if promotion is off or the run was stopped before it.
     """
+    from rl_training.runs.health_warnings import HEALTH
     from rl_training.runs.metadata import read_metadata
     from rl_training.runtime.checkpoint import open_checkpoint
     from rl_training.runtime.evaluation import select_evaluation_numbers
 
-    validation = read_metadata(run.run_dir).get("validation", {"warnings": []})
+    metadata = read_metadata(run.run_dir)
+    validation = metadata.get("validation", {"warnings": []})
     if evaluation is not None:
         evaluation = {"checkpoint": training["best_checkpoint"], **select_evaluation_numbers(evaluation)}
     return {
@@ -110,6 +112,7 @@ def summarize(
         "evaluation": evaluation,
         "promotion": promotion,
         "inexact": run.trainer.inexact,
+        "health": metadata.get(HEALTH, []),
         "warnings": [finding["message"] for finding in validation["warnings"]],
         "ui_command": run.session.ui,
     }

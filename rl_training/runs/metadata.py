@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 
 from rl_training.errors import UserError
 from rl_training.run_layout import METADATA
+from rl_training.runs.health_warnings import HealthWarningForm
 from rl_training.security.untrusted_json import NotReadable, read_json
 from rl_training.system.paths import runs_root
 
@@ -46,6 +47,7 @@ class Metadata(TypedDict):
     versions: dict[str, str]
     git: Git | None
     validation: NotRequired[Validation]
+    health: NotRequired[list[HealthWarningForm]]
     forked_from: NotRequired[dict[str, Any] | None]
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import TrackingError, UserError, printable
+from rl_training.runs.health_warnings import HEALTH, read_health_warnings
 from rl_training.runtime.fine_tuning import CarriedOver
 from rl_training.runtime.inexact_resumes import INEXACT, LOST_BEST
 from rl_training.system.programs import program
@@ -261,8 +262,14 @@ def _link_fork(client: MlflowClient, run_id: str, description: Mapping[str, Any]
         client.set_tag(run_id, key, shorten(value, MAX_TAG))
 
 
-def mark_inexact(client: MlflowClient, run_id: str, metadata: Mapping[str, Any]) -> None:
-    """Tags the run with the inexact resumes and the lost best checkpoints that `metadata.json` lists, if any."""
+def tag_doubts(client: MlflowClient, run_id: str, metadata: Mapping[str, Any]) -> None:
+    """Tags the run with the inexact resumes, lost best checkpoints and bad training that `metadata.json` lists, if any.
+
+    If all warnings about training have been withdrawn, the tag is `none`.
+    """
+    if HEALTH in metadata:
+        lines = [f"{warning.kind}: {warning}" for warning in read_health_warnings(metadata)]
+        client.set_tag(run_id, HEALTH, shorten("\n".join(lines) or "none", MAX_TAG))
     if lost := metadata.get(LOST_BEST):
         client.set_tag(run_id, LOST_BEST_TAG, shorten(json.dumps(lost), MAX_TAG))
     if resumes := metadata.get(INEXACT):

@@ -1,4 +1,4 @@
-"""Makes the callbacks that the settings name (`callbacks`)."""
+"""Makes the callbacks that the settings ask for: those that they name (`callbacks`), and the watch over health."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from rl_training.config.sections import CallbackConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.contract.contract_guard import hide_secrets_in_warnings
 from rl_training.errors import USER_CODE_ERRORS, ConfigError, error_line
+from rl_training.runs.health_warnings import HEALTH
 from rl_training.runtime.callbacks import Callback
+from rl_training.runtime.health.watch import HealthWatch
 from rl_training.security.secrets import collect_secret_values, hide, redact, resolve_secrets
 
 
@@ -28,13 +30,14 @@ def require_callbacks(config: TrainConfig) -> None:
 def make_callbacks(config: TrainConfig) -> dict[str, Callback]:
     """Returns the callbacks of the settings, in order, by the keys of their states in a checkpoint.
 
-    A key has the name of the class and the number of earlier callbacks of that class, so that a callback that is added
-    does not shift the states of others.
+    The watch over health comes first, because it adds to the metrics that the others see. The other keys have the name
+    of the class and the number of earlier callbacks of that class, so that a callback that is added does not shift the
+    states of others.
 
     Raises:
         ConfigError: As `require_callbacks`; or the arguments do not fit a class, or refer to a secret that is missing.
     """
-    made: dict[str, Callback] = {}
+    made: dict[str, Callback] = {HEALTH: HealthWatch(config)} if config.logging.health_warnings else {}
     secrets = find_callback_secrets(config)
     counts: Counter[str] = Counter()
     for i, (settings, kind) in enumerate(_find_classes(config)):

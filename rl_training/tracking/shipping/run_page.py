@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rl_training.errors import TrackingError, one_line
 from rl_training.run_layout import EPISODE
 from rl_training.runs.evaluation_result import describe_other_numbers
+from rl_training.runs.health_warnings import HEALTH
 from rl_training.runtime.inexact_resumes import explain_inexact
 from rl_training.tracking.attempts import Attempt, get_attempts
 from rl_training.tracking.mlflow_links import make_run_fragment, make_version_fragment
@@ -156,10 +157,13 @@ def _write_results(metrics: Mapping[str, float]) -> str:
 
 
 def _write_doubts(run: Run) -> Iterator[str]:
-    """Yields the warnings of validation, and the resumes that may not have been exact."""
+    """Yields the warnings of validation and of training, and the resumes that may not have been exact."""
     warnings = run.data.tags.get(WARNINGS, "none")
     if warnings != "none":
         yield "Validation warned:\n\n" + "\n".join(f"- {line}" for line in warnings.splitlines())
+    health = run.data.tags.get(HEALTH, "none")
+    if health != "none":
+        yield "Training has gone bad:\n\n" + "\n".join(f"- {line}" for line in health.splitlines())
     if LOST_BEST_TAG in run.data.tags:
         yield "A best checkpoint was missing when the run was resumed; the tag `best.lost` names its return."
     if (recorded := run.data.tags.get(INEXACT_TAG)) is None:

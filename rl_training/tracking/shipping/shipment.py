@@ -25,9 +25,9 @@ from rl_training.tracking.mlflow_run import (
     get_experiment_id,
     get_latest_steps,
     log_description,
-    mark_inexact,
     reopen,
     set_status,
+    tag_doubts,
 )
 from rl_training.tracking.mlflow_store import connect, strip_credentials
 from rl_training.tracking.record_schemas import Address, Description
@@ -247,7 +247,7 @@ class Shipment:
             self._require_newest()
             send_artifact(self.client, self.address.run_id, self.run_dir, name)
             if name == run_layout.METADATA:
-                mark_inexact(self.client, self.address.run_id, read_metadata(self.run_dir))
+                tag_doubts(self.client, self.address.run_id, read_metadata(self.run_dir))
             if name == run_layout.METADATA or (name in PICTURES and name not in self.progress.artifacts):
                 refresh_page(self.client, self.address.run_id, sending=self._ended)
             self.progress.artifacts[name] = mark

@@ -1,0 +1,52 @@
+"""What usually helps against each kind of bad training, with the names of settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rl_training.runs.health_warnings import Kind
+
+ADVICE: Mapping[Kind, Mapping[str, str]] = {
+    "evaluation_fell": {
+        "ppo": "a lower learning_rate or one that decays (learning_rate_schedule: linear), fewer epochs, or target_kl",
+        "dqn": "a lower learning_rate or one that decays (learning_rate_schedule: linear), a larger buffer_size or "
+        "batch_size, or double: true",
+        "sac": "a lower learning_rate or one that decays (learning_rate_schedule: linear), a larger buffer_size, or a "
+        "lower tau",
+    },
+    "exploration_collapsed": {
+        "ppo": "a higher entropy_coef, a lower learning_rate, or target_kl; for Box actions also a higher "
+        "network.initial_log_std",
+        "sac": "entropy_coef: auto or a higher number, a higher target_entropy, or a lower learning_rate",
+    },
+    "values_worse_than_constant": {
+        "ppo": "normalization.reward: true, a lower learning_rate, a value_coef of about 0.5, or more rollout_steps; if "
+        "observations are large, normalization.observation: true",
+    },
+    "q_values_diverged": {
+        "dqn": "a higher target_update_every, double: true, a lower learning_rate, a lower gamma, or "
+        "normalization.reward: true if rewards are large",
+        "sac": "a lower tau, a lower learning_rate, a lower gamma, or normalization.reward: true if rewards are large",
+    },
+    "returns_never_differ": {
+        "ppo": "a higher entropy_coef or network.initial_log_std, more num_envs, or a reward on the way to the goal "
+        "(training_wrappers)",
+        "dqn": "a higher exploration.fraction, or a reward on the way to the goal (training_wrappers)",
+        "sac": "a higher warmup_hold and learning_starts, or a reward on the way to the goal (training_wrappers)",
+    },
+}
+"""The advice for a kind of warning and an algorithm."""
+
+OTHER_ALGORITHMS: Mapping[Kind, str] = {
+    "evaluation_fell": "a lower step size",
+    "exploration_collapsed": "more exploration",
+    "values_worse_than_constant": "normalization.reward: true",
+    "q_values_diverged": "a lower step size",
+    "returns_never_differ": "more exploration, or a reward on the way to the goal (training_wrappers)",
+}
+"""The advice for algorithms of other packages."""
+
+
+def give_advice(kind: Kind, algo: str) -> str:
+    """Returns what usually helps."""
+    return ADVICE[kind].get(algo, OTHER_ALGORITHMS[kind])

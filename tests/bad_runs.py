@@ -1,0 +1,108 @@
+"""Trainings that are made to go bad, each in one way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+from case_envs.plain import Plain
+
+from rl_training.experiment.default_manager import DefaultExperimentManager
+from rl_training.experiment.loading import config_from_mapping
+from rl_training.runtime.callbacks import Callback, TrainerState
+from rl_training.runtime.trainer import Trainer
+
+
+class Barren(Plain):
+    """No action is ever rewarded."""
+
+    def reward(self, action: Any) -> Any:
+        return 0.0
+
+
+class Turns(Plain):
+    """Action 1 is right in odd steps, action 0 in even ones; the first feature tells which one is next."""
+
+    def observe(self) -> Any:
+        return np.array([1.0 if self.t % 2 else -1.0, 0.0, 0.0, 0.0], np.float32)
+
+    def reward(self, action: Any) -> Any:
+        return 1.0 if int(action) == self.t % 2 else 0.0
+
+
+class Coarse(Plain):
+    """Observations of the order of hundreds and rewards of the order of hundredths."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.observation_space = gym.spaces.Box(-1e3, 1e3, (4,), np.float32)
+
+    def observe(self) -> Any:
+        return np.array([300.0, -200.0, 100.0, 50.0], np.float32) * (1.0 - 2.0 * self.t / self.length)
+
+    def reward(self, action: Any) -> Any:
+        return 0.01 * super().reward(action)
+
+
+for kind in (Barren, Turns, Coarse):
+    gym.register(f"{kind.__name__}-v0", entry_point=f"bad_runs:{kind.__name__}")
+
+
+class Breaks(Callback):
+    """Changes the step size of a PPO trainer from a step on."""
+
+    def __init__(self, from_step: int, learning_rate: float) -> None:
+        self.from_step, self.learning_rate = from_step, learning_rate
+        self.trainer: Any = None
+
+    def on_collect_end(self, state: TrainerState) -> None:
+        if state.num_timesteps >= self.from_step:
+            algorithm = self.trainer.algorithm
+            algorithm.config = algorithm.config.model_copy(update={"learning_rate": self.learning_rate})
+
+
+PPO: dict[str, Any] = {
+    "algo": "ppo",
+    "env_id": "case_envs:Plain-v0",
+    "total_timesteps": 4_000,
+    "num_envs": 2,
+    "rollout_steps": 50,
+    "batch_size": 50,
+    "learning_rate": 0.01,
+    "network": {"hidden": [16]},
+    "logging": {"every": 100},
+    "evaluation": {"every": 200, "episodes": 3, "final_episodes": 3, "video": False},
+    "checkpoint": {"every": 2_000},
+    "promotion": {"enabled": False},
+}
+DQN: dict[str, Any] = {
+    **{name: PPO[name] for name in ("env_id", "network", "logging", "evaluation", "checkpoint", "promotion")},
+    "algo": "dqn",
+    "total_timesteps": 2_000,
+    "buffer_size": 1_000,
+    "learning_starts": 100,
+    "batch_size": 32,
+    "train_freq": 1,
+    "learning_rate": 0.01,
+}
+
+
+def make(settings: Mapping[str, Any], *callbacks: Any, **overrides: Any) -> Trainer:
+    """Returns a trainer; a `Breaks` among the callbacks knows it."""
+    trainer = DefaultExperimentManager().setup(config_from_mapping({**settings, **overrides}), callbacks)
+    for callback in callbacks:
+        if isinstance(callback, Breaks):
+            callback.trainer = trainer
+    return trainer
+
+
+BAD: dict[str, Callable[[], Trainer]] = {
+    "evaluation_fell": lambda: make(PPO, Breaks(2_000, 30.0)),
+    "exploration_collapsed": lambda: make(PPO, env_id="bad_runs:Turns-v0", learning_rate=30.0, seed=1),
+    "values_worse_than_constant": lambda: make(PPO, env_id="bad_runs:Coarse-v0", value_coef=0.0, gae_lambda=1.0),
+    "q_values_diverged": lambda: make(DQN, target_update_every=1, gamma=1.0, learning_rate=0.05),
+    "returns_never_differ": lambda: make(PPO, env_id="bad_runs:Barren-v0"),
+}
+"""A training for each kind of warning."""
