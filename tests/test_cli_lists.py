@@ -195,6 +195,22 @@ def write_best(run_dir: Path, text: str) -> None:
     (run_dir / "checkpoints" / "best.json").write_text(text)
 
 
+def test_warnings_about_training_are_listed_with_the_state(client: Any, capfd: Any) -> None:
+    warning = {"kind": "q_values_diverged", "since": 3, "step": 5, "seen": "1 to 900", "advice": "a lower tau"}
+    bad, well = tracked_run(), tracked_run()
+    edit(bad / "metadata.json", health=[warning])
+    edit(well / "metadata.json", health=[])  # withdrawn
+    for run_dir in (bad, well):
+        write_status(run_dir, "FINISHED", "completed", None)
+        ship_all(run_dir, status=lambda: json.loads((bad / "status.json").read_text()))
+    for where in ([], ["--mlflow"]):
+        health = {run["run_dir"]: run["health"] for run in listed(capfd, *where)}
+        assert health == {str(bad): ["q_values_diverged"], str(well): []}
+        assert run(["runs", *where]) == 0
+        out, _ = capfd.readouterr()
+        assert out.count("finished, q_values_diverged ") == 1
+
+
 def test_runs_of_mlflow_are_listed(client: Any, capfd: Any) -> None:
     done = tracked_run(seed=2)
     log = MetricLog(done)

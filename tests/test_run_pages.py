@@ -12,6 +12,7 @@ from rl_training import run_layout
 from rl_training.experiment.loading import config_from_mapping, config_of_checkpoint
 from rl_training.promotion.promote import promote
 from rl_training.runs.evaluation_result import EvaluationResult
+from rl_training.runs.health_warnings import HealthWarning
 from rl_training.runtime.run_utils import create_training_run, update_metadata
 from rl_training.tracking import json_files
 from rl_training.tracking.attempts import get_attempts
@@ -246,6 +247,20 @@ def test_inexact_resumes_and_a_lost_best_checkpoint_are_on_the_page(client):
     page = page_of(client, ship_all(run.run_dir).address.run_id)
     assert "- not exact: resumed at step 500: sums may differ from here on (threads 1 -> 2)" in page
     assert "A best checkpoint was missing when the run was resumed" in page
+
+
+def test_warnings_about_training_are_on_the_page_until_they_are_withdrawn(client):
+    run, config = make_run()
+    begin(run.run_dir, config, {})
+    run_id = ship_all(run.run_dir).address.run_id
+    assert "health" not in client.get_run(run_id).data.tags  # a healthy run
+    warning = HealthWarning("q_values_diverged", 300, 500, "Q-values have grown from 1 to 900", "a lower tau")
+    text = f"q_values_diverged: {warning}"
+    for warnings, tag in (([warning.to_dict()], text), ([], "none")):
+        update_metadata(run, {"health": warnings})
+        ship_all(run.run_dir)
+        assert client.get_run(run_id).data.tags["health"] == tag
+        assert (f"Training has gone bad:\n\n- {text}" in page_of(client, run_id)) is bool(warnings)
 
 
 def test_runs_forks_and_versions_link_each_other(client):

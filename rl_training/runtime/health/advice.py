@@ -20,8 +20,8 @@ ADVICE: Mapping[Kind, Mapping[str, str]] = {
         "sac": "entropy_coef: auto or a higher number, a higher target_entropy, or a lower learning_rate",
     },
     "values_worse_than_constant": {
-        "ppo": "normalization.reward: true, a lower learning_rate, a value_coef of about 0.5, or more rollout_steps; if "
-        "observations are large, normalization.observation: true",
+        "ppo": "normalization.reward: true, a lower learning_rate, a value_coef of about 0.5, or more rollout_steps; "
+        "if observations are large, normalization.observation: true",
     },
     "q_values_diverged": {
         "dqn": "a higher target_update_every, double: true, a lower learning_rate, a lower gamma, or "
