@@ -11,6 +11,7 @@ from case_envs.plain import Plain
 
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_from_mapping
+from rl_training.runs.health_warnings import Kind
 from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.runtime.trainer import Trainer
 
@@ -98,11 +99,24 @@ def make(settings: Mapping[str, Any], *callbacks: Any, **overrides: Any) -> Trai
     return trainer
 
 
-BAD: dict[str, Callable[[], Trainer]] = {
-    "evaluation_fell": lambda: make(PPO, Breaks(2_000, 30.0)),
-    "exploration_collapsed": lambda: make(PPO, env_id="bad_runs:Turns-v0", learning_rate=30.0, seed=1),
-    "values_worse_than_constant": lambda: make(PPO, env_id="bad_runs:Coarse-v0", value_coef=0.0, gae_lambda=1.0),
-    "q_values_diverged": lambda: make(DQN, target_update_every=1, gamma=1.0, learning_rate=0.05),
-    "returns_never_differ": lambda: make(PPO, env_id="bad_runs:Barren-v0"),
+SAC: dict[str, Any] = {**DQN, "algo": "sac", "env_id": "case_envs:AsymAct-v0", "total_timesteps": 1_500}
+
+BAD: dict[str, tuple[Kind, Callable[[], Trainer]]] = {
+    "step size too large after a good start": ("evaluation_fell", lambda: make(PPO, Breaks(2_000, 30.0))),
+    "step size too large": (
+        "exploration_collapsed",
+        lambda: make(PPO, env_id="bad_runs:Turns-v0", learning_rate=30.0, seed=1),
+    ),
+    "no entropy": ("exploration_collapsed", lambda: make(SAC, entropy_coef=0.0, learning_rate=0.3)),
+    "values that learn nothing": (
+        "values_worse_than_constant",
+        lambda: make(PPO, env_id="bad_runs:Coarse-v0", value_coef=0.0, gae_lambda=1.0),
+    ),
+    "no target network": (
+        "q_values_diverged",
+        lambda: make(DQN, target_update_every=1, gamma=1.0, learning_rate=0.05),
+    ),
+    "no rewards, PPO": ("returns_never_differ", lambda: make(PPO, env_id="bad_runs:Barren-v0")),
+    "no rewards, DQN": ("returns_never_differ", lambda: make(DQN, env_id="bad_runs:Barren-v0")),
 }
-"""A training for each kind of warning."""
+"""The fault of each training, the warning that it must get, and what makes its trainer."""

@@ -50,9 +50,10 @@ def metrics(run_dir: Path) -> list[tuple[int, str, float]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", BAD)
-def test_a_training_made_to_go_bad_is_noticed(kind, caplog):
-    result = train(BAD[kind]())
+@pytest.mark.parametrize("fault", BAD)
+def test_a_training_made_to_go_bad_is_noticed(fault, caplog):
+    kind, make_trainer = BAD[fault]
+    result = train(make_trainer())
     warning = recorded(result.run_dir)[kind]
     assert 0 < warning["since"] < warning["step"] <= result.num_timesteps
     assert (warning["step"], f"health/{kind}", 1.0) in metrics(result.run_dir)
