@@ -137,8 +137,11 @@ bench-resume: $(READY)
 bench-learning: $(READY)
 	@$(BIN)/python -m benchmarks.learning.measure $(if $(GIVEN_CONFIG),--config $(GIVEN_CONFIG)) $(if $(SEEDS),--seeds $(SEEDS))
 
-bench-parity bench-defaults: $(READY) $(PEERS)/sb3/.ready
-	@$(BIN)/python -m benchmarks.learning.queue --peers $(PEERS) --groups $(@:bench-%=%)
+bench-parity: $(READY) $(PEERS)/sb3/.ready
+	@$(BIN)/python -m benchmarks.learning.queue --peers $(PEERS) --groups parity
+
+bench-defaults: $(READY) $(PEERS)/sb3/.ready
+	@$(BIN)/python -m benchmarks.learning.queue --peers $(PEERS) --groups defaults
 
 bench-queue: $(READY) $(PEERS)/sb3/.ready
 	@$(BIN)/python -m benchmarks.learning.queue --peers $(PEERS) $(if $(GROUPS),--groups $(GROUPS)) $(if $(LIST),--list)

@@ -136,9 +136,9 @@ def test_a_truth_value_is_not_the_number_one():
 
 
 def test_a_condition_may_name_a_setting_further_down_and_one_that_is_conditional_itself():
-    """`epochs` is 4 in the base config, which counts where it is not set."""
+    """`epochs` is 10 in the base config, which counts where it is not set."""
     space = load({
-        "value_coef": {"choice": [0.1], "when": {"epochs": [4, 8]}},
+        "value_coef": {"choice": [0.1], "when": {"epochs": [10, 8]}},
         "epochs": {"choice": [2, 8], "when": {"gamma": 0.9}},
         "gamma": {"choice": [0.9, 0.95]},
     }).space  # fmt: skip

@@ -38,7 +38,7 @@ class PPOConfig(TrainConfig):
     """Steps that each environment takes between two updates (T)."""
     batch_size: PositiveInt = 64
     """Transitions in each minibatch; at most num_envs * rollout_steps."""
-    epochs: PositiveInt = 4
+    epochs: PositiveInt = 10
     """Passes over a rollout in each update."""
     learning_rate: float = Field(default=3e-4, gt=0)
     """Adam's step size (its initial value, if the schedule is linear)."""
