@@ -34,7 +34,7 @@ class Places:
 
     def find_python(self, contestant: str) -> Path:
         """Returns the interpreter that runs a contestant."""
-        return self.peers / contestant / "bin" / "python" if contestant in PEERS else Path(sys.executable)
+        return self.peers.absolute() / contestant / "bin" / "python" if contestant in PEERS else Path(sys.executable)
 
     def find_missing(self, contestant: str) -> str | None:
         """Returns why a contestant can't take part, or None if it can."""
@@ -99,14 +99,16 @@ def run_recorded(
 ) -> dict[str, Any]:
     """Runs a Python command in its own home, as `run_json` does; returns its JSON with additional numbers.
 
+    The home is also its working directory, because MuJoCo writes a log there.
+
     - `wall_seconds`: wall time of the complete process, including its start-up; `cpu_seconds`: of all its threads;
     - `other_cpus`, `stolen_cpus`: CPUs that other processes, and the host of a virtual machine, used in the meantime;
     - `load_average`: one-minute load average before the run.
     """
-    own = {name: str(threads) for name in THREAD_VARIABLES} | dict(variables or {})
+    own = {name: str(threads) for name in THREAD_VARIABLES} | {"PYTHONPATH": str(ROOT)} | dict(variables or {})
     with tempfile.TemporaryDirectory(prefix="speed-") as home:
         load, before, began = os.getloadavg()[0], read_cpu_times(), time.time()
-        result = run_json(arguments, Path(home), variables=own, python=python)
+        result = run_json(arguments, Path(home), cwd=Path(home), variables=own, python=python)
         wall, after = time.time() - began, read_cpu_times()
     return result | {"wall_seconds": wall, "load_average": load, **compute_usage(before, after, wall)}
 
