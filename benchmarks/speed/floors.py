@@ -140,7 +140,8 @@ def replay(config: PPOConfig, recorder: Recorder) -> list[float]:
 def measure_bare_speed(task: Task) -> float:
     """Returns the steps per second of Gymnasium's own environments with random actions."""
     num_envs = task.settings.get("num_envs", 1)
-    mode = "vector_entry_point" if task.settings.get("vectorization") == "native" else "sync"
+    native = make_speed_config(task, 1, 0).vectorization == "native"
+    mode = "vector_entry_point" if native else "sync"
     envs = gym.make_vec(task.env_id, num_envs, vectorization_mode=mode)
     envs.reset(seed=0)
     envs.action_space.seed(0)
