@@ -255,14 +255,20 @@ def test_a_row_has_ours_beside_the_peers():
     native = {"ours": summarize([run(300.0)])}
     native["rejax"] = summarize([run(60.0)])
     lines = list(format_speed_table({"ppo-cartpole": {"summary": summary}, "ppo-cartpole-1024": {"summary": native}}))
-    assert lines[2].endswith("| 120 | 20 | 6.00 | 5 | CleanRL 40 | **3.00** | 4 |")
-    assert lines[3].endswith("| 300 | 20, with 8 environments | **15.00** | 20 | rejax 60 | 5.00 |  |")
+    assert lines[2].endswith("| 120 | 20 | 6.00 | 5 | CleanRL 40 | **3.00** | 4 | not measured |  |")
+    assert lines[3].endswith("| 300 | 20, with 8 environments | **15.00** | 20 |  |  |  | 60 | 5.00 |")
+
+
+def test_a_library_with_compiled_environments_is_not_the_fastest_peer():
+    summary = {"ours": summarize([run(120.0)]), "sb3": summarize([run(20.0)]), "rejax": summarize([run(480.0)])}
+    line = list(format_speed_table({"ppo-cartpole": {"summary": summary}}))[2]
+    assert line.endswith("| 120 | 20 | 6.00 | 5 | Stable-Baselines3 20 | 6.00 | 4 | 480 | 0.25 |")
 
 
 def test_a_row_has_the_quicker_of_ours_and_says_which():
     summary = {"ours": summarize([run(120.0)]), "sb3": summarize([run(20.0)]), "ours-split": summarize([run(160.0)])}
     line = list(format_speed_table({"ppo-cartpole": {"summary": summary}}))[2]
-    assert line.endswith("| 160, split | 20 | 8.00 | 5 | Stable-Baselines3 20 | 8.00 | 4 |")
+    assert line.endswith("| 160, split | 20 | 8.00 | 5 | Stable-Baselines3 20 | 8.00 | 4 | not measured |  |")
     slower = summary | {"ours-split": summarize([run(110.0)])}
     assert "| 120 | 20 | 6.00 |" in list(format_speed_table({"ppo-cartpole": {"summary": slower}}))[2]
 
@@ -270,8 +276,8 @@ def test_a_row_has_the_quicker_of_ours_and_says_which():
 def test_a_library_that_was_not_measured_is_named():
     alone = {"summary": {"ours": summarize([run(120.0)]), "sb3": summarize([])}}
     lines = list(format_speed_table({"ppo-cartpole": alone, "ppo-cartpole-1024": alone}))
-    assert lines[2].endswith("| 120 | not measured |  | 5 | not measured |  | 4 |")
-    assert lines[3].endswith("| 120 | not measured |  | 20 | not measured |  |  |")
+    assert lines[2].endswith("| 120 | not measured |  | 5 | not measured |  | 4 | not measured |  |")
+    assert lines[3].endswith("| 120 | not measured |  | 20 |  |  |  | not measured |  |")
     peer_alone = {"summary": {"sb3": summarize([run(20.0)])}}
     assert list(format_speed_table({"sac-pendulum": peer_alone}))[2].split(" | ")[1:4] == ["not measured", "20", ""]
 
@@ -288,7 +294,7 @@ def test_the_memory_of_bare_imports_is_below_that_of_the_contestants():
 def test_the_speed_with_compilation_stands_beside_the_speed_without():
     compiled = summarize([run(60.0, compile_seconds=9.0, with_compilation=20.0)])
     parts = {"ppo-cartpole": {"summary": {"ours": summarize([run(120.0)]), "rejax": compiled}}}
-    assert list(format_compilation_table(parts))[2:] == ["| ppo-cartpole | rejax | 60 | 9 | 20 | 86,016 | 120 |"]
+    assert list(format_compilation_table(parts))[2:] == ["| ppo-cartpole | rejax | 60 | 9 | 20 | 262,144 | 120 |"]
 
 
 def test_the_share_of_dqns_products_has_a_target():

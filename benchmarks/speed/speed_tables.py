@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from benchmarks.harness import format_row
 from benchmarks.speed.number_formats import format_number, format_spread
-from benchmarks.speed.tasks import IMPORTS, LABELS, OURS, PEERS, SPEED, SPLIT, TRACKED
+from benchmarks.speed.tasks import COMPILED, IMPORTS, LABELS, OURS, PEERS, SPEED, SPLIT, TRACKED
 
 COLLECTION_TARGET, UPDATE_TARGET, PRODUCTS_TARGET, ORCHESTRATION_TARGET = "75 %", "1.25", "75 %", "at most 3 %"
 
@@ -17,22 +17,27 @@ Parts = Mapping[str, Any]
 
 def format_speed_table(parts: Parts) -> Iterator[str]:
     """Yields the table that compares our faster variant with the targets."""
-    yield "| task | rl_training, steps/s | Stable-Baselines3 | ratio | target | fastest peer | ratio | target |"
-    yield "|---|---:|---:|---:|---:|---:|---:|---:|"
+    yield (
+        "| task | rl_training, steps/s | Stable-Baselines3 | ratio | target | fastest peer | ratio | target "
+        "| rejax | ratio |"
+    )
+    yield "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
     for task in (task for task in SPEED if task.name in parts):
         speeds = find_median_speeds(parts[task.name])
-        peers = {name: speed for name, speed in speeds.items() if name in PEERS}
+        peers = {name: speed for name, speed in speeds.items() if name in PEERS and name not in COMPILED}
         way = max((name for name in (OURS, SPLIT) if name in speeds), key=lambda name: speeds[name], default=OURS)
         ours, sb3 = speeds.get(way), find_median_speeds(parts.get(task.base or task.name)).get("sb3")
         best = max(peers, key=lambda name: peers[name], default="")
-        fastest = peers.get(best)
+        fastest, compiled = peers.get(best), speeds.get("rejax")
         cells = [
             task.title,
             format_speed(ours, after=", split" if way == SPLIT else ""),
             format_speed(sb3, after=", with 8 environments" if task.base else ""),
             *format_ratio(ours, sb3, task.of_sb3),
-            format_speed(fastest, before=f"{LABELS.get(best, '')} "),
+            "" if set(task.peers) <= set(COMPILED) else format_speed(fastest, before=f"{LABELS.get(best, '')} "),
             *format_ratio(ours, fastest, task.of_best_peer),
+            format_speed(compiled) if "rejax" in task.peers else "",
+            format_ratio(ours, compiled, None)[0],
         ]
         yield format_row(cells)
 

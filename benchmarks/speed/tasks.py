@@ -14,6 +14,8 @@ OURS, SPLIT, TRACKED = "ours", "ours-split", "tracked"
 IMPORTS = "imports"
 """The floor of start-up and memory: an interpreter that imports torch and gymnasium, and does nothing else."""
 PEERS = ("sb3", "sbx", "cleanrl", "rejax")
+COMPILED = ("rejax",)
+"""The libraries that compile environments and training together, and don't step Gymnasium's environments."""
 LABELS = {
     OURS: "rl_training",
     SPLIT: "rl_training, split over processes",
@@ -53,7 +55,7 @@ class SpeedTask(Task):
     of_sb3: float | None
     """Target of the speed, as a multiple of the speed of Stable-Baselines3; None for no target."""
     of_best_peer: float | None
-    """Target of the speed, as a multiple of the speed of the fastest peer; None for no target."""
+    """Target of the speed, as a multiple of the fastest peer on Gymnasium's environments; None for no target."""
     peers: tuple[str, ...] = ("sb3", "sbx", "cleanrl")
     """The other libraries that can train this task."""
     lengths: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -200,17 +202,17 @@ _ALL = ("sb3", "sbx", "cleanrl", "rejax")
 _MORE: dict[str, dict[str, Any]] = {
     "ppo-cartpole": {
         "peers": _ALL,
-        "lengths": {"rejax": (0, 86_016)},
+        "lengths": {"rejax": (0, 262_144)},
         "tracked_steps": 102_400,
         "split": True,
         "floor": "collection",
     },
     "dqn-cartpole": {"tracked_steps": 15_360, "every": 5_000, "floor": "products"},
     "dqn-cartpole-f4": {"floor": "products"},
-    "dqn-cartpole-4-envs": {"peers": ("sb3", "sbx", "rejax"), "lengths": {"rejax": (1_200, 5_200)}},
+    "dqn-cartpole-4-envs": {"peers": ("sb3", "sbx", "rejax"), "lengths": {"rejax": (1_200, 21_600)}},
     "ppo-cartpole-1024": {
         "peers": ("rejax",),
-        "lengths": {"rejax": (0, 131_072)},
+        "lengths": {"rejax": (0, 4 * 131_072)},
         "base": "ppo-cartpole",
         "floor": "collection",
     },

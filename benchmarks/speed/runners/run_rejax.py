@@ -3,6 +3,8 @@
 rejax compiles environments and training together, so a run is a few calls of one compiled function; the steps of a call
 divide those of the warm-up and of the complete run. The environments are gymnax's, which are written in JAX.
 
+rejax trains until its next evaluation, even beyond `total_timesteps`, so both have the length of a call.
+
 - `compile_seconds`: time of compilation, which is also part of the start-up;
 - `with_compilation`: all environment steps of the run per second of compilation and training.
 
@@ -46,6 +48,10 @@ def main() -> None:
         state = jax.block_until_ready(train(state))
         meter.close_window(steps)
     speed = meter.steps / (time.time() - began)
+    if (taken := int(state.global_step)) != meter.steps:
+        raise RuntimeError(
+            f"rejax made {taken} environment steps, expected {meter.steps}; check the length of its calls"
+        )
     meter.finish(meter.steps, PACKAGES, compile_seconds=compiled - began, with_compilation=speed)
 
 
