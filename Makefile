@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test slow-test check docs docs-serve docs-test services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-parity bench-defaults bench-queue bench-gate bench-resume bench-overhead bench-saving bench-same bench-sweep-kills bench-sweep-trials power-cuts bench-replay bench-speed bench-solved bench-scaling bench-sweep-settings bench-ranks bench-ray screenshots clean
+.PHONY: help setup train test slow-test check docs docs-serve docs-test services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-parity bench-defaults bench-queue bench-gate bench-resume bench-overhead bench-start bench-saving bench-same bench-sweep-kills bench-sweep-trials power-cuts bench-replay bench-speed bench-solved bench-scaling bench-sweep-settings bench-ranks bench-ray screenshots clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -44,6 +44,7 @@ help:
 	@echo "  make bench-defaults   compare learning by defaults alone with Stable-Baselines3's (PEERS=FOLDER)"
 	@echo "  make bench-queue      train all learning results at low priority: days (GROUPS='seeds mujoco', LIST=1 shows what is missing)"
 	@echo "  make bench-overhead   measure the cost of the flow and of tracking"
+	@echo "  make bench-start      measure CPU time and memory until the first environment step (ROUNDS=5)"
 	@echo "  make bench-saving     measure how long a checkpoint of a 1 GB replay buffer stops training"
 	@echo "  make bench-sweep-kills  strike sweeps 40 times (KILLS=40), and compare their final tables with undisturbed ones"
 	@echo "  make bench-sweep-trials measure 16 trials two at a time against one after the other, bit for bit (40 minutes)"
@@ -152,6 +153,10 @@ bench-gate: $(READY)
 
 bench-overhead: $(READY)
 	@$(BIN)/python -m benchmarks.cost.overhead --config $(CONFIG)
+
+bench-start: $(READY)
+	@$(BIN)/python -m benchmarks.cost.start $(if $(ROUNDS),--rounds $(ROUNDS))
+	@$(BIN)/python -m benchmarks.cost.start --table docs/benchmarks.md
 
 bench-saving: $(READY)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.cost.saving

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_training.config.ppo import PPOConfig
-from rl_training.config.reference import update_page
+from rl_training.config.reference import read_meanings, update_page
 from rl_training.config.serialization import NOT_PART_OF_A_RUN, config_hash, dump_config
 from rl_training.config.settings import TrainConfig
 from rl_training.experiment.loading import config_from_mapping, config_from_text, load_config
@@ -104,8 +104,9 @@ def test_hash_does_not_depend_on_the_order_of_keys():
 
 def test_every_field_has_a_docstring():
     def check(model):
+        meanings = read_meanings(model)
         for key, field in model.model_fields.items():
-            assert field.description, f"{model.__name__}.{key}"
+            assert meanings.get(key), f"{model.__name__}.{key}"
             if isinstance(field.annotation, type) and hasattr(field.annotation, "model_fields"):
                 check(field.annotation)
 

@@ -321,7 +321,7 @@ def test_a_run_that_cannot_be_resumed_keeps_its_status(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_server_that_hangs_at_the_start_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
-    monkeypatch.setattr("rl_training.tracking.session.SERVER_SECONDS", 2.0)
+    monkeypatch.setattr("rl_training.tracking.shipping.run_start.SERVER_SECONDS", 2.0)
     run_dir, config = make_run()
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -1,15 +1,24 @@
-"""The start of tracking: imports may be slow, and a process that hangs or is dead is an error."""
+"""The start of tracking: imports may be slow, a process that hangs or is dead is an error, and a file need not wait."""
 
+import json
+import logging
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 from mlflow_store import make_run
+from waiting import wait_for
 
+from rl_training.api.train_and_resume import train
 from rl_training.errors import TrackingError
+from rl_training.runs.stopping import StopFlag
+from rl_training.runtime.checkpoint import find_checkpoint
 from rl_training.tracking.session import start_tracking
 from rl_training.tracking.shipping import shipper_process
+from rl_training.tracking.shipping.run_start import RunStart, may_start_beside
+from rl_training.tracking.shipping.shipper_process import CAUGHT_UP, LOADED
 
 NOWHERE = "http://127.0.0.1:9"
 SLOW = """
@@ -73,3 +82,94 @@ def test_the_first_connection_makes_the_store_without_a_word(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], env=quiet, capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("", "")
     assert (tmp_path / "mlflow.db").exists()
+
+
+class FakeShipper:
+    """A shipper whose lines the test gives; it is silent after them."""
+
+    def __init__(self, *lines: dict[str, object]) -> None:
+        self.lines, self.killed = [json.dumps(line) for line in lines], False
+
+    def read_line(self, seconds: float) -> str | None:
+        return self.lines.pop(0) if self.lines else None
+
+    def hangs(self) -> bool:
+        return False
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+ADDRESS = {"run_id": "abc", "experiment_id": "1", "ui": "rl-training ui abc"}
+
+
+def test_training_does_not_wait_for_a_local_file_alone(tmp_path):
+    (tmp_path / "mlflow.db").write_bytes(b"SQLite format 3\0 and more")
+    (tmp_path / "notes.txt").write_text("SQLite format 2")
+    (tmp_path / "empty.db").touch()
+    uris = {
+        f"sqlite:///{tmp_path}/mlflow.db": True,
+        f"sqlite:///{tmp_path}/new.db": True,
+        f"sqlite:///{tmp_path}/notes.txt": False,
+        f"sqlite:///{tmp_path}/empty.db": False,
+        f"sqlite:///{tmp_path}/missing/new.db": False,
+        f"sqlite:///{tmp_path}": False,
+        "http://127.0.0.1:5000": False,
+        "postgresql://u@h/db": False,
+    }
+    assert {uri: may_start_beside(uri) for uri in uris} == uris
+
+
+def test_the_page_of_a_run_is_logged_once_it_exists(caplog):
+    start = RunStart(FakeShipper(LOADED, ADDRESS), "sqlite:////mlflow.db")
+    stop = StopFlag()
+    with caplog.at_level(logging.INFO):
+        start.announce(stop)
+        wait_for(lambda: bool(caplog.messages))
+    assert caplog.messages == ["MLflow run abc: rl-training ui abc"]
+    assert start.wait() == ADDRESS
+    assert stop.cause is None
+
+
+def test_a_store_that_fails_beside_training_asks_it_to_stop():
+    shipper, stop = FakeShipper(LOADED, {"error": "the disk is full", "server": False}), StopFlag()
+    start = RunStart(shipper, "sqlite:////mlflow.db")
+    start.announce(stop)
+    wait_for(lambda: stop.cause is not None)
+    assert (stop.cause, stop.seen, shipper.killed) == ("failed", False, True)
+    for _ in range(2):
+        with pytest.raises(TrackingError, match=r"^the disk is full$"):
+            start.wait()
+
+
+def test_a_run_that_began_late_ends_once_its_record_is_sent():
+    report = {"report": {"sent": 3}, "deleted": False, "elsewhere": False}
+    shipper = FakeShipper(LOADED, ADDRESS, {"step": "answered"}, CAUGHT_UP, report)
+    start, stop = RunStart(shipper, "sqlite:////mlflow.db"), StopFlag()
+    start.announce(stop)
+    wait_for(lambda: start.address is not None)
+    start._began -= 1_000.0  # training has taken this long
+    start.catch_up(stop)
+    assert shipper.lines == [json.dumps(report)]
+    assert start.read_report(time.monotonic() + 60.0) == report
+
+
+def test_a_run_that_existed_before_training_is_not_waited_for_again():
+    shipper = FakeShipper(LOADED, ADDRESS, CAUGHT_UP)
+    start, stop = RunStart(shipper, "sqlite:////mlflow.db"), StopFlag()
+    assert start.wait() == ADDRESS
+    start.announce(stop)
+    start.catch_up(stop)
+    assert shipper.lines == [json.dumps(CAUGHT_UP)]
+
+
+@pytest.mark.slow
+def test_training_ends_with_the_error_of_a_local_store_and_can_be_resumed(shippers_mlflow, tmp_path, monkeypatch):
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    shippers_mlflow(DEAD)
+    config = {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 10**9, "rollout_steps": 64, "batch_size": 64}
+    with pytest.raises(TrackingError, match="can't be used: its process ended with exit code 1: gone"):
+        train(config)
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    assert find_checkpoint(run_dir).num_timesteps > 0
+    assert json.loads((run_dir / "status.json").read_text())["status"] == "FAILED"

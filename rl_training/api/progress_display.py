@@ -1,35 +1,53 @@
-"""Progress of training: a bar on a terminal or in a notebook, otherwise plain lines on stderr."""
+"""Progress of training: a bar on a terminal or in a notebook, otherwise plain lines on stderr.
+
+Rich is imported for a bar alone.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from html import escape
 from importlib import import_module
-from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from typing import TYPE_CHECKING, Any
 
 from rl_training.runtime.callbacks import Callback, TrainerState
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 REDRAWS_A_SECOND = 4
 PLAIN_LINES = 10
 """The number of lines that a run prints without a terminal, besides its evaluations."""
 
 
+_TERMINAL_VARIABLES = ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+"""Environment variables that make Rich treat a stream as a terminal."""
+
+
 def can_draw() -> bool:
     """Returns whether a progress bar can be drawn: stderr is a terminal, or this is a notebook."""
-    console = Console(stderr=True)
-    return console.is_terminal or console.is_jupyter
+    console = _open_console()
+    return console is not None and (console.is_terminal or console.is_jupyter)
 
 
 def make_progress() -> Callback:
     """Returns a progress bar if one can be drawn, or else plain progress lines."""
-    console = Console(stderr=True)
-    if console.is_jupyter:
+    console = _open_console()
+    if console is not None and console.is_jupyter:
         return NotebookBar()
-    return ProgressBar(console) if console.is_terminal else ProgressLines()
+    return ProgressBar(console) if console is not None and console.is_terminal else ProgressLines()
+
+
+def _open_console() -> Console | None:
+    """Returns Rich's view of stderr, or None if it is certain that no bar can be drawn there."""
+    forced = any(name in os.environ for name in _TERMINAL_VARIABLES)
+    if not (forced or "IPython" in sys.modules or sys.stderr.isatty()):
+        return None
+    from rich.console import Console
+
+    return Console(stderr=True)
 
 
 class ProgressLines(Callback):
@@ -54,6 +72,15 @@ class ProgressBar(Callback):
     """Draws a progress bar on a terminal, and prints a line above it for each evaluation."""
 
     def __init__(self, console: Console) -> None:
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
         # The training thread redraws the bar, because a separate refresh thread would interrupt training.
         self._progress = Progress(
             TextColumn("{task.description}"),

@@ -35,7 +35,9 @@ from rl_training.runtime.trainer import Trainer, TrainResult
 from rl_training.system.paths import home
 from rl_training.tracking import json_files
 from rl_training.tracking.metric_log import MetricLog
+from rl_training.tracking.mlflow_store import resolve_tracking_uri
 from rl_training.tracking.session import TrackingSession, start_tracking
+from rl_training.tracking.shipping.run_start import may_start_beside
 from rl_training.tracking.sinks.following import follow_metrics
 from rl_training.tracking.sinks.lookup import require_usable_sinks
 
@@ -97,6 +99,8 @@ def train_and_evaluate(
         trainer.callbacks.append(log)
         trainer.is_recorded = True
         result = _train(trainer)
+        if session is not None:
+            session.require_start()
         trainer.stop.fulfill()  # a later request is a signal's
         evaluation = evaluate_final_policy(trainer, result, log)
         log.close()
@@ -137,7 +141,10 @@ def exit_at_checkpoint(trainer: Trainer) -> NoReturn:
 def begin_tracking(
     trainer: Trainer, *, offline: bool = False, tags: Mapping[str, str] | None = None
 ) -> TrackingSession:
-    """Starts tracking a trainer's run; waits for MLflow unless the run is told to stop. See `start_tracking`.
+    """Starts tracking a trainer's run; see `start_tracking`.
+
+    Unless the run is told to stop, this waits until the run exists in MLflow. If the store is a local file, training
+    need not wait: `log_start` logs the run's page later, and `TrackingSession.require_start` is called after training.
 
     Raises:
         TrackingError: MLflow can't be reached or refuses the run. A new run's directory is removed.
@@ -149,6 +156,7 @@ def begin_tracking(
             offline=offline,
             tags=tags,
             from_step=trainer.num_timesteps,
+            wait=offline or not may_start_beside(resolve_tracking_uri()),
             stop=trainer.stop,
         )
     except TrackingError:
@@ -161,8 +169,8 @@ def log_start(trainer: Trainer, session: TrackingSession | None) -> None:
     logger.info("settings:\n%s", indent(compact_config(trainer.config), "  "))
     logger.info("home: %s\nrun directory: %s", home(), trainer.run.run_dir)
     logger.info("device: %s (%s); threads: %s", trainer.device, trainer.device_reason, trainer.config.threads)
-    if session is not None and not trainer.stop.requested and session.ui is not None:
-        logger.info("MLflow run %s: %s", session.run_id, session.ui)
+    if session is not None and not trainer.stop.requested:
+        session.announce(trainer.stop)
 
 
 def evaluate_final_policy(trainer: Trainer, result: TrainResult, log: MetricLog) -> EvaluationResult | None:

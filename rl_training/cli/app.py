@@ -43,6 +43,7 @@ from rl_training.cli.output import log_to_stderr, result_stream, write_result
 from rl_training.cli.training_end import EXIT_FAILED, StoppedEarly, finish, forbid_imports_from, report_unchanged_source
 from rl_training.errors import RLTrainingError, UserError, find_user_code_cause
 from rl_training.runs.stopping import EXIT_STOPPED, Terminated, interrupt_on_signals
+from rl_training.system.import_pause import pause_garbage_collection
 from rl_training.system.open_file_limit import explain_too_many_files, raise_limit
 from rl_training.system.paths import make_paths_absolute, require_usable_folders
 from rl_training.system.standard_streams import keep_standard_streams
@@ -125,7 +126,8 @@ def train(
         settings = load_config(named, overrides) if isinstance(named, str) else config_from_mapping(named, overrides)
         if seeds is not None:
             return sweep_commands.train_seeds(settings, seeds, out, track=not no_track, offline=offline, json=json)
-        from rl_training.api.train_and_resume import train as train_completely
+        with pause_garbage_collection():
+            from rl_training.api.train_and_resume import train as train_completely
 
         summary = train_completely(settings, track=not no_track, offline=offline, progress=True)
         return finish(summary, out, json, offline=offline or no_track)
@@ -144,7 +146,8 @@ def resume(
 ) -> int:
     """Resume training from a checkpoint, or from the newest good checkpoint of a run."""
     with report_unchanged_source(source), forbid_imports_from(source), result_stream() as out:
-        from rl_training.api.train_and_resume import resume_training
+        with pause_garbage_collection():
+            from rl_training.api.train_and_resume import resume_training
 
         summary = resume_training(
             source,

@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -84,17 +88,32 @@ def format_field_tables(model: type[BaseModel], beside: type[BaseModel] | None =
 
 def _iterate_lines(model: type[BaseModel], beside: type[BaseModel] | None, prefix: str) -> Iterator[str]:
     fields = {key: field for key, field in model.model_fields.items() if not _is_same(key, field, beside)}
+    meanings = read_meanings(model)
     sections = {key: get_section_type(model, key) for key in fields if not _holds_many(fields[key].annotation)}
     yield from ("| key | type | default | meaning |", "|---|---|---|---|")
     for key, field in fields.items():
         if sections.get(key) is None:
-            kind, meaning = describe_type(field.annotation, field.metadata), " ".join((field.description or "").split())
+            kind, meaning = describe_type(field.annotation, field.metadata), meanings[key]
             yield f"| `{prefix}{key}` | {kind} | {_format_default(field)} | {meaning} |"
     yield ""
     for key, section in sections.items():
         if section is not None:
-            yield from (f"**`{prefix}{key}`**: {fields[key].description}", "")
+            yield from (f"**`{prefix}{key}`**: {meanings[key]}", "")
             yield from _iterate_lines(section, None, f"{prefix}{key}.")
+
+
+def read_meanings(model: type[BaseModel]) -> dict[str, str]:
+    """Returns the text below each field of a settings class and of its bases, on one line."""
+    meanings: dict[str, str] = {}
+    for base in reversed(model.__mro__):
+        if issubclass(base, BaseModel) and base is not BaseModel:
+            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+            assert isinstance(tree, ast.ClassDef)
+            for field, text in pairwise(tree.body):
+                match field, text:
+                    case ast.AnnAssign(target=ast.Name(id=key)), ast.Expr(value=ast.Constant(value=str(words))):
+                        meanings[key] = " ".join(words.split())
+    return meanings
 
 
 def _is_same(key: str, field: FieldInfo, beside: type[BaseModel] | None) -> bool:

@@ -27,14 +27,14 @@ from rl_training.security.secrets import redact
 
 
 class Settings(BaseModel):
-    """Base of all settings classes: frozen, no unknown keys, no NaN, with descriptions from the field docstrings."""
+    """Base of all settings classes: frozen, no unknown keys, no NaN; `config.reference` reads the field docstrings."""
 
     model_config = ConfigDict(
         frozen=True,
         strict=True,
         extra="forbid",
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
+        defer_build=True,
         validate_default=True,
         hide_input_in_errors=True,
     )

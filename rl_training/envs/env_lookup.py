@@ -44,7 +44,9 @@ def find_plugin_module(env_id: str) -> str | None:
         return None
     source = spec.entry_point if isinstance(spec.entry_point, str) else spec.entry_point.__module__
     package = source.partition(":")[0].partition(".")[0]
-    everywhere = {"gymnasium", *(entry.module.partition(".")[0] for entry in entry_points(group="gymnasium.envs"))}
+    if package == "gymnasium":
+        return None
+    everywhere = {entry.module.partition(".")[0] for entry in entry_points(group="gymnasium.envs")}
     return None if package in everywhere else package
 
 

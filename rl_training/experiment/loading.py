@@ -20,7 +20,7 @@ from rl_training.config.settings import TrainConfig
 from rl_training.config.shipped_configs import find_config
 from rl_training.config.suggestions import find_similar_word
 from rl_training.errors import ConfigError
-from rl_training.experiment.registry import get_algorithm, list_algorithms
+from rl_training.experiment.registry import get_algorithm, is_builtin, list_algorithms
 from rl_training.run_layout import CONFIG
 
 if TYPE_CHECKING:
@@ -184,13 +184,15 @@ def _parse_json(text: str) -> MapNode:
 
 def _find_algorithm(document: MapNode) -> tuple[str, Fault | None]:
     """Returns the name of the algorithm, and the fault in it if there is one."""
+    node = document.entries.get("algo")
+    reader = TypedReader(TrainConfig)
+    name = "" if node is None else reader.read(node, str, ("algo",))
+    if not reader.faults and is_builtin(name):
+        return name, None
     known = list_algorithms()
     expected = f"expected one of {', '.join(known)}"
-    node = document.entries.get("algo")
     if node is None:
         return "", Fault(document.place, ("algo",), f"is required and missing; {expected}")
-    reader = TypedReader(TrainConfig)
-    name = reader.read(node, str, ("algo",))
     if not reader.faults and name not in known:
         close = find_similar_word(name, known)
         reader.refuse(node, ("algo",), expected + (f" (did you mean {close}?)" if close else ""))

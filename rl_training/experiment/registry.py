@@ -33,10 +33,17 @@ def get_algorithm(name: str) -> AlgorithmSpec:
     Raises:
         UserError: There is no such algorithm; the message lists the known ones.
     """
+    if is_builtin(name):
+        return SPECS[name]
     known = _collect_all()
     if name not in known:
         raise UserError(f"unknown algorithm {name!r}; known: {', '.join(sorted(known))}")
     return known[name]
+
+
+def is_builtin(name: str) -> bool:
+    """Returns whether this package has the algorithm, without looking through the installed packages."""
+    return name in SPECS
 
 
 def list_algorithms() -> list[str]:
@@ -45,7 +52,7 @@ def list_algorithms() -> list[str]:
 
 
 def _collect_all() -> dict[str, AlgorithmSpec]:
-    return {**SPECS, **_load_entry_points(), **_registered}
+    return {**_load_entry_points(), **_registered, **SPECS}
 
 
 @cache

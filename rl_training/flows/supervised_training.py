@@ -115,13 +115,21 @@ class FlowProgress(Callback):
 class FlowReporter:
     """Publishes the content of a `FlowProgress`: a progress bar, a table of evaluations, and an event for each.
 
-    The first call also publishes a link to the run's page in MLflow, if it has one. If the server is away, these
-    records are lost, a warning is logged once, and training continues.
+    A call also publishes a link to the run's page in MLflow once it has one. If the server is away, these records are
+    lost, a warning is logged once, and training continues.
     """
 
-    def __init__(self, progress: FlowProgress, *, total_timesteps: int, run_uid: str, page: str | None = None) -> None:
+    def __init__(
+        self,
+        progress: FlowProgress,
+        *,
+        total_timesteps: int,
+        run_uid: str,
+        find_page: Callable[[], str | None] = lambda: None,
+    ) -> None:
         self._progress = progress
-        self._page = page
+        self._find_page = find_page
+        """Returns the address of the run's page, or None while there is none."""
         self._total = total_timesteps
         self._resource = {"prefect.resource.id": f"rl-training.run.{run_uid}", "prefect.resource.role": "run"}
         self._rows: list[dict[str, Any]] = []
@@ -133,9 +141,10 @@ class FlowReporter:
 
     def __call__(self) -> None:
         """Publishes what is new since the last call."""
-        page, self._page = self._page, None
         try:
-            publish_run_link(page)
+            if (page := self._find_page()) is not None:
+                self._find_page = lambda: None
+                publish_run_link(page)
             self._report_progress()
             self._report_evaluations()
         except Exception as error:

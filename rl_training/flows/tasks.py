@@ -121,6 +121,7 @@ def train(run: TrackedRun) -> dict[str, Any]:
     Raises:
         NoProgress: This attempt failed before it wrote a new checkpoint.
         RunTakenOver: Another process has taken the run over; see `rl_training.flows.previous_attempt`.
+        TrackingError: MLflow's local store can't be used, which has stopped training.
     """
     from rl_training.runs.locks import require_not_taken_over
 
@@ -129,7 +130,10 @@ def train(run: TrackedRun) -> dict[str, Any]:
     trainer = run.next_trainer()
     total = trainer.config.total_timesteps
     report_progress = FlowReporter(
-        run.progress, total_timesteps=total, run_uid=trainer.run.run_uid, page=run.session.ui
+        run.progress,
+        total_timesteps=total,
+        run_uid=trainer.run.run_uid,
+        find_page=lambda: run.session.known_ui,
     )
 
     def meanwhile() -> None:
@@ -142,6 +146,8 @@ def train(run: TrackedRun) -> dict[str, Any]:
         if run.newest_step() > start:
             raise
         raise NoProgress(f"no new checkpoint since step {start:,}, so training is not retried: {error}") from error
+    run.session.ready(run.stop)  # raises if MLflow can't be used, which has stopped training
+    report_progress()  # a short training ends before its page is known
     assert result.checkpoint is not None  # training always ends with a checkpoint
     return {
         "num_timesteps": result.num_timesteps,

@@ -16,7 +16,7 @@ from rl_training.system.signal_handlers import handle_stop_signals
 
 logger = logging.getLogger(__name__)
 
-StopCause = Literal["callback", "signal", "return_reached", "paused", "pruned"]
+StopCause = Literal["callback", "signal", "return_reached", "paused", "pruned", "failed"]
 
 EXIT_STOPPED = 75
 """Exit code after a signal has stopped a run that can be resumed."""

@@ -14,6 +14,7 @@ from rl_training.runs.stopping import Terminated, interrupt_on_signals
 from rl_training.runtime.callbacks import Callback
 from rl_training.services.embedded_server import provide_server
 from rl_training.services.prefect_environment import prepare_prefect
+from rl_training.system.import_pause import pause_garbage_collection
 
 if TYPE_CHECKING:
     from rl_training.api.retraining import Start
@@ -231,7 +232,8 @@ def _run(
 
 def _import_training() -> None:
     """Imports the training code while the server starts, because both take seconds."""
-    import rl_training.api.training  # noqa: F401
+    with pause_garbage_collection():
+        import rl_training.api.training  # noqa: F401
 
 
 @contextmanager

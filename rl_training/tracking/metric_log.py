@@ -31,6 +31,8 @@ DIFFERENCE = "difference"
 UNCOMPARED = "time/"
 """Prefix of metrics that are not compared because they measure time."""
 
+_encode = json.JSONEncoder(allow_nan=False).encode
+
 
 class MetricLog(Callback):
     """Appends metrics to `run_dir/metrics.jsonl` and evaluations to `run_dir/artifacts/evaluations/`.
@@ -101,7 +103,7 @@ class MetricLog(Callback):
             value = float(number)
             if not math.isfinite(value):
                 continue
-            before = self._known.pop((key, step), None)
+            before = self._known.pop((key, step), None) if self._known else None
             if before is None:
                 fresh[key] = value
             elif before != value and not key.startswith(UNCOMPARED):
@@ -134,7 +136,7 @@ class MetricLog(Callback):
 
     def _append(self, line: Mapping[str, object]) -> None:
         require_not_taken_over(self.path.parent)
-        self._unwritten += (json.dumps(line, allow_nan=False) + "\n").encode()
+        self._unwritten += (_encode(line) + "\n").encode()
         try:
             self._write()
             self._behind = False

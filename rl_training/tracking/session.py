@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 import shlex
 import time
 from collections.abc import Mapping
@@ -20,15 +18,14 @@ from rl_training.errors import RunTakenOver, TrackingError
 from rl_training.runs.locks import require_not_taken_over
 from rl_training.runs.stopping import StopFlag
 from rl_training.system.constructor_cleanup import close_on_error
-from rl_training.system.paths import URI_VARIABLE
 from rl_training.system.programs import program
 from rl_training.tracking import json_files
 from rl_training.tracking.metric_log import MetricLog, cut_damaged
-from rl_training.tracking.mlflow_store import is_server, resolve_tracking_uri, strip_credentials
+from rl_training.tracking.mlflow_store import resolve_tracking_uri
 from rl_training.tracking.record_schemas import Shipped
 from rl_training.tracking.run_description import describe_run
+from rl_training.tracking.shipping.run_start import RunStart
 from rl_training.tracking.shipping.shipment import ShipReport
-from rl_training.tracking.shipping.shipper import LOADED
 from rl_training.tracking.shipping.shipper_process import ShipperProcess
 from rl_training.tracking.shipping.upload_progress import count_unsent
 
@@ -36,23 +33,8 @@ logger = logging.getLogger(__name__)
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
-SERVER_SECONDS = 15.0
-"""How long a server may take for its first answer before training begins.
-
-The imports of both processes take some seconds each unless the machine is busy, so an error is raised within 30 s.
-"""
-
-SLOW_SERVER_SECONDS = 60.0
-"""How long a server that has answered may take to create the run."""
-
-DATABASE_SECONDS = 180.0
-"""The same limit for a database that is opened directly; it may have to be created first, after other runs."""
-
 END_SECONDS = 15.0
 """How long the end of a run waits until everything is sent; after a signal, `StopFlag.seconds_left` at most."""
-
-POLL_SECONDS = 0.2
-"""Interval at which the stop flag is polled while waiting for MLflow."""
 
 
 class TrackingSession:
@@ -68,12 +50,11 @@ class TrackingSession:
         self.callback = MetricLog(run_dir)
         """The callback to hand to the trainer."""
         self._total_timesteps: int = description["total_timesteps"]
-        self._uri = tracking_uri
-        self._address: Mapping[str, str] | None = None
         self._report: ShipReport | None = None
-        self._deadline = self._latest = math.inf
-        self._starting = True
-        self._shipper = None if tracking_uri is None else ShipperProcess(run_dir, tracking_uri, self._opened)
+        self._shipper = self._start = None
+        if tracking_uri is not None:
+            self._shipper = ShipperProcess(run_dir, tracking_uri, self._opened)
+            self._start = RunStart(self._shipper, tracking_uri)
 
     @property
     def run_id(self) -> str | None:
@@ -87,8 +68,14 @@ class TrackingSession:
         address = self.ready()
         return address["ui"] if address is not None else None
 
+    @property
+    def known_ui(self) -> str | None:
+        """Like `ui`, but None while the run does not exist yet; never waits."""
+        known = self._start.address if self._start is not None else None
+        return known["ui"] if known is not None else None
+
     def ready(self, stop: StopFlag | None = None) -> Mapping[str, str] | None:
-        """Waits until the run exists in MLflow; call this before training begins.
+        """Waits until the run exists in MLflow.
 
         Args:
             stop: Ends the wait when it is set.
@@ -99,31 +86,26 @@ class TrackingSession:
         Raises:
             TrackingError: MLflow can't be reached or returns an error.
         """
-        if self._shipper is None or self._address is not None or self._report is not None:
-            return self._address
-        answer: dict[str, Any] = {}
-        while not answer and not self._is_late():
-            if stop is not None and stop.requested:
-                return None
-            line = self._shipper.read_line(min(self._deadline - time.monotonic(), POLL_SECONDS))
-            if line is not None:
-                answer = json.loads(line) if line else self._make_silence_error()
-            if "step" in answer:
-                self._deadline = min(time.monotonic() + self._get_time_limit(answer), self._latest)
-                answer, self._starting = {}, False
-        answer = answer or self._make_silence_error()
-        if "error" in answer:
-            self._shipper.kill()
-            if not answer["server"]:
-                raise TrackingError(answer["error"])
-            start = "Start the server, or set" if is_server(self._uri or "") else "Set"
-            raise TrackingError(
-                f"MLflow at {strip_credentials(self._uri or '')} can't be used: {answer['error']}",
-                f"{start} {URI_VARIABLE} to another store; or add --offline, and send the run later with "
-                f"`{program('rl-training')} sync`",
-            )
-        self._address = answer
-        return self._address
+        if self._start is None:
+            return None
+        return self._start.address if self._report is not None else self._start.wait(stop)
+
+    def announce(self, stop: StopFlag) -> None:
+        """Logs the page of the run once it exists; if that fails beside training, asks training to end.
+
+        Training that has ended calls `require_start`.
+        """
+        if self._start is not None:
+            self._start.announce(stop)
+
+    def require_start(self) -> None:
+        """Checks that the start of the run in MLflow has not failed; does not wait for it.
+
+        Raises:
+            TrackingError: MLflow can't be reached or returns an error.
+        """
+        if self._start is not None and self._start.error is not None:
+            raise self._start.error
 
     def log(self, step: int, metrics: Mapping[str, float], event: str) -> None:
         """Logs metrics that no callback receives, such as those of the held-out evaluation (event `heldout`)."""
@@ -183,38 +165,24 @@ class TrackingSession:
         if report.message:
             logger.warning(report.message)
 
-    def _is_late(self) -> bool:
-        """Returns whether the shipper hangs while it starts, or MLflow has not answered in time."""
-        assert self._shipper is not None
-        return time.monotonic() >= self._deadline or (self._starting and self._shipper.hangs())
-
-    def _get_time_limit(self, step: Mapping[str, Any]) -> float:
-        """Returns the seconds within which the shipper must reach the next step."""
-        if step != LOADED:
-            return SLOW_SERVER_SECONDS
-        return SERVER_SECONDS if is_server(self._uri or "") else DATABASE_SECONDS
-
-    def _make_silence_error(self) -> dict[str, Any]:
-        assert self._shipper is not None
-        return {"error": self._shipper.explain_silence(), "server": True}
-
     def _await_report(self, wait: float) -> ShipReport:
         sync = f"{program('rl-training')} sync {shlex.quote(str(self.run_dir))}"
         later = f"`{sync}` sends the rest"
-        if self._shipper is None:
+        if self._shipper is None or self._start is None:
             return self._make_report(f"offline: `{sync}` sends the run to MLflow")
-        deadline = time.monotonic() + min(wait, self._stop.seconds_left())
-        self._deadline = self._latest = min(self._deadline, deadline)
-        self._shipper.announce_end()
         try:
-            self.ready()
+            self._start.wait(self._stop)  # a short run ends before MLflow is imported
+            self._start.catch_up(self._stop)
+            deadline = time.monotonic() + min(wait, self._stop.seconds_left())
+            self._start.limit(deadline)
+            self._shipper.announce_end()
+            self._start.wait()
         except TrackingError as error:
             return self._make_report(f"{str(error).splitlines()[0]}; {later}")
-        line = self._shipper.read_line(deadline - time.monotonic())
-        if not line:
+        said = self._start.read_report(deadline)
+        if not said:
             return self._make_report(f"{self._shipper.explain_silence()}; {later}")
         self._shipper.wait(deadline - time.monotonic())  # this was its last line
-        said = json.loads(line)
         report = ShipReport(**said["report"])
         if not (report.unsent or report.message) or said["elsewhere"]:
             return report
@@ -251,7 +219,7 @@ def start_tracking(
         tags: Tags of the MLflow run, in addition to those in the settings.
         from_step: The step at which training begins.
         wait: Whether to wait until the run exists in MLflow. If False, the shipper starts, which takes seconds, while
-            the caller continues; the caller must then call `ready()` before training begins.
+            the caller continues; the caller must then call `ready` or `announce`.
         stop: Ends the wait for MLflow before training when it is set, and after a signal limits the wait at the end.
 
     Raises:

@@ -99,7 +99,7 @@ def test_a_run_starts_at_a_server_that_answers_late_or_loses_answers(
 ) -> None:
     proxy.mode = mode
     if mode == "slow":  # its first answer comes in time, and all of them together would not
-        monkeypatch.setattr("rl_training.tracking.session.SERVER_SECONDS", 6.0)
+        monkeypatch.setattr("rl_training.tracking.shipping.run_start.SERVER_SECONDS", 6.0)
         proxy.delay = 3.0
         monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     run_dir, config = make_run(experiment=f"starts_{mode}")

@@ -28,15 +28,13 @@ from rl_training.tracking.attempts import AttemptSuperseded
 from rl_training.tracking.mlflow_store import connect, explain, is_server, load_mlflow, resolve_tracking_uri
 from rl_training.tracking.orphaned_runs import end_orphaned_runs, resolve_end_status
 from rl_training.tracking.shipping.shipment import Shipment
+from rl_training.tracking.shipping.shipper_process import ANSWERED, CAUGHT_UP, LOADED
 from rl_training.tracking.shipping.system_metrics import SystemMetrics, read_interval
 
 logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 12.0
 """How long the shipper may outlive training; a little less than training waits for its last line."""
-
-LOADED, ANSWERED = {"step": "loaded"}, {"step": "answered"}
-"""The first lines that the shipper prints: MLflow is imported, and the server has answered."""
 
 POLL_SECONDS = 1.0
 """Interval at which the run directory is polled, so that at most one batch is sent per second."""
@@ -58,7 +56,7 @@ class Shipper:
         self._replies = replies
         self._over = lifetime.over
         self._end_reported = threading.Lock()
-        self._trouble, self._deleted, self._elsewhere = "", False, False
+        self._trouble, self._deleted, self._elsewhere, self._caught_up = "", False, False, False
         every = read_interval()
         path = shipment.run_dir / run_layout.SYSTEM_METRICS
         self._system = SystemMetrics(path, lifetime.parent, every) if every else None
@@ -76,6 +74,8 @@ class Shipper:
                 self._system.record(self.shipment.step)
             try:
                 more = self.shipment.ship(self._resolve_status if over else None)
+                if not more and not self._caught_up and not over:
+                    self._caught_up = reply(self._replies, CAUGHT_UP)
                 pause, backoff, self._trouble = (0.0 if more else POLL_SECONDS), FIRST_BACKOFF, ""
             except Exception as error:  # training must not notice any error; the next try sends the same piece
                 more, pause = True, backoff

@@ -18,6 +18,9 @@ from rl_training.run_layout import SHIPPER_LOG
 from rl_training.system.constructor_cleanup import kill_on_close
 from rl_training.system.paths import URI_VARIABLE
 
+LOADED, ANSWERED, CAUGHT_UP = {"step": "loaded"}, {"step": "answered"}, {"step": "caught up"}
+"""Lines that the process prints: MLflow is imported, the server has answered, and everything so far is sent."""
+
 START_SECONDS = 60.0
 """How long the process may make no progress while it starts.
 

@@ -1,0 +1,27 @@
+"""Imports torch and what needs it without collections of garbage in between."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def pause_garbage_collection() -> Iterator[None]:
+    """Pauses the collection of reference cycles within a block that imports torch for the first time.
+
+    The imports make a million objects that stay. Each collection would visit all of them, which takes an eighth of a
+    second in all, so the collector is also told to leave them alone afterwards (`gc.freeze`). In a process that has
+    imported torch, or that collects nothing anyway, this does nothing.
+    """
+    if "torch" in sys.modules or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
