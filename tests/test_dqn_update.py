@@ -196,6 +196,49 @@ def test_double_q_values_the_online_networks_choice() -> None:
     assert targets(double, batch).tolist() == [10.0]
 
 
+# Target values of several batches at once.
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_updates_with_target_values_from_ahead_equal_updates_without(option: str) -> None:
+    batches, results = random_batch(choices, count=5 * 64), []
+    for look_ahead in (lambda dqn: dqn.look_ahead(batches), lambda dqn: batches):
+        dqn = make_dqn(**OPTIONS[option], batch_size=64, gradient_steps=5)
+        dqn.state.target.vector.mul_(0.7)
+        drawn = look_ahead(dqn)
+        results.append([dqn.update(drawn.select(slice(i * 64, (i + 1) * 64)), 0.0) for i in range(5)])
+    for ahead, alone in zip(*results, strict=True):
+        assert ahead == pytest.approx(alone, rel=1e-4)
+
+
+def test_no_bit_of_a_target_value_depends_on_how_many_are_computed_at_once() -> None:
+    dqn = make_dqn(batch_size=50, gradient_steps=10, network={"hidden": [64, 64]})
+    batches = random_batch(choices, count=500)
+    values = dqn.look_ahead(batches).next_values
+    assert values is not None
+    np.testing.assert_allclose(values, dqn.target_network.evaluate(batches.next_obs), rtol=1e-4, atol=1e-6)
+    for first in (50, 250, 450):
+        assert np.array_equal(dqn.look_ahead(batches.select(slice(first, None))).next_values, values[first:])
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "gradient_steps", "space", "expected"),
+    [(64, 128, VECTOR, 16), (64, 3, VECTOR, 1), (64, 4, VECTOR, 16), (2_048, 1, VECTOR, 1), (64, 128, CAMERA, 1)],
+)
+def test_batches_are_drawn_together_where_target_values_gain_by_it(
+    backend: Backend, batch_size: int, gradient_steps: int, space: gym.Space, expected: int
+) -> None:
+    dqn = make_dqn(space, batch_size=batch_size, gradient_steps=gradient_steps)
+    assert dqn.batches_ahead == (expected if backend.xp is np else 1)
+
+
+def test_a_target_weight_that_is_not_finite_is_named_though_its_values_came_from_ahead() -> None:
+    dqn = make_dqn(batch_size=64, gradient_steps=5)
+    dqn.state.target.vector[0] = np.nan
+    with pytest.raises(NumericError, match=r"weight observed.mlps.weights.0 of the target network is not finite"):
+        dqn.update(dqn.look_ahead(random_batch(choices, count=64)), 0.0)
+
+
 def test_the_target_network_is_updated_only_when_it_is_due() -> None:
     dqn = make_dqn()
     assert torch.equal(dqn.state.target.vector, dqn.parameters.vector)

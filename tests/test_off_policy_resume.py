@@ -41,6 +41,7 @@ STACKS: dict[str, Any] = {
 CONFIGS = {
     "dqn": dqn("CartPole-v1", target_update_every=30, double=True, dueling=True, **SMALL),
     "sac": sac("Pendulum-v1", max_episode_steps=25, warmup_hold=7, **SMALL),
+    "dqn with target values ahead": dqn("CartPole-v1", target_update_every=30, **{**SMALL, "gradient_steps": 20}),
     "dqn on images and numbers": dqn("DictObs", target_update_every=30, **SMALL),
     "dqn on frames": dqn("GreyImage", target_update_every=30, frame_channels=1, **{**SMALL, **STACKS}),
 }
@@ -70,6 +71,7 @@ def phase_and_updates(result: TrainResult) -> tuple[str, int]:
         ("sac", "sync", [1, 69, 105, 132, 150, 213, 258, 285]),
         pytest.param("dqn", "async", [132, 258], marks=pytest.mark.slow),
         ("dqn", "split", [132]),
+        ("dqn with target values ahead", "sync", [141, 149, 250]),
         pytest.param("sac", "async", [132, 258], marks=pytest.mark.slow),
         pytest.param("dqn on images and numbers", "sync", [67, 118], marks=pytest.mark.slow),
         ("dqn on frames", "sync", [67, 118, 285]),
@@ -94,7 +96,7 @@ def test_a_run_stopped_anywhere_and_resumed_equals_the_uninterrupted_run(
         assert resumed.run_uid == stopped.run_uid
         assert sha(resumed) == expected, polls
         assert points.points == whole.points, polls
-    assert any(phase == "update" and updates % 5 for phase, updates in moments), moments
+    assert any(phase == "update" and updates % config.gradient_steps for phase, updates in moments), moments
 
 
 def test_frames_that_are_stored_once_teach_the_very_same() -> None:

@@ -114,7 +114,9 @@ def test_what_overflows_in_another_thread_is_no_warning() -> None:
         THREADS.call(PAYS, overflow, overflow)
 
 
-def test_one_network_goes_back_by_two_products_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_network_is_evaluated_in_two_halves_and_goes_back_by_two_products(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stack = StackedMLP(4, (64, 64, 64), (2,), "relu", (1.0,), np.random.default_rng(0))
     flat, batch = FlatParameters(stack, CPU), PAYS // 64**2 + 1
     rng, results, shared = np.random.default_rng(1), [], []
@@ -123,9 +125,11 @@ def test_one_network_goes_back_by_two_products_side_by_side(monkeypatch: pytest.
     monkeypatch.setattr(Helper, "ask", lambda self, task: (shared.append(task is not None), ask(self, task)))
     for threads in (1, 2):
         with THREADS.using(threads):
-            stack.bound.evaluate(x)
+            (output,) = stack.bound.evaluate(x)
             stack.bound.backpropagate(x, [d_output])
-        results.append(flat.gradient.numpy().copy())
+        results.append((output.copy(), flat.gradient.numpy().copy()))
         flat.gradient.zero_()
-    assert np.array_equal(*results)
-    assert shared == [True, True, False]  # the upper two layers; below the first nothing is wanted. Then the end
+    for alone, shared_out in zip(*results, strict=True):
+        assert np.array_equal(alone, shared_out)
+    # The second half, and the upper two layers back; below the first nothing is wanted. Then the end of the thread.
+    assert shared == [True, True, True, False]

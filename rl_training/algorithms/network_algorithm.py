@@ -75,6 +75,15 @@ class OffPolicyAlgorithm(NetworkAlgorithm):
         rng: np.random.Generator = self.state.replay_rng
         return rng
 
+    @property
+    def batches_ahead(self) -> int:
+        """The most batches that are drawn together, for `look_ahead`."""
+        return 1
+
+    def look_ahead(self, batches: ReplayBatch) -> ReplayBatch:
+        """Returns several batches as one, with what is computed for all of them before the first one's update."""
+        return batches
+
     @abstractmethod
     def act(self, observation: np.ndarray, num_timesteps: int) -> np.ndarray:
         """Returns exploring actions [N, *A] for normalised observations [N, *O]."""

@@ -38,9 +38,25 @@ class ReplayBatch:
     buffer is told to return them."""
     middle_discounts: NDArray[np.float32] | None = None
     """[n_step - 1, B] gamma to the power of the number of steps before each of them; 0 if there are fewer steps."""
+    next_values: NDArray[np.float32] | None = None
+    """[B, K] the target network's values of `next_obs`; None unless they were computed ahead of the updates."""
 
     def __len__(self) -> int:
         return len(self.rewards)
+
+    def select(self, rows: slice) -> ReplayBatch:
+        """Returns some of the transitions, which share the memory of all of them."""
+        middle_obs, middle_discounts, next_values = self.middle_obs, self.middle_discounts, self.next_values
+        return ReplayBatch(
+            self.obs[rows],
+            self.actions[rows],
+            self.rewards[rows],
+            self.next_obs[rows],
+            self.discounts[rows],
+            None if middle_obs is None else middle_obs[:, rows],
+            None if middle_discounts is None else middle_discounts[:, rows],
+            None if next_values is None else next_values[rows],
+        )
 
 
 class ReplayBuffer:

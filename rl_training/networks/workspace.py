@@ -15,6 +15,9 @@ from torch import Tensor
 from rl_training.networks.backend import NUMPY, Array, Backend
 from rl_training.networks.threads import PAYS
 
+HALF_ROWS = 32
+"""The first half of a batch, which a thread of its own evaluates, has a multiple of this number of rows."""
+
 
 @dataclass(frozen=True)
 class Buffer:
@@ -26,10 +29,14 @@ class Buffer:
     @staticmethod
     def make(shape: tuple[int, ...], like: Tensor, backend: Backend) -> Buffer:
         """Allocates uninitialised memory with the dtype and device of the tensor `like`."""
-        tensor = torch.empty(shape, dtype=like.dtype, device=like.device)
-        return Buffer(tensor, backend.view(tensor))
+        return Buffer.share(torch.empty(shape, dtype=like.dtype, device=like.device), backend)
 
-    def __getitem__(self, place: slice) -> Buffer:
+    @staticmethod
+    def share(tensor: Tensor, backend: Backend) -> Buffer:
+        """Returns the memory of a tensor, detached from its graph."""
+        return Buffer(tensor.detach(), backend.view(tensor))
+
+    def __getitem__(self, place: slice | int | tuple[slice, slice]) -> Buffer:
         return Buffer(self.tensor[place], self.array[place])
 
 
@@ -39,9 +46,9 @@ class StackArrays:
 
     weights: list[Array]
     """Hidden weights, [S, I, H] per layer."""
-    biases: list[Array]
+    biases: list[Buffer]
     """Hidden biases, [S, 1, H] per layer."""
-    head_weights: list[Array]
+    head_weights: list[Buffer]
     """Weights of the heads, [H, K] per network."""
     head_biases: list[Array]
     """Biases of the heads, [1, K] per network."""
@@ -58,10 +65,12 @@ class StackArrays:
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the networks of a stack, with buffers for one batch size."""
+    """Some of the networks of a stack, and some rows of a batch, with buffers for one batch size."""
 
     networks: slice
     """Indices of the networks in the stack."""
+    rows: slice
+    """Rows of the batch."""
     multiplications: int
     """Number of multiplications in the largest product of one network."""
     is_large: bool
@@ -91,6 +100,15 @@ class Part:
             heads=self.heads[networks],
         )
 
+    def select_rows(self, rows: slice) -> Part:
+        """Returns the part with only some rows of the outputs, for a forward pass."""
+        return replace(
+            self,
+            rows=rows,
+            outputs=[buffer[:, rows] for buffer in self.outputs],
+            heads=[head[rows] for head in self.heads],
+        )
+
 
 class Workspace:
     """Buffers for one batch size, allocated once, because allocation would cost as much as an update's arithmetic."""
@@ -110,9 +128,10 @@ class Workspace:
         self.is_large = backend is NUMPY and self.multiplications >= PAYS
         self.outputs = [Buffer.make((networks, batch, width), like, backend) for width in widths[1:]]
         self.gradients = [Buffer.make((networks, batch, width), like, backend) for width in widths[1:]]
-        self.heads = [Buffer.make((batch, weight.shape[1]), like, backend).array for weight in own.head_weights]
+        self.heads = [Buffer.make((batch, weight.array.shape[1]), like, backend).array for weight in own.head_weights]
         self.whole = Part(
             networks=slice(None),
+            rows=slice(None),
             multiplications=self.multiplications,
             is_large=self.is_large,
             own=own,
@@ -123,3 +142,6 @@ class Workspace:
             ones_1B=backend.view(torch.ones((1, batch), dtype=like.dtype, device=like.device)),
         )
         self.each = [self.whole.select(slice(s, s + 1)) for s in range(networks)]
+        # A multiple of the rows that a product's kernel computes together, so that the halves are equal to the whole.
+        half = batch // 2 // HALF_ROWS * HALF_ROWS
+        self.halves = [self.whole.select_rows(rows) for rows in (slice(half), slice(half, None))]

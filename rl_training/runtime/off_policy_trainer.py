@@ -21,7 +21,7 @@ from rl_training.data.replay_frames import FrameReplayBuffer
 from rl_training.data.replay_memory import check_memory
 from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.run_layout import REPLAY
-from rl_training.runs.stopping import StopFlag
+from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, ReplayStore, WriteShards
 from rl_training.runtime.fine_tuning import CarriedOver
@@ -137,13 +137,10 @@ class OffPolicyTrainer(Trainer):
 
     def _update(self) -> None:
         """Takes the updates that are due; there are none in the warm-up."""
-        config = self.config
-        due, before_step = config.updates_due(self.num_timesteps), self.num_timesteps - config.num_envs
+        due = self.config.updates_due(self.num_timesteps)
         while self.updates < due:
             self.check_stop()
-            batch = self._normalize(self.buffer.sample(config.batch_size, self.algorithm.replay_rng))
-            self.measured.add(self.algorithm.update(batch, before_step / config.total_timesteps))
-            self.updates += 1
+            self._learn_from(min(due - self.updates, self.algorithm.batches_ahead))
         if (full_shards := self.replay.seal_pieces(self.buffer)) is not None:
             self._saver.write_ahead(full_shards)
         self.progress.phase = "collect"
@@ -154,6 +151,25 @@ class OffPolicyTrainer(Trainer):
             metrics = {**self.progress.rollout_metrics(), **self._update_metrics(), **self._time_metrics()}
             self.measured = UpdateMetrics()
         self._emit("on_update_end", metrics)
+
+    def _learn_from(self, count: int) -> None:
+        """Takes one update with each of `count` batches, which are drawn together.
+
+        Raises:
+            StopTraining: A stop was requested between two updates; then it is as if no further batch had been drawn.
+        """
+        size, rng = self.config.batch_size, self.algorithm.replay_rng
+        progress = (self.num_timesteps - self.config.num_envs) / self.config.total_timesteps
+        before = rng.bit_generator.state if count > 1 else {}
+        batches = self.algorithm.look_ahead(self._normalize(self.buffer.sample(count * size, rng)))
+        for i in range(count):
+            if i and self.stop.requested:
+                rng.bit_generator.state = before
+                self.buffer.sample(i * size, rng)
+                raise StopTraining
+            batch = batches.select(slice(i * size, (i + 1) * size)) if count > 1 else batches
+            self.measured.add(self.algorithm.update(batch, progress))
+            self.updates += 1
 
     def _update_metrics(self) -> dict[str, float]:
         counts = {
