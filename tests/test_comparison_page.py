@@ -81,8 +81,23 @@ def test_a_few_groups_are_columns_and_many_are_rows(comparison):
     lines = comparison.lines(width=120)
     assert re.split(r"  +", lines[2])[0] == "group"
     assert [line.split()[1] for line in lines if line.startswith("IQM")] == ["2.500"]
-    assert not any(line.startswith("IQM") for line in comparison.lines(width=60))
+    assert not any(line.startswith("IQM") for line in comparison.lines(width=40))
     assert comparison.verdicts[0].text in lines
+
+
+def test_settings_are_wrapped_between_words_where_that_leaves_each_group_a_column():
+    first = group_of_runs(100.0, 200.0, 300.0, learning_rate=1e-5, rollout_steps=64, batch_size=64)
+    second = group_of_runs(10.0, 20.0, 30.0, learning_rate=3e-3, rollout_steps=128, batch_size=128)
+    comparison = rl_training.compare(*first, *second)
+    lines = comparison.lines(width=80)
+    start = next(i for i, line in enumerate(lines) if line.startswith("settings"))
+    end = next(i for i, line in enumerate(lines) if line.startswith("seeds"))
+    words = [word.strip(",") for line in lines[start:end] for word in line.split()[line.startswith("settings") :]]
+    of_first = ["learning_rate=1e-05", "rollout_steps=64", "batch_size=64"]
+    of_second = ["learning_rate=0.003", "rollout_steps=128", "batch_size=128"]
+    assert sorted(words) == sorted(of_first + of_second)
+    assert max(map(len, lines[start : end + 1])) <= 80
+    assert lines[start].split()[1] != lines[start].split()[-1]  # both groups begin in this line
 
 
 def test_the_frames_hold_the_groups_the_verdicts_and_the_runs(comparison):

@@ -103,6 +103,19 @@ def test_a_base_config_in_the_file_and_its_overrides_have_lines_too(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("learning_rate", "learning_rate"),
+        ("train_freq", "train_freq"),  # of DQN, if not of the base config
+        ("n_steps", "rollout_steps"),
+    ],
+)
+def test_a_setting_of_the_trials_at_the_top_level_is_sent_to_overrides_or_space(key, meant):
+    advice = f"it is a setting of the trials; write overrides.{meant} for all trials, or space.{meant} to vary it"
+    assert faults({"config": BASE, "space": SPACE}, [f"{key}=1"]) == [f"--set {key}: unknown key; {advice}"]
+
+
+@pytest.mark.parametrize(
     ("key", "why"),
     [
         ("seed", "the sweep sets it"),

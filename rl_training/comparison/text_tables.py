@@ -32,7 +32,7 @@ MOST_LEFT_OUT = 5
 def format_comparison(comparison: Comparison, width: int | None = None) -> list[str]:
     """Returns a comparison as lines of text of `width` columns, by default those of the terminal."""
     width = width or Console().width
-    lines = [describe_comparison(comparison), "", *_draw(*_turn_if_it_fits(*make_table(comparison), width), width)]
+    lines = [describe_comparison(comparison), "", *_draw_groups(*make_table(comparison), width)]
     if comparison.verdicts:
         lines += ["", *(verdict.text for verdict in comparison.verdicts)]
     headings, rows = make_settings_table(comparison)
@@ -104,20 +104,34 @@ def format_time(times: TimeToThreshold) -> str:
     return f"{times.median:,} [{times.low:,}, {high}], {reached}"
 
 
-def _draw(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Returns the lines of a table; cells that do not fit are broken into lines."""
+def _draw_groups(headings: list[str], rows: list[list[str]], width: int) -> list[str]:
+    """Returns the lines of the table of groups.
+
+    A few groups are easier to compare in a column each; their settings are wrapped between words if that helps.
+    """
+    turned = list(zip(headings, *rows, strict=True))
+    columns = list(zip(*turned, strict=True))
+    whole = [max(map(len, column)) for column in columns]
+    settings = headings.index("settings")
+    wrapped = [max(len(word) for heading in headings for word in heading.split())]
+    for column in columns[1:]:
+        words = column[settings].split()
+        wrapped.append(max(len(text) for text in (*column[:settings], *words, *column[settings + 1 :])))
+    for widths in (whole, wrapped):
+        if sum(widths) + GAP * len(widths) <= width:
+            return _draw(turned[0], turned[1:], width, widths)
+    return _draw(headings, rows, width)
+
+
+def _draw(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], width: int, widths: Sequence[int | None] | None = None
+) -> list[str]:
+    """Returns the lines of a table; cells that do not fit `width`, or their column's of `widths`, are broken."""
     table = Table(box=None, pad_edge=False, show_edge=False, padding=(0, GAP, 0, 0))
-    for heading in headings:
-        table.add_column(Text(heading), overflow="fold")
+    for heading, most in zip(headings, widths or [None] * len(headings), strict=True):
+        table.add_column(Text(heading), overflow="fold", max_width=most)
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     stream = io.StringIO()
     Console(file=stream, width=width, color_system=None).print(table)
     return stream.getvalue().splitlines()
-
-
-def _turn_if_it_fits(headings: list[str], rows: list[list[str]], width: int) -> tuple[list[str], list[list[str]]]:
-    """Returns a table with a column for each row if that fits the width, because a few groups are easier to compare."""
-    turned = [list(column) for column in zip(headings, *rows, strict=True)]
-    fits = sum(max(map(len, column)) + GAP for column in zip(*turned, strict=True)) <= width
-    return (turned[0], turned[1:]) if fits else (headings, rows)

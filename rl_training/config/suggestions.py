@@ -104,6 +104,9 @@ def suggest_key(
     if close:
         target = SYNONYMS.get(close) or joined.get(close, close)
         return _suggest_at_level(target, path), everywhere[target]
+    advise_elsewhere = getattr(root, "advise_elsewhere", None)
+    if advise_elsewhere is not None and not path and (advice := advise_elsewhere(SYNONYMS.get(name, name))):
+        return advice, None
     if len(here) > MOST_LISTED:
         page = getattr(root, "described_in", "docs/configuration.md")
         return f"no setting{_name_algorithm(root)} has a similar name; see {page}", None

@@ -10,6 +10,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt, field_validator, model_
 from rl_training.config.sections import Kwargs, Name, Settings
 from rl_training.config.settings import Combination, refuse_combinations
 from rl_training.config.suggestions import find_similar_word
+from rl_training.experiment.builtin import SPECS
 
 MethodName = Literal["grid", "random", "tpe", "halving", "population"]
 EngineName = Literal["local", "ray", "dask", "work_pool"]
@@ -197,6 +198,13 @@ class SweepConfig(Settings):
                 ("seeds", "method"),
                 f"got {self.seeds}, expected 1, because a member of a population is a single run; raise trials instead",
             )
+
+    @classmethod
+    def advise_elsewhere(cls, key: str) -> str | None:
+        """Returns where a setting of the trials belongs, or None if no built-in algorithm has a setting `key`."""
+        if not any(key in spec.config_type.model_fields for spec in SPECS.values()):
+            return None
+        return f"it is a setting of the trials; write overrides.{key} for all trials, or space.{key} to vary it"
 
     @field_validator("metric")
     @classmethod
