@@ -19,6 +19,8 @@ from rl_training.errors import UserError
 from rl_training.run_layout import METADATA, METRICS
 from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.runtime.run_utils import open_training_run, update_metadata
+from rl_training.runtime.trainer_factory import CALLBACK_OBJECTS
+from rl_training.sweeps.trial_callback import TrialCallback
 
 EVALUATION = {"every": 64, "episodes": 1, "final_episodes": 2, "video": False}
 SMALL: dict[str, Any] = {
@@ -82,6 +84,16 @@ def test_a_stopped_run_is_reproduced_up_to_its_newest_checkpoint() -> None:
     assert result.equal
     assert result.policy.step == result.summary.num_timesteps == 80
     assert result.differences == [{"what": "callbacks given as objects", "original": ["StopsAt"], "reproduction": None}]
+
+
+def test_the_callback_of_a_sweep_is_no_difference_because_it_changes_no_number(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    original = trained()
+    update_metadata(open_training_run(original.run_dir), {CALLBACK_OBJECTS: [TrialCallback.__qualname__]})
+    result = reproduce(original.run_dir, track=False, progress=False)
+    assert (result.equal, result.differences) == (True, [])
+    assert "callbacks" not in caplog.text
 
 
 def test_what_differs_is_named_with_the_first_step() -> None:

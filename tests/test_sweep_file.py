@@ -376,6 +376,17 @@ def test_runs_of_several_ranks_need_as_many_cpus():
     assert seeds.settings.resources.cpus == 6
 
 
+def test_several_seeds_do_not_share_a_directory(tmp_path):
+    config = config_from_mapping({**BASE, "run_dir": str(tmp_path)})
+    with pytest.raises(ConfigError, match=f"^run_dir: got {tmp_path} with several seeds, expected none; each seed has"):
+        make_seeds_sweep(config, 2)
+
+
+def test_a_base_config_on_the_command_line_that_does_not_exist_is_named_once():
+    line, *_ = faults({"config": BASE, "space": SPACE}, ["config=nowhere"])
+    assert line.startswith("--set config: nowhere: no such file, and no shipped configuration of this name")
+
+
 def test_a_file_that_can_not_be_read_is_named(tmp_path):
     (tmp_path / "folder.yaml").mkdir()
     (line,) = faults(tmp_path / "folder.yaml")

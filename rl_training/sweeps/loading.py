@@ -123,7 +123,7 @@ def _load_base(document: MapNode, folder: Path, lines: list[str]) -> TrainConfig
         try:  # a path of the command line is relative to the working directory, as elsewhere
             file = find_config(str(node.value), folder if node.place.line is not None else Path())
         except ConfigError as error:
-            lines.append(f"{node.place}: config: {error}")
+            lines.append(str(Fault(node.place, ("config",), str(error))))
             return None
     try:
         if file is not None:

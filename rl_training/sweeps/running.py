@@ -10,7 +10,7 @@ from typing import Any
 
 from rl_training.config.parsing import Overrides
 from rl_training.config.settings import TrainConfig
-from rl_training.errors import RunFailed, UserError, one_line
+from rl_training.errors import ConfigError, RunFailed, UserError, one_line
 from rl_training.runs.stopping import StopFlag, stop_on_signals
 from rl_training.sweeps.confirmation import plan_confirmation
 from rl_training.sweeps.engines.engine import Engine
@@ -76,8 +76,13 @@ def make_seeds_sweep(config: TrainConfig, seeds: int) -> Sweep:
     """Returns the sweep that trains one config with `seeds` seeds, from its own seed on.
 
     Raises:
-        ConfigError: The number of seeds is not valid.
+        ConfigError: The number of seeds is not valid, or the config has a directory for its run.
     """
+    if config.run_dir is not None:
+        raise ConfigError(
+            f"run_dir: got {config.run_dir} with several seeds, expected none; each seed has a directory of its own in "
+            "the home, which RL_TRAINING_HOME moves"
+        )
     return load_sweep(
         {
             "name": config.run_name or f"{config.env_id.rpartition(':')[2]}-{config.algo}",

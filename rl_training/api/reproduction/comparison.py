@@ -13,6 +13,9 @@ from rl_training.runtime.checkpoint.manifest import TRAINER
 from rl_training.runtime.run_utils import TrainingRun
 from rl_training.runtime.trainer_factory import CALLBACK_OBJECTS
 
+OF_SWEEPS = "TrialCallback"
+"""The callback of a sweep's trials. It notes evaluations and may end a run, and changes no number."""
+
 
 @dataclass(frozen=True)
 class PolicyComparison:
@@ -91,9 +94,14 @@ def list_differences(
         git = record.get("git")
         if isinstance(git, Mapping) and git.get("dirty"):
             unknown.append(f"uncommitted changes of the {side}")
-    if named := metadata.get(CALLBACK_OBJECTS):
-        differences.append({"what": "callbacks given as objects", "original": list(named), "reproduction": None})
+    if named := list_lost_callbacks(metadata):
+        differences.append({"what": "callbacks given as objects", "original": named, "reproduction": None})
     return differences, unknown
+
+
+def list_lost_callbacks(metadata: Mapping[str, Any]) -> list[str]:
+    """Returns the names of the callbacks that were given to the original as objects, so that its record lacks them."""
+    return [str(name) for name in metadata.get(CALLBACK_OBJECTS, ()) if name != OF_SWEEPS]
 
 
 def _describe(checkpoint: Checkpoint, metadata: Mapping[str, Any]) -> dict[str, Any]:

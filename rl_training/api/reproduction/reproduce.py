@@ -16,6 +16,7 @@ from rl_training.api.reproduction.comparison import (
     compare_metrics,
     compare_policies,
     list_differences,
+    list_lost_callbacks,
 )
 from rl_training.api.reproduction.original import (
     REPRODUCES,
@@ -35,7 +36,6 @@ from rl_training.runtime.checkpoint import Checkpoint, newest_good
 from rl_training.runtime.ranks.follower import leave_if_follower
 from rl_training.runtime.run_utils import TrainingRun, update_metadata
 from rl_training.runtime.trainer import Trainer
-from rl_training.runtime.trainer_factory import CALLBACK_OBJECTS
 from rl_training.system.download_directories import discard_downloads
 from rl_training.system.paths import home, runs_root
 
@@ -137,8 +137,8 @@ def reproduce(
     """
     home()
     original = read_original(run, allow_modules)
-    if named := original.metadata.get(CALLBACK_OBJECTS):
-        logger.warning("the original had callbacks that its record does not have: %s", ", ".join(map(str, named)))
+    if named := list_lost_callbacks(original.metadata):
+        logger.warning("the original had callbacks that its record does not have: %s", ", ".join(named))
     trainer = _continue(original, allow_modules) or _begin(original)
     if not original.is_complete:
         trainer.stop.pause_at = original.checkpoint.num_timesteps
