@@ -68,6 +68,17 @@ def test_a_healthy_training_leaves_no_trace(settings, caplog):
     assert not any("gone bad" in message for message in caplog.messages)
 
 
+@pytest.mark.parametrize("settings", [PPO, DQN], ids=["ppo", "dqn"])
+def test_the_watch_changes_no_policy_and_no_metric(settings):
+    def measure(**changed: Any) -> tuple[str, list[Any]]:
+        run_dir = train(make(settings, total_timesteps=600, **changed)).run_dir
+        lines = map(json.loads, (run_dir / "metrics.jsonl").read_text().splitlines())
+        kept = [[line["step"], {k: v for k, v in line["metrics"].items() if k[:5] != "time/"}] for line in lines]
+        return find_checkpoint(run_dir).policy_sha256, kept
+
+    assert measure() == measure(logging=OFF)
+
+
 def test_the_watch_can_be_turned_off():
     result = train(make(PPO, env_id="bad_runs:Barren-v0", total_timesteps=1_000, logging=OFF))
     assert recorded(result.run_dir) is None
