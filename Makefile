@@ -145,6 +145,7 @@ bench-defaults: $(READY) $(PEERS)/sb3/.ready
 	@$(BIN)/python -m benchmarks.learning.queue --peers $(PEERS) --groups defaults
 
 bench-queue: $(READY) $(PEERS)/sb3/.ready
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[atari]'
 	@$(BIN)/python -m benchmarks.learning.queue --peers $(PEERS) $(if $(GROUPS),--groups $(GROUPS)) $(if $(LIST),--list)
 
 bench-gate: $(READY)
