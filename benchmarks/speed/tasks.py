@@ -217,7 +217,8 @@ _MORE: dict[str, dict[str, Any]] = {
         "floor": "collection",
     },
     "sac-pendulum": {"peers": _ALL, "lengths": {"rejax": (1_200, 1_600)}, "floor": "products"},
-    "dqn-pong": {"peers": ("sb3", "sbx")},
+    "ppo-pong": {"lengths": {"sbx": (1_024, 2 * 1_024)}},
+    "dqn-pong": {"peers": ("sb3", "sbx"), "lengths": {"sbx": (1_104, 1_184)}},
 }
 SPEED = tuple(
     SpeedTask(name, _TITLES[name], algo, env_id, settings, warm, steps, of_sb3, of_best_peer, **_MORE.get(name, {}))
