@@ -35,6 +35,8 @@ logger = logging.getLogger(__name__)
 SCORES = ("eval/", "heldout/", "time/")
 """Prefixes of the metrics whose last values `runs` has."""
 
+_ADDRESS = ("run_uid", "run_id", "run_dir", "sweep", "trial", "phase", "state", "started")
+
 Point = tuple[int, str, float, datetime]
 
 
@@ -62,8 +64,9 @@ def metrics(run: str | PathLike[str] | TrainResult) -> pd.DataFrame:
 def runs(experiment: str | None = None) -> pd.DataFrame:
     """Returns the runs of an experiment: a row for each run.
 
-    The columns are the addresses of the run, `state`, `started`, each setting by its dotted key, and the
-    last values of the metrics `eval/...`, `heldout/...` and `time/...`.
+    The columns are the addresses of the run; `sweep`, `trial` and `phase` of a sweep's trial; `state` and `started`;
+    each setting by its dotted key; and the last values of the metrics `eval/...`, `heldout/...` and `time/...`. Leave
+    out the phase `search` before you average: a search has chosen its settings by these scores.
 
     Args:
         experiment: The name of an experiment in MLflow; by default the runs in the home of rl_training.
@@ -140,7 +143,7 @@ def _make_row(run: RecordedRun, values: Mapping[str, float]) -> dict[str, Any]:
     settings = flatten_settings(run.config)
     del settings["run_dir"]
     return {
-        **{name: getattr(run, name) for name in ("run_uid", "run_id", "run_dir", "state", "started")},
+        **{name: getattr(run, name) for name in _ADDRESS},
         **settings,
         **{name: values[name] for name in sorted(values) if name.startswith(SCORES)},
     }

@@ -9,6 +9,7 @@ import rl_training
 from rl_training import results
 from rl_training.errors import CheckpointError, UserError
 from rl_training.runs.metadata import read_metadata
+from rl_training.tracking.mlflow_names import PHASE, SWEEP_UID, TRIAL
 
 CURVE = {200: 1.0, 400: 3.0}
 POINTS = [
@@ -70,6 +71,16 @@ def test_the_runs_of_the_home_and_of_an_experiment_are_rows():
         assert (row["seed"], row["gamma"], row["evaluation.final_episodes"], row["algo"]) == (4, 0.5, 100, "ppo")
         assert (row["heldout/return_mean"], row["eval/return_mean"]) == (9.0, 3.0)
     assert here["started"].replace(microsecond=0) == there["started"].replace(microsecond=0)
+
+
+def test_the_runs_of_a_sweep_say_which_sweep_trial_and_phase_they_belong_to():
+    trial = finished_run(9.0, experiment="a sweep in a frame")
+    ship(trial, {SWEEP_UID: "5" * 32, TRIAL: "t0003-s1", PHASE: "search"})
+    ship(own := finished_run(8.0, experiment="a sweep in a frame"))
+    for frame in (results.runs(), results.runs("a sweep in a frame")):
+        place = frame.set_index("run_dir")[["sweep", "trial", "phase"]]
+        assert list(place.loc[str(trial)]) == ["5" * 32, "t0003-s1", "search"]
+        assert place.loc[str(own)].isna().all()
 
 
 def test_compare_is_offered_with_the_frames():

@@ -19,7 +19,7 @@ from rl_training.security.planted_links import refuse_links
 from rl_training.security.untrusted_json import open_plain_file
 from rl_training.system.download_directories import make_download_directory
 from rl_training.tracking import json_files
-from rl_training.tracking.mlflow_names import FORKED_FROM, VERSION, make_legal_name
+from rl_training.tracking.mlflow_names import FORKED_FROM, PHASE, SWEEP_UID, TRIAL, VERSION, make_legal_name
 from rl_training.tracking.mlflow_run import RUN_UID
 from rl_training.tracking.record_schemas import Address, Description, Status
 from rl_training.tracking.shipping.metrics_reader import LineReader
@@ -51,6 +51,12 @@ class RecordedRun:
     started: datetime
     versions: Mapping[str, str]
     """The versions of packages."""
+    sweep: str | None
+    """The `uid` of the sweep whose trial it is; None for a run of its own."""
+    trial: str | None
+    """Its name within the sweep, such as `t0007-s3`."""
+    phase: str | None
+    """`search`, or `confirmation` for the runs on new seeds."""
     points: Points
     """The metrics that were asked for."""
     last_step: int
@@ -92,6 +98,7 @@ def _read_directory(run_dir: Path, metrics: Collection[str] | None) -> RecordedR
         origin=printable(str(origin.get("run_uid"))) if (origin := metadata.get("forked_from")) else None,
         started=datetime.fromisoformat(metadata["started"]).astimezone(UTC),
         versions={printable(name): printable(version) for name, version in metadata["versions"].items()},
+        **_select_place(read_tags(run_dir)),
         points=points,
         last_step=last_step,
     )
@@ -128,6 +135,7 @@ def read_from_mlflow(client: MlflowClient, run: Run, metrics: Iterable[str]) -> 
             for name, version in tags.items()
             if name.startswith(VERSION)
         },
+        **_select_place(tags),
         points=points,
         last_step=max((step for values in points.values() for step in values), default=0),
     )
@@ -147,6 +155,12 @@ def find_directory(run: Run) -> Path | None:
     except UserError:
         return None
     return run_dir if same else None
+
+
+def _select_place(tags: Mapping[str, str]) -> dict[str, str | None]:
+    """Returns the place of a run in a sweep, from its tags."""
+    names = {"sweep": SWEEP_UID, "trial": TRIAL, "phase": PHASE}
+    return {name: printable(tags[tag]) if tag in tags else None for name, tag in names.items()}
 
 
 def _read_config(path: Path, source: str) -> TrainConfig:
