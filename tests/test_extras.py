@@ -111,8 +111,8 @@ def test_the_command_line_says_it_and_makes_no_run(
 
 
 def test_each_shipped_environment_says_what_to_install() -> None:
-    needed = {"LunarLander-v3": "box2d", "LunarLanderContinuous-v3": "box2d", "HalfCheetah-v5": "mujoco"}
-    needed["ale_py:ALE/Pong-v5"] = "atari"
+    needed = {"LunarLander-v3": "box2d", "LunarLanderContinuous-v3": "box2d", "ale_py:ALE/Pong-v5": "atari"}
+    needed |= dict.fromkeys(("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5"), "mujoco")
     found = set()
     for name in list_shipped_configs():
         config = load_config(name)
@@ -121,7 +121,7 @@ def test_each_shipped_environment_says_what_to_install() -> None:
         if config.env_id in needed:
             assert f"pip install 'rl-training[{needed[config.env_id]}]'" in text
             found.add((config.algo, config.env_id))
-    assert len(found) == 7
+    assert len(found) == 9
 
 
 @pytest.mark.parametrize("name", ["ppo/pong", "dqn/pong"])

@@ -318,8 +318,8 @@ def test_the_digest_is_that_of_what_decides_the_result(tmp_path):
         {**source, "engine": "ray"},
         {**source, "resources": {"memory_gb": 4}},
         {**source, "name": "another"},
-        {**source, "config": {**BASE, "epochs": 4}},  # the default
-        {**source, "config": {**BASE, "epochs": 5}, "overrides": {"epochs": 4}},
+        {**source, "config": {**BASE, "epochs": 10}},  # the default
+        {**source, "config": {**BASE, "epochs": 5}, "overrides": {"epochs": 10}},
     ):
         assert load_sweep(same).digest == digest
     for other in (
