@@ -147,11 +147,8 @@ CELLS = """
 import psutil, rl_training
 
 class Tells(rl_training.Callback):
-    told = False
-
     def on_update_end(self, state):
-        if not self.told and (state.run_dir / "mlflow.json").exists():  # the run is in MLflow
-            self.told = True
+        if state.num_timesteps == 128:
             open("training", "w").close()
 ---
 done = rl_training.train({**CONFIG, "total_timesteps": 256}, offline=True)
