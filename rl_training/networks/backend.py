@@ -1,15 +1,17 @@
 """The array library that networks compute with: numpy on the CPU, torch on any other device.
 
-The overhead of a call dominates the time of small networks, and numpy's is a fraction of torch's. Code that is written
-with `xp` runs on both, because it uses only names and arguments that numpy and torch share, with `out` where it matters
-for speed.
+The overhead of a call dominates the time of small networks, and numpy's is a fraction of torch's. On the CPU, torch
+computes large products where it is quicker and its results are equal to numpy's. Code that is written with `xp` runs on
+both, because it uses only names and arguments that numpy and torch share, with `out` where it matters for speed.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
-from typing import Any, TypeAlias, TypeVar
+from functools import cache, partial, reduce
+from statistics import median
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +23,12 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 Array: TypeAlias = Any
 """An `np.ndarray` or a `Tensor`, depending on the backend."""
 
+LEAST_FOR_TORCH = 2_000_000
+"""Least number of multiplications of a product that torch may compute on the CPU: 32 rows by 256 x 256."""
+CLEARLY_LESS = 0.95
+"""Share of numpy's time that torch must not exceed."""
+TRIALS = 7
+"""Number of times that each library computes a product before one is chosen."""
 FEW_COLUMNS = 4
 """Number of columns up to which comparing columns is the fastest way to find each row's maximum."""
 
@@ -92,6 +100,60 @@ class Backend:
     def numbers(self, mask: Array, like: Array) -> Array:
         """Converts a mask to ones and zeros in the dtype of the array `like`."""
         return mask.astype(like.dtype) if self.xp is np else mask.to(like.dtype)
+
+
+class Form(NamedTuple):
+    """The form of a product: its sizes and the order of its operands in memory."""
+
+    sizes: tuple[int, int, int, int]
+    """Number of products (S), rows of the left operand (M), its columns (K), and columns of the right one (N)."""
+    transposed: tuple[bool, bool]
+    """Whether the operands are transposed views."""
+    threads: int
+    """Number of threads that torch may use."""
+
+    @staticmethod
+    def of(left: Tensor, right: Tensor) -> Form:
+        """Returns the form of the product of [S, M, K] and [S, K, N]."""
+        transposed = left.stride(2) != 1, right.stride(2) != 1
+        return Form((*left.shape, right.shape[2]), transposed, torch.get_num_threads())
+
+
+@cache
+def is_quicker_in_torch(form: Form) -> bool:
+    """Returns whether torch computes products of a form in clearly less time than numpy, and with the same bits.
+
+    Which library is quicker depends on the processor. Where both sum in the same order, their results are equal to the
+    last bit, so no number of a training depends on the choice, and it may depend on measured times. Both libraries
+    multiply random numbers in turn, each time elsewhere in memory, because the operands in an update are not in the
+    nearest cache.
+    """
+    count, rows, inner, columns = form.sizes
+    rng = np.random.default_rng(0)
+    left = _draw((count, rows, inner), form.transposed[0], rng)
+    right = _draw((count, inner, columns), form.transposed[1], rng)
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    products = [torch.zeros(count, rows, columns) for _ in range(2)]
+    for _ in range(TRIALS):
+        left, right = (each.clone(memory_format=torch.preserve_format) for each in (left, right))
+        for by_torch, taken in seconds.items():
+            out = products[by_torch] = torch.zeros(count, rows, columns)
+            arrays = left.numpy(), right.numpy(), out.numpy()
+            began = time.thread_time()
+            if by_torch:
+                torch.bmm(left, right, out=out)
+            else:
+                np.matmul(*arrays[:2], out=arrays[2])
+            taken.append(time.thread_time() - began)
+    return torch.equal(*products) and median(seconds[True]) <= CLEARLY_LESS * median(seconds[False])
+
+
+def _draw(shape: tuple[int, int, int], transposed: bool, rng: np.random.Generator) -> Tensor:
+    """Returns standard normal numbers, float32, as a transposed view if that is wanted."""
+    count, rows, columns = shape
+    if transposed:
+        return _draw((count, columns, rows), False, rng).transpose(1, 2)
+    return torch.from_numpy(rng.standard_normal(shape, dtype=np.float32)).clone()
 
 
 NUMPY = Backend(torch.device("cpu"), np)

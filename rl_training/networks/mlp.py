@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_training.networks.backend import Array, Backend
+from rl_training.networks.backend import Array, Backend, Form, is_quicker_in_torch
 from rl_training.networks.initialization import HIDDEN_GAIN, orthogonal_
 from rl_training.networks.threads import THREADS
 from rl_training.networks.workspace import Buffer, Part, StackArrays, Workspace
@@ -144,17 +144,21 @@ class BoundMLPs:
             return None
         if not work.outputs:
             return _sum_products(d_outputs, [weight.array for weight in self._own.head_weights], columns)
-        return _sum_products(work.gradients[0].array, self._own.weights[0], columns)
+        return _sum_products(work.gradients[0].array, self._own.weights[0].array, columns)
 
     def _forward(self, part: Part, x_BI: Array) -> None:
         xp, own = self.backend.xp, part.own
-        h_SBH = x_BI  # the first product broadcasts the input over the networks
+        below: Buffer | None = None
         for weight, bias, output in zip(own.weights, own.biases, part.outputs, strict=True):
-            h_SBH = xp.matmul(h_SBH, weight, out=output.array)
+            if below is None:
+                xp.matmul(x_BI, weight.array, out=output.array)  # which broadcasts the input over the networks
+            else:
+                _multiply(part, below, weight, output, xp)
+            below = output
             _add_bias(output, bias, xp)
             self._activation.apply_(output, xp)
         for s, output in enumerate(part.heads):
-            xp.matmul(h_SBH[s] if part.outputs else x_BI, own.head_weights[s].array, out=output)
+            xp.matmul(x_BI if below is None else below.array[s], own.head_weights[s].array, out=output)
             xp.add(output, own.head_biases[s], out=output)
 
     def _backward(self, x_BI: Array, parameters: bool, part: Part, d_outputs: Sequence[Array]) -> None:
@@ -193,12 +197,14 @@ class BoundMLPs:
 
     def _compute_parameter_gradient(self, part: Part, layer: int, x_BI: Array, d: Buffer) -> None:
         xp, gradients = self.backend.xp, part.own_gradients
-        inputs = part.outputs[layer - 1].array.swapaxes(1, 2) if layer else x_BI.T
-        xp.matmul(inputs, d.array, out=gradients.weights[layer])
+        if layer:
+            _multiply(part, part.outputs[layer - 1].transposed, d, gradients.weights[layer], xp)
+        else:
+            xp.matmul(x_BI.T, d.array, out=gradients.weights[0].array)
         xp.matmul(part.ones_1B, d.array, out=gradients.biases[layer].array)
 
     def _compute_input_gradient(self, part: Part, layer: int, d: Buffer, below: Buffer) -> None:
-        self.backend.xp.matmul(d.array, part.own.weights[layer].swapaxes(1, 2), out=below.array)
+        _multiply(part, d, part.own.weights[layer].transposed, below, self.backend.xp)
 
     def _split(self, work: Workspace) -> list[Part]:
         """Returns all networks as one part, or each as its own part if threads should compute them in parallel."""
@@ -209,9 +215,7 @@ class BoundMLPs:
         weights, biases, head_weights, head_biases = (
             [Buffer.share(pick(parameter), self.backend) for parameter in group] for group in groups
         )
-        return StackArrays(
-            [weight.array for weight in weights], biases, head_weights, [bias.array[None] for bias in head_biases]
-        )
+        return StackArrays(weights, biases, head_weights, [bias.array[None] for bias in head_biases])
 
     def _get_workspace(self, batch: int) -> Workspace:
         if batch not in self._workspaces:
@@ -219,6 +223,18 @@ class BoundMLPs:
                 batch, self._widths, self._own, self._gradients, self._like, self.backend
             )
         return self._workspaces[batch]
+
+
+def _multiply(part: Part, left: Buffer, right: Buffer, out: Buffer, xp: Any) -> None:
+    """Computes products of hidden layers, out = left @ right, by the quicker library if both give equal results."""
+    if part.may_use_torch:
+        key = (left.tensor.stride(), right.tensor.stride(), torch.get_num_threads())
+        if key not in part.uses_torch:
+            part.uses_torch[key] = is_quicker_in_torch(Form.of(left.tensor, right.tensor))
+        if part.uses_torch[key]:
+            torch.bmm(left.tensor, right.tensor, out=out.tensor)
+            return
+    xp.matmul(left.array, right.array, out=out.array)
 
 
 def _add_bias(output: Buffer, bias: Buffer, xp: Any) -> None:

@@ -6,17 +6,23 @@ Shapes: S networks, B batch, I inputs, H hidden units, K outputs of one network.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from rl_training.networks.backend import NUMPY, Array, Backend
+from rl_training.networks.backend import LEAST_FOR_TORCH, NUMPY, Array, Backend
 from rl_training.networks.threads import PAYS
 
-HALF_ROWS = 32
-"""The first half of a batch, which a thread of its own evaluates, has a multiple of this number of rows."""
+ALIGNED = 16
+"""If widths are multiples of this number, each row begins at a multiple of 64 bytes; sums may depend on that."""
+ROWS = 32
+"""A product of some rows of a batch has a multiple of this number of rows.
+
+That many are computed together by a product's kernel, so that each row is equal to the bit to that of the whole batch.
+"""
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,11 @@ class Buffer:
         """Returns the memory of a tensor, detached from its graph."""
         return Buffer(tensor.detach(), backend.view(tensor))
 
+    @cached_property
+    def transposed(self) -> Buffer:
+        """The same memory with its last two axes swapped."""
+        return Buffer(self.tensor.transpose(-2, -1), self.array.swapaxes(-2, -1))
+
     def __getitem__(self, place: slice | int | tuple[slice, slice]) -> Buffer:
         return Buffer(self.tensor[place], self.array[place])
 
@@ -44,7 +55,7 @@ class Buffer:
 class StackArrays:
     """The parameters of a stack, or their gradients, as arrays of the backend."""
 
-    weights: list[Array]
+    weights: list[Buffer]
     """Hidden weights, [S, I, H] per layer."""
     biases: list[Buffer]
     """Hidden biases, [S, 1, H] per layer."""
@@ -87,6 +98,10 @@ class Part:
     """The output of each network, [B, K]."""
     ones_1B: Array
     """Ones, so that a fast matrix product sums over a batch."""
+    may_use_torch: bool
+    """Whether torch may compute the products between hidden layers, if it needs less time."""
+    uses_torch: dict[tuple[object, ...], bool] = field(default_factory=dict, init=False)
+    """Whether it does, by the strides of the operands and the number of torch's threads."""
 
     def select(self, networks: slice) -> Part:
         """Returns the part with only some of the networks."""
@@ -140,8 +155,13 @@ class Workspace:
             gradients=self.gradients,
             heads=self.heads,
             ones_1B=backend.view(torch.ones((1, batch), dtype=like.dtype, device=like.device)),
+            may_use_torch=(
+                backend is NUMPY
+                and like.dtype is torch.float32
+                and self.multiplications >= LEAST_FOR_TORCH
+                and all(width % ALIGNED == 0 for width in widths[1:])
+            ),
         )
         self.each = [self.whole.select(slice(s, s + 1)) for s in range(networks)]
-        # A multiple of the rows that a product's kernel computes together, so that the halves are equal to the whole.
-        half = batch // 2 // HALF_ROWS * HALF_ROWS
+        half = batch // 2 // ROWS * ROWS
         self.halves = [self.whole.select_rows(rows) for rows in (slice(half), slice(half, None))]
