@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from waiting import LIMIT
 
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.runtime.checkpoint import newest_good
+from rl_training.runtime.inexact_resumes import describe_computer
 from rl_training.runtime.trainer import TrainResult
 from tests.stop_flags import StopAfterPolls
 
@@ -111,6 +113,39 @@ def test_a_changed_number_of_threads_is_recorded_and_an_exact_resume_is_not() ->
     fork = MANAGER.resume(stopped.run_dir, threads=2).train()
     assert in_metadata(fork) == [{"num_timesteps": 64, "fresh_episodes": [], "changed": ["threads: 1 -> 2"]}]
     assert in_manifest(fork) == in_metadata(fork)
+
+
+@pytest.mark.usefixtures("home")
+@pytest.mark.parametrize(
+    ("env_id", "changed"),
+    [
+        ("case_envs:SmallImage-v0", [["convolutions: channels first -> channels last"]]),
+        ("case_envs:Plain-v0", []),
+    ],
+)
+def test_a_run_on_images_that_began_before_channels_last_is_resumed_and_recorded_once(
+    env_id: str, changed: list[list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def describe_as_before(*arguments: Any) -> dict[str, Any]:
+        return {key: value for key, value in describe_computer(*arguments).items() if key != "convolutions"}
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr("rl_training.runtime.loop_parts.inexact_history.describe_computer", describe_as_before)
+        stopped = MANAGER.setup(settings(env_id=env_id), [StopsAt(32)]).train()
+    stopped = MANAGER.resume(stopped.run_dir, [StopsAt(64)]).train()
+    done = MANAGER.resume(stopped.run_dir).train()
+    assert [entry["changed"] for entry in in_metadata(done)] == changed
+    assert [entry["num_timesteps"] for entry in in_metadata(done)] == [32] * len(changed)
+
+
+@pytest.mark.parametrize(
+    ("device", "images", "order"),
+    [("cpu", True, "channels last"), ("cpu", False, None), ("cuda", True, None)],
+)
+def test_the_order_of_convolutions_is_described_where_it_is_not_torchs(
+    device: str, images: bool, order: str | None
+) -> None:
+    assert describe_computer(torch.device(device), 1, images).get("convolutions") == order
 
 
 @pytest.mark.usefixtures("home")

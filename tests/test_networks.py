@@ -314,6 +314,32 @@ def test_image_features_by_size(shape: tuple[int, ...], features: int) -> None:
     assert body(torch.zeros(2, *shape, dtype=torch.uint8)).shape == (2, features)
 
 
+@pytest.mark.parametrize("shape", [(4, 84, 84), (1, 36, 40), (3, 12, 16), (2, 6, 6), (1, 1, 1)])
+def test_features_and_gradients_of_images_are_those_of_plain_convolutions(shape: tuple[int, ...]) -> None:
+    body, rng = ImageExtractor(shape, np.random.default_rng(0)), np.random.default_rng(1)
+    for count in (3, 8, 5):  # the memory of the floats grows once, and is used again in part
+        images = torch.from_numpy(rng.integers(0, 256, (count, *shape), np.uint8))
+        d_features = torch.from_numpy(rng.standard_normal((count, body.features)))
+        exact = [parameter.detach().double().requires_grad_() for parameter in body.parameters()]
+        x = images.double() / 255
+        for (_, _, stride, padding), weight, bias in zip(body.layers, exact[:3], exact[3:], strict=True):
+            x = torch.relu(nn.functional.conv2d(x, weight, bias, stride, padding))
+        features = body(images)
+        torch.testing.assert_close(features.double(), x.flatten(1), rtol=1e-4, atol=1e-5)
+        wanted = torch.autograd.grad(x.flatten(1), exact, d_features)
+        found = torch.autograd.grad(features, list(body.parameters()), d_features.float())
+        for got, want in zip(found, wanted, strict=True):
+            assert float((got - want).norm()) <= 1e-4 * float(want.norm())
+
+
+def test_a_backward_pass_whose_images_were_overwritten_is_refused() -> None:
+    body = ImageExtractor((1, 6, 6), np.random.default_rng(0))
+    first = body(torch.zeros(2, 1, 6, 6, dtype=torch.uint8))
+    body(torch.ones(2, 1, 6, 6, dtype=torch.uint8))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        first.sum().backward()
+
+
 def test_images_are_scaled_to_one() -> None:
     body = ImageExtractor((1, 1, 1), np.random.default_rng(0))
     weight = body.weights[0][:, 0, 1, 1]

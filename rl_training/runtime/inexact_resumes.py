@@ -33,11 +33,22 @@ MAX_INDICES = 8
 """The largest number of environments that a message lists; native environments are many."""
 
 
-def describe_computer(device: torch.device, threads: int) -> dict[str, Any]:
-    """Describes the hardware and threads, on which floating-point sums depend, for a manifest's `extra`."""
+UNRECORDED = {"convolutions": "channels first"}
+"""What a manifest without these keys stands for: the only way of its version, and still that of GPUs."""
+
+
+def describe_computer(device: torch.device, threads: int, images: bool) -> dict[str, Any]:
+    """Describes what floating-point sums depend on, for a manifest's `extra`.
+
+    Args:
+        device: The device that learns.
+        threads: The setting `threads`.
+        images: Whether observations have images; then the memory order of the CPU's convolutions is included.
+    """
     capability = torch.backends.cpu.get_cpu_capability()
     cpu = f"{platform.machine()} {capability}"
-    return {"device": str(device), "threads": threads, "cpu": cpu, "products": describe_matrix_library()}
+    found = {"device": str(device), "threads": threads, "cpu": cpu, "products": describe_matrix_library()}
+    return found | {"convolutions": "channels last"} if images and device.type == "cpu" else found
 
 
 @cache
@@ -64,7 +75,7 @@ def list_inexact_resumes(
 
     Returns:
         For each inexact resume its `num_timesteps`, the indices of `fresh_episodes`, and what `changed` in callbacks,
-        device, threads, CPU and versions.
+        device, threads, CPU, order of convolutions and versions.
     """
     found = list(checkpoint.manifest.extra.get(INEXACT, []))
     changed = [] if now is None else [*_list_changes(checkpoint, now), *settings]
@@ -143,7 +154,8 @@ def _name_indices(indices: Sequence[Any]) -> str:
 
 
 def _list_changes(checkpoint: Checkpoint, now: Mapping[str, Any]) -> Iterator[str]:
-    for before, after in ((checkpoint.manifest.extra, now), (checkpoint.manifest.versions, versions())):
+    extra = {**UNRECORDED, **checkpoint.manifest.extra}
+    for before, after in ((extra, now), (checkpoint.manifest.versions, versions())):
         for name, value in after.items():
             if name in before and before[name] != value:
                 yield f"{name}: {before[name]} -> {value}"

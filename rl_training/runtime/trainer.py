@@ -259,7 +259,7 @@ class Trainer(ABC):
         return Contents(
             policy=self._policy_state(),
             trainer={**trainer, **self._listeners.state_dict(), **self._evaluation.state_dict()},
-            extra={**self._history.describe(self.device), **describe_stop(self.stop)},
+            extra={**self._history.describe(self.device, getattr(self, "envs", None)), **describe_stop(self.stop)},
             shards=self._replay_shards(),
             files=self.callbacks.files_to_sync(),
         )
@@ -291,7 +291,7 @@ class Trainer(ABC):
         if checkpoint.run_uid == self.run.run_uid:  # else this run is a fork, which has no checkpoint yet
             self.state.checkpoint = checkpoint
         self.state.best_checkpoint = self._saver.resume(self.progress, checkpoint)
-        self._history.resume(checkpoint, self.progress, self.device, fresh, changed)
+        self._history.resume(checkpoint, self.progress, self.device, fresh, changed, getattr(self, "envs", None))
 
     def discard(self) -> None:
         """Closes a trainer that will not train, and removes its run unless that has trained before."""

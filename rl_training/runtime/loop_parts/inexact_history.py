@@ -40,6 +40,7 @@ class InexactHistory:
         device: torch.device,
         fresh: Sequence[int],
         changed: Sequence[str],
+        envs: object,
     ) -> None:
         """Continues the history of a checkpoint; a resume of a complete run computes nothing, so it is exact.
 
@@ -49,9 +50,10 @@ class InexactHistory:
             device: The device that learns.
             fresh: The indices of environments that could not be restored and began a new episode.
             changed: Settings that differ and make the run inexact, in words.
+            envs: The trainer's `envs`, or None if it has none.
         """
         if progress.num_timesteps < self._config.total_timesteps or progress.phase == "update":
-            now = describe_computer(device, self._config.threads)
+            now = describe_computer(device, self._config.threads, _has_images(envs))
             self.entries = list_inexact_resumes(checkpoint, fresh, now, changed)
         else:
             self.entries = list_inexact_resumes(checkpoint)
@@ -74,6 +76,10 @@ class InexactHistory:
             self.entries = [*self.entries, *new]
             record_inexact_resumes(self._run, self.entries)
 
-    def describe(self, device: torch.device) -> dict[str, Any]:
-        """Returns the entries and the hardware of this process for the `extra` of a manifest."""
-        return {**describe_computer(device, self._config.threads), INEXACT: self.entries}
+    def describe(self, device: torch.device, envs: object) -> dict[str, Any]:
+        """Returns the entries and the hardware of this process for a manifest's `extra`; for `envs` see `resume`."""
+        return {**describe_computer(device, self._config.threads, _has_images(envs)), INEXACT: self.entries}
+
+
+def _has_images(envs: object) -> bool:
+    return isinstance(envs, TrainingEnvs) and envs.encoder.kind != "vector"
