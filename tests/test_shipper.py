@@ -180,6 +180,26 @@ def test_finished_checkpoints_become_artifacts(client):
     assert not (run_dir / ".shipping").exists()
 
 
+def test_a_checkpoint_is_never_in_mlflow_without_the_points_before_it(client, monkeypatch):
+    run_dir = tracked_run(total_timesteps=2_000)
+    shipment = Shipment(run_dir, embedded_tracking_uri())
+    run_id = shipment.open().run_id
+    shipment.ship()
+    send_points = Shipment._ship_points
+
+    def train_meanwhile(self, name):
+        more = send_points(self, name)
+        if not (run_dir / "checkpoints" / "step_000000000500").exists():
+            write_points(run_dir, range(500))
+            make_checkpoint(run_dir, "step_000000000500")
+        return more
+
+    monkeypatch.setattr(Shipment, "_ship_points", train_meanwhile)
+    while not artifacts(client, run_id, "checkpoints"):
+        shipment.ship()
+    assert shipment.report().sent == 500
+
+
 def test_the_manifest_goes_last(client):
     run_dir = tracked_run()
     checkpoint = make_checkpoint(run_dir, "step_000000000100")

@@ -7,7 +7,7 @@ shipment of the run can continue from there. The shipper, which follows a traini
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -149,6 +149,8 @@ class Shipment:
                 self._evaluations = get_evaluations(self.client, run)
             self._described = True
             return True
+        # Listed first: whoever resumes from a checkpoint in MLflow finds the points before it there too.
+        checkpoints = list_pending_checkpoints(self.run_dir, self.progress.checkpoints)
         full = [self._ship_points(name) for name in self._readers]
         if any(full):
             return True
@@ -158,7 +160,7 @@ class Shipment:
             refresh_page(self.client, self.address.run_id, sending=True)
             self._ended = True
         self._figures.draw(now=self._ended)
-        more = self._ship_checkpoint() or self._ship_artifact() or self._ship_model()
+        more = self._ship_checkpoint(checkpoints) or self._ship_artifact() or self._ship_model()
         if self._ended and not more:
             refresh_page(self.client, self.address.run_id)
         return more
@@ -232,8 +234,8 @@ class Shipment:
                     self._differences = json.dumps({"step": step, **line.content.get("differences", {})})
         return batch
 
-    def _ship_checkpoint(self) -> bool:
-        for checkpoint in list_pending_checkpoints(self.run_dir, self.progress.checkpoints):
+    def _ship_checkpoint(self, pending: Sequence[Path]) -> bool:
+        for checkpoint in pending:
             self._require_newest()
             mark = compute_fingerprint(checkpoint)
             if mark is not None and send_checkpoint(self.client, self.address.run_id, self.run_dir, checkpoint):
