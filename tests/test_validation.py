@@ -110,6 +110,7 @@ def test_a_speed_that_would_take_long_to_time_is_left_out() -> None:
     assert report.lines()[0].endswith("2 episodes, 20 steps")
 
 
+@pytest.mark.usefixtures("clock")  # which stands still, so that all steps up to the failing one are played
 def test_what_fails_only_in_the_episodes_played_for_the_speed_is_a_warning_with_its_step() -> None:
     finding = only(validate("RaisesLate"), "raised")
     assert (finding.severity, finding.step) == ("warning", 700)
