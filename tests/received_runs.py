@@ -19,6 +19,7 @@ from rl_training.system.durable_files import write_file
 SMALL = {
     "algo": "ppo",
     "env_id": "CartPole-v1",
+    "vectorization": "sync",
     "total_timesteps": 64,
     "rollout_steps": 32,
     "batch_size": 32,

@@ -73,8 +73,8 @@ def test_sections_are_objects_or_mappings():
         ({"seed": True}, "seed: got true, expected a whole number"),
         ({"normalize_advantage": 1}, "normalize_advantage: got 1, expected true or false"),
         ({"learning_rate": float("nan")}, "learning_rate: got nan, expected a finite number"),
-        ({"vectorization": "asinc"}, 'vectorization: got the text "asinc", expected sync or async or split or ray or '
-                                     "native or envpool (did you mean async?)"),
+        ({"vectorization": "asinc"}, 'vectorization: got the text "asinc", expected auto or sync or async or split or '
+                                     "ray or native or envpool (did you mean async?)"),
         ({"batch_size": 4_096}, "batch_size: got 4096, expected at most num_envs * rollout_steps = 8 * 128 = 1024; "
                                 "lower batch_size or raise rollout_steps"),
         ({"env_kwargs": {"a": {"b": len}}}, "env_kwargs.a.b: got a value of type builtin_function_or_method, expected "

@@ -55,7 +55,8 @@ def test_thermostat_is_learnt():
 
 
 def test_cross_entropy_learns_cartpole(cross_entropy):
-    config = cross_entropy.CrossEntropyConfig(env_id="CartPole-v1", num_envs=16, total_timesteps=30_000)
+    fields = {"num_envs": 16, "vectorization": "sync", "total_timesteps": 30_000}
+    config = cross_entropy.CrossEntropyConfig(env_id="CartPole-v1", **fields)
     result = cross_entropy.train_cross_entropy(config)
     assert result.num_timesteps == 30_000
     assert evaluate_checkpoint(result.checkpoint, episodes=10).return_mean > 100  # a random policy comes to 22

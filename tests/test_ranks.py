@@ -131,7 +131,7 @@ def test_parts_that_were_sent_join_to_the_whole(ranks: int) -> None:
         ({"ranks": 3}, "ranks: got 3 with num_envs: 8, expected a divisor of num_envs"),
         (
             {"ranks": 2, "vectorization": "native"},
-            "vectorization: got native with ranks: 2, expected sync, async, split",
+            "vectorization: got native with ranks: 2, expected auto, sync, async, split",
         ),
         ({"ranks": 2, "device": "cuda:1"}, "device: got cuda:1 with ranks: 2, expected cuda"),
         ({"ranks": 2, "curriculum": [{"attributes": {"gravity": 1.0}}]}, "curriculum: got it with ranks: 2"),

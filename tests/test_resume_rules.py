@@ -6,7 +6,7 @@ from rl_training.config.ppo import PPOConfig
 from rl_training.config.resume_rules import RULES, Rule, check_differences, find_differences
 from rl_training.errors import CheckpointError
 
-BEFORE = PPOConfig(env_id="CartPole-v1", total_timesteps=10_000)
+BEFORE = PPOConfig(env_id="CartPole-v1", total_timesteps=10_000, vectorization="sync")
 
 
 def changed(**fields: object) -> PPOConfig:

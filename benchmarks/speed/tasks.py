@@ -93,6 +93,7 @@ EPISODES = 10
 
 _PPO = {
     "num_envs": 8,
+    "vectorization": "sync",  # as the peers, which step no native environments
     "rollout_steps": 128,
     "batch_size": 256,
     "epochs": 4,

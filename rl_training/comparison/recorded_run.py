@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from rl_training import run_layout
 from rl_training.api.run_listing import State, find_newest_step, find_state, name_state
+from rl_training.config.reading.recorded_settings import read_recorded_settings
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import UserError, error_line, printable
-from rl_training.experiment.loading import config_from_text
+from rl_training.experiment.loading import build_config
 from rl_training.runs.metadata import read_metadata
 from rl_training.runtime.checkpoint.manifest import read_settings_text
 from rl_training.security.planted_links import refuse_links
@@ -169,7 +170,7 @@ def _read_config(path: Path, source: str) -> TrainConfig:
             text = read_settings_text(path, file)
     except OSError as error:
         raise UserError(f"{source} can't be read: {error.strerror or error}") from None
-    return config_from_text(text, source=source)
+    return build_config(read_recorded_settings(text, source), ())
 
 
 def _read_points(path: Path, metrics: Collection[str] | None) -> tuple[Points, int]:

@@ -8,9 +8,9 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt
 
 from rl_training.config.sections import NumEnvs, Settings
-from rl_training.config.settings import Combination, TrainConfig
+from rl_training.config.settings import AUTO, Combination, TrainConfig
 
-DIVISIBLE = ("sync", "async", "split")
+DIVISIBLE = (AUTO, "sync", "async", "split")
 """The kinds of `vectorization` whose environments can be divided among ranks."""
 
 

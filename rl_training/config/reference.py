@@ -25,7 +25,7 @@ from rl_training.config.off_policy import OffPolicyConfig
 from rl_training.config.ppo import PPOConfig
 from rl_training.config.resume_rules import FIXED_IN_FINE_TUNING, INTERCHANGEABLE, REASONS, RULES, SESSION, Rule
 from rl_training.config.sac import SACConfig
-from rl_training.config.settings import TrainConfig
+from rl_training.config.settings import AUTO, TrainConfig
 from rl_training.config.suggestions import get_section_type
 
 Types = Mapping[str, tuple[type[BaseModel], type[BaseModel] | None]]
@@ -67,6 +67,8 @@ def format_rules_table() -> str:
     rows += [
         f"| `vectorization` among {kinds} | {Rule.MAY_CHANGE.value} | {Rule.MAY_CHANGE.value} | "
         "they step environments with identical results |",
+        f"| `vectorization: {AUTO}` | the checkpoint's | chosen as for a new run | "
+        "a run keeps the kind that it began with |",
         f"| the module of `env_id`, `wrappers` and `training_wrappers`, if it was `{SESSION}` or none | "
         f"{Rule.MAY_CHANGE.value} | {Rule.MAY_CHANGE.value} | code of a notebook was put into a module |",
         f"| {fixed} | {Rule.MUST_EQUAL.value} | {Rule.MUST_EQUAL.value} | defines what the weights mean |",

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from rl_training.config.settings import TrainConfig
+from rl_training.config.settings import AUTO, TrainConfig
 from rl_training.errors import CheckpointError
 from rl_training.security.secrets import redact
+
+ConfigT = TypeVar("ConfigT", bound=TrainConfig)
 
 Continuation = Literal["resume", "fine_tune", "explore"]
 """How a run continues from a checkpoint: `resume` continues the complete state, `fine_tune` keeps the weights alone,
@@ -179,6 +181,16 @@ def check_differences(found: list[Difference]) -> None:
             + "; ".join(map(str, wrong))
             + f"; keep the checkpoint's values, or {advice}"
         )
+
+
+def keep_vectorization(config: ConfigT, before: TrainConfig) -> ConfigT:
+    """Returns the settings of a run that continues a checkpoint, with its kind of `vectorization` in place of `auto`.
+
+    Args:
+        config: The settings.
+        before: The settings of the checkpoint.
+    """
+    return config.model_copy(update={"vectorization": before.vectorization}) if config.vectorization == AUTO else config
 
 
 def flatten_settings(config: TrainConfig) -> dict[str, Any]:

@@ -35,6 +35,9 @@ from rl_training.config.sections import (
 )
 from rl_training.security.secrets import holds_secret
 
+AUTO = "auto"
+"""The `vectorization` that becomes another kind when a run begins."""
+
 NATIVE = ("native", "envpool")
 """The kinds of `vectorization` that step many environments in a single object."""
 
@@ -79,10 +82,11 @@ class TrainConfig(Settings):
     """Truncates episodes at this length instead of the environment's registered limit."""
     num_envs: NumEnvs = 1
     """Training environments that are stepped together."""
-    vectorization: Literal["sync", "async", "split", "ray", "native", "envpool"] = "sync"
+    vectorization: Literal["auto", "sync", "async", "split", "ray", "native", "envpool"] = "auto"
     """How environments are stepped. `sync`: all in this process. `async`: each in its own process. `split`: a share in
     this process, and a share in a worker process for each further CPU. `ray`: a share on each CPU of a Ray cluster.
-    `native`: all at once, if the environment's id has its own vector environment. `envpool`: in EnvPool's threads."""
+    `native`: all at once, if the environment's id has its own vector environment. `envpool`: in EnvPool's threads.
+    `auto`, when a run begins: `native` for 8 or more of Gymnasium's CartPoles as they are, else `sync`."""
     normalization: NormalizationConfig = NormalizationConfig()
     """Running normalization."""
     seed: NonNegativeInt = 0

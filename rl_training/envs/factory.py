@@ -60,13 +60,13 @@ def divide_into_groups(vectorization: str, num_envs: int, cpus: int) -> list[ran
     """Returns the indices of the environments that each process steps, the training process first.
 
     Args:
-        vectorization: `sync`, `async` or `split`.
+        vectorization: `sync`, `async` or `split`; `auto`, for which no run has chosen a kind, is `sync`.
         num_envs: Number of environments.
         cpus: Number of CPUs; `split` uses one process for each, and larger groups come first.
     """
     if vectorization == "async":
         return [range(0), *(range(index, index + 1) for index in range(num_envs))]
-    return divide_equally(num_envs, 1 if vectorization == "sync" else cpus)
+    return divide_equally(num_envs, cpus if vectorization == "split" else 1)
 
 
 def _make_native(config: TrainConfig) -> NativeVectorEnv:

@@ -14,9 +14,16 @@ from rl_training.config.checking import build_settings, check_settings, to_confi
 from rl_training.config.document import MapNode, Place, Scalar, convert_word_list, read_mapping
 from rl_training.config.named_modules import remove_modules, require_permission
 from rl_training.config.parsing import Overrides, decode, expand_json, merge, read_overrides, read_yaml
+from rl_training.config.reading.recorded_settings import read_recorded_settings
 from rl_training.config.reading.typed_reader import Fault, TypedReader
-from rl_training.config.resume_rules import Continuation, check_differences, find_differences, make_difference
-from rl_training.config.settings import TrainConfig
+from rl_training.config.resume_rules import (
+    Continuation,
+    check_differences,
+    find_differences,
+    keep_vectorization,
+    make_difference,
+)
+from rl_training.config.settings import NATIVE, TrainConfig
 from rl_training.config.shipped_configs import find_config
 from rl_training.config.suggestions import find_similar_word
 from rl_training.errors import ConfigError
@@ -36,6 +43,9 @@ TASK_SETTINGS = (
     *(f"promotion.{key}" for key in ("model", "floor", "success_floor", "worst_episode")),
 )
 """Dotted keys of the settings that belong to one environment, which fine-tuning on another one drops."""
+
+WRAPPERS = frozenset({"wrappers", "training_wrappers"})
+"""The settings with which environments are stepped one by one."""
 
 
 def load_config(path: str | Path, overrides: Overrides = ()) -> TrainConfig:
@@ -89,14 +99,15 @@ def config_of_checkpoint(
         ModuleRefused: The checkpoint names a module that is not allowed.
     """
     source, over = f"{checkpoint.address}/{CONFIG}", read_overrides(overrides)
-    config = config_from_text(checkpoint.config_text(), over, source=source)
+    config = build_config(read_recorded_settings(checkpoint.config_text(), source), over)
     require_permission(config, checkpoint.path, source=source, overrides=over, allow_modules=allow_modules)
     return config
 
 
 def recorded_settings(checkpoint: Checkpoint) -> TrainConfig:
     """Returns the settings that a checkpoint was written with, without the modules, for reading alone."""
-    return remove_modules(config_from_text(checkpoint.config_text(), source=f"{checkpoint.address}/{CONFIG}"))
+    document = read_recorded_settings(checkpoint.config_text(), f"{checkpoint.address}/{CONFIG}")
+    return remove_modules(build_config(document, ()))
 
 
 def config_to_resume(
@@ -127,17 +138,21 @@ def config_to_resume(
 
 
 def _merge_for_resume(checkpoint: Checkpoint, overrides: Overrides, fine_tune: bool) -> TrainConfig:
-    document = read_yaml(checkpoint.config_text(), f"{checkpoint.address}/{CONFIG}")
+    document = read_recorded_settings(checkpoint.config_text(), f"{checkpoint.address}/{CONFIG}")
     over = convert_word_list(read_overrides(overrides), "tags")
     before = build_config(document, ())
     how: Continuation = "fine_tune" if fine_tune else "resume"
     algo, env_id = over.entries.get("algo"), over.entries.get("env_id")
     if isinstance(algo, Scalar) and algo.value != before.algo:  # the other settings belong to another class then
         check_differences([make_difference("algo", before.algo, algo.value)])
-    if fine_tune and isinstance(env_id, Scalar) and env_id.value != before.env_id:
+    elsewhere = fine_tune and isinstance(env_id, Scalar) and env_id.value != before.env_id
+    if elsewhere:
         document = _remove_task_settings(document)
+    if before.vectorization in NATIVE and (elsewhere or (fine_tune and WRAPPERS & over.entries.keys())):
+        document = _without(document, "vectorization")  # another task may have no such environments
     try:
         after = build_config(document, overrides)
+        after = after if fine_tune else keep_vectorization(after, before)
     except ConfigError:
         # A setting that must not change is reported rather than a combination with it that can't work.
         reader = TypedReader(type(before))

@@ -11,15 +11,17 @@ from typing import Any, TypeVar
 
 from rl_training.config.checking import build_settings
 from rl_training.config.named_modules import record_modules
-from rl_training.config.parsing import read_yaml
+from rl_training.config.reading.recorded_settings import read_recorded_settings
 from rl_training.config.resume_rules import (
     Continuation,
     Difference,
     check_differences,
     find_differences,
+    keep_vectorization,
     make_difference,
 )
-from rl_training.config.settings import TrainConfig
+from rl_training.config.settings import AUTO, TrainConfig
+from rl_training.envs.native.automatic_choice import choose_vectorization
 from rl_training.envs.space_json import space_from_json, space_to_json
 from rl_training.envs.validation.validate import CheckSpaces, ValidationReport, require_valid, validate_env
 from rl_training.errors import CheckpointError, ConfigError, UserError, one_line
@@ -51,6 +53,9 @@ CALLBACK_OBJECTS = "callback_objects"
 ConfigT = TypeVar("ConfigT", bound=TrainConfig)
 ResumeFrom = str | Path | Checkpoint | WeightsOf | ForkOf | None
 """The checkpoint, or the run, that a trainer continues from."""
+
+_PACKAGE = f"{__name__.partition('.')[0]}."
+"""How the names of this package's modules begin."""
 
 _TOO_LARGE = (
     "allocate memory",
@@ -134,6 +139,7 @@ def make_trainer(
     require_callbacks(config)
     callbacks = list_callbacks(callbacks)
     if resume_from is None:
+        config = _choose_for_new_run(config, callbacks)
         run = create_training_run(config)
         record_modules(config)
         if callbacks:
@@ -144,7 +150,7 @@ def make_trainer(
     origin = resume_from.checkpoint if isinstance(resume_from, ForkOf) else resume_from
     checkpoint = origin if isinstance(origin, Checkpoint) else find_checkpoint(origin)
     how: Continuation = "explore" if isinstance(resume_from, ForkOf) else "resume"
-    before, changes = _compare_settings(trainer_type, config, checkpoint, how)
+    before, config, changes = _compare_settings(trainer_type, config, checkpoint, how)
     own_run = None if changes or how == "explore" else find_own_run(checkpoint, config)
     if own_run is None:
         config = _move_elsewhere(config, before)
@@ -173,7 +179,8 @@ def _fine_tune(
     stop: StopFlag | None,
 ) -> Trainer:
     """Returns the trainer of a new run that begins with the weights of a checkpoint."""
-    before, changes = _compare_settings(trainer_type, config, checkpoint, "fine_tune")
+    config = _choose_for_new_run(config, callbacks)
+    before, config, changes = _compare_settings(trainer_type, config, checkpoint, "fine_tune")
     config = _move_elsewhere(config, before)
     run = create_training_run(config)
     trainer = _make(trainer_type, config, run, callbacks, stop)
@@ -194,8 +201,10 @@ def _fine_tune(
 
 def _compare_settings(
     trainer_type: type[Trainer], config: ConfigT, checkpoint: Checkpoint, how: Continuation
-) -> tuple[ConfigT, list[Difference]]:
-    """Returns the settings of a checkpoint, and how these differ from them.
+) -> tuple[ConfigT, ConfigT, list[Difference]]:
+    """Returns the settings of a checkpoint, those of the run that continues from it, and how they differ.
+
+    `vectorization: auto` is the kind of the checkpoint, which a complete state belongs to.
 
     Raises:
         CheckpointError: A setting differs that must not, or the checkpoint has no complete state of the right size.
@@ -205,11 +214,24 @@ def _compare_settings(
             f"{checkpoint.path} has no training state to resume from, because it belongs to a registered version; "
             f"start a new run with its weights by --fine-tune"
         )
-    before = build_settings(read_yaml(checkpoint.config_text(), str(checkpoint.path)), type(config))
+    before = build_settings(read_recorded_settings(checkpoint.config_text(), str(checkpoint.path)), type(config))
+    config = keep_vectorization(config, before)
     changes = find_differences(before, config, how)
     check_differences(changes)
     trainer_type.require_size(before, checkpoint)
-    return before, changes
+    return before, config, changes
+
+
+def _choose_for_new_run(config: ConfigT, callbacks: Iterable[Callback]) -> ConfigT:
+    """Returns the settings of a new run without `vectorization: auto`.
+
+    Callbacks of this package leave the environments alone; one of the user may reach single ones as `state.envs`.
+    """
+    foreign = [callback for callback in callbacks if not type(callback).__module__.startswith(_PACKAGE)]
+    chosen = choose_vectorization(config, has_callbacks=bool(foreign))
+    if config.vectorization == AUTO and chosen.vectorization == "native":
+        logger.info("vectorization: native (auto: quicker than sync for %d of %s)", config.num_envs, config.env_id)
+    return chosen
 
 
 def _move_elsewhere(config: ConfigT, before: ConfigT) -> ConfigT:

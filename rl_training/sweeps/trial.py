@@ -11,6 +11,7 @@ from typing import Any
 
 from rl_training.api.summary import RunSummary
 from rl_training.api.training import check_environment, train_and_evaluate
+from rl_training.config.resume_rules import keep_vectorization
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import (
     AlreadyTraining,
@@ -146,7 +147,7 @@ def _find_checkpoint(segment: Segment, config: TrainConfig) -> Checkpoint | None
         return None
     if downloaded is None:
         return None
-    run = create_training_run(config, run_uid=run_uid)
+    run = create_training_run(keep_vectorization(config, recorded_settings(downloaded)), run_uid=run_uid)
     return import_checkpoint(downloaded, run.checkpoints)
 
 

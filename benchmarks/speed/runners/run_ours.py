@@ -91,7 +91,7 @@ def train_until_solved(meter: Meter) -> None:
     arguments, task = meter.arguments, meter.task
     assert isinstance(task, SolvedTask)
     sets = (f"seed={arguments.seed}", f"threads={arguments.threads}", f"evaluation.every={task.every}")
-    config = load_config(ROOT / task.config, sets)
+    config = load_config(ROOT / task.config, (*sets, "vectorization=sync"))  # as the peers
     result = TRAIN[task.algo](config, [Clock(meter)])
     meter.finish(result.num_timesteps, PACKAGES)
 

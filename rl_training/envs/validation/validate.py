@@ -16,6 +16,7 @@ from rl_training.config.settings import NATIVE, TrainConfig
 from rl_training.envs.contract.call_watch import CallWatch
 from rl_training.envs.contract.contract_guard import find_secrets
 from rl_training.envs.contract.step_contract import Breach, Severity, check_space_change, failure
+from rl_training.envs.native.automatic_choice import choose_vectorization
 from rl_training.envs.validation.curriculum import check_curriculum, list_first_options
 from rl_training.envs.validation.evaluation_env import check_evaluation_env, evaluates_elsewhere
 from rl_training.envs.validation.first_look import CheckSpaces, check_interface
@@ -53,6 +54,7 @@ def validate_env(
     Returns:
         The report. Faults of the environment are reported and not raised; see `require_valid`.
     """
+    config = choose_vectorization(config)  # what a new run of these settings steps is checked
     found, options = Findings(find_secrets(config)), list_first_options(config)
     episodes = config.validation.episodes if episodes is None else episodes
     max_steps = config.validation.max_steps if max_steps is None else max_steps
