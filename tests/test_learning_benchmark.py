@@ -100,6 +100,12 @@ def test_a_seed_is_known_by_all_that_decides_it():
     assert len({key(), key(1), key(overrides=("gamma=0.9",)), key(code="b")}) == 4
 
 
+@pytest.mark.parametrize(("count", "kind"), [(8, "native"), (7, "sync")])
+def test_a_seed_has_the_vectorization_that_its_run_chooses(count, kind):
+    config, overrides = ROOT / "configs/ppo/cartpole.yaml", (f"num_envs={count}",)
+    assert make_seed("ppo-cartpole", config, 0, overrides, "a").settings.vectorization == kind
+
+
 def test_lists_of_numbers_are_written_on_one_line(tmp_path):
     value = {"a": [[1, 2.5], [3, 4.0]], "b": [{"c": []}], "d": {}}
     text = write_json("x", value, tmp_path).read_text(encoding="utf-8")

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from benchmarks.harness import ROOT, run_json_async, write_json
 from rl_training.config.serialization import config_hash
 from rl_training.config.settings import TrainConfig
+from rl_training.envs.native.automatic_choice import choose_vectorization
 from rl_training.experiment.loading import load_config
 from rl_training.runs.versions import versions
 
@@ -114,7 +115,7 @@ def name_result(name: str, number: int, identity: Mapping[str, Any]) -> str:
 def make_seed(name: str, config: Path, number: int, overrides: Sequence[str], code: str) -> Seed:
     """Returns seed `number` of a config, with `overrides` in addition to the benchmark's own."""
     sets = (*overrides, f"seed={number}", f"evaluation.final_episodes={EPISODES}")
-    return Seed(name, config, number, sets, load_config(config, sets), code)
+    return Seed(name, config, number, sets, choose_vectorization(load_config(config, sets)), code)
 
 
 def hash_code() -> str:
