@@ -100,10 +100,10 @@ def test_a_seed_is_known_by_all_that_decides_it():
     assert len({key(), key(1), key(overrides=("gamma=0.9",)), key(code="b")}) == 4
 
 
-@pytest.mark.parametrize(("count", "kind"), [(8, "native"), (7, "sync")])
-def test_a_seed_has_the_vectorization_that_its_run_chooses(count, kind):
-    config, overrides = ROOT / "configs/ppo/cartpole.yaml", (f"num_envs={count}",)
-    assert make_seed("ppo-cartpole", config, 0, overrides, "a").settings.vectorization == kind
+@pytest.mark.parametrize(("algo", "kind"), [("ppo", "native"), ("dqn", "sync")])
+def test_a_seed_has_the_vectorization_that_its_run_chooses(algo, kind):
+    seed = make_seed(f"{algo}-cartpole", ROOT / f"configs/{algo}/cartpole.yaml", 0, (), "a")
+    assert seed.settings.vectorization == kind
 
 
 def test_lists_of_numbers_are_written_on_one_line(tmp_path):
