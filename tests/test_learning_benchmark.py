@@ -7,15 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from bad_runs import PPO, make
 from waiting import LIMIT, wait_for
 
 from benchmarks.harness import RESULTS, write_json
 from benchmarks.learning.config_rows import summarize
 from benchmarks.learning.report import PAGE, draw, make_curves, read_peer_results, read_results, update_page
-from benchmarks.learning.runs import make_seed, strip_code, thin
-from benchmarks.learning.tables import format_results
+from benchmarks.learning.runs import make_seed, read_warnings, strip_code, thin
+from benchmarks.learning.tables import format_results, format_warnings
 from benchmarks.learning.tasks import TASKS
 from rl_training.experiment.loading import load_config
+from rl_training.tracking.metric_log import MetricLog
 
 ROOT = Path(__file__).resolve().parents[1]
 ACROBOT = next(task for task in TASKS if task.name == "dqn-acrobot")
@@ -57,9 +59,58 @@ def test_of_three_it_is_the_mean_and_of_two_there_is_no_interval():
 def test_a_row_has_our_numbers_beside_the_published_ones():
     missed = result([-90.0] * 5, [[[100_000, -90.0]]] * 5)
     assert format_results({ACROBOT: missed}).splitlines()[2] == (
-        "| DQN Acrobot-v1 | 100,000 | -90.0 [-90.0, -90.0] | -90.0 | 5 | -80 | **no** | -76.6 ± 11.8 | 100,000 |"
+        "| DQN Acrobot-v1 | 100,000 | -90.0 [-90.0, -90.0] | -90.0 | 5 | -80 | **no** | -76.6 ± 11.8 | 100,000 "
+        "| not recorded |"
     )
     assert "| 2 | -80 | yes |" in format_results({ACROBOT: result([-80.0, -80.0], [[[1, -80.0]]] * 2)})
+
+
+def warned(*warnings: tuple[str, int | None]) -> dict:
+    return {"health": [{"kind": kind, "step": 10, "withdrawn": end, "text": None} for kind, end in warnings]}
+
+
+FELL, SAME = "evaluation_fell", "returns_never_differ"
+
+
+@pytest.mark.parametrize(
+    ("runs", "text"),
+    [
+        ([{}, {}], "not recorded"),
+        ([warned(), warned()], "silent"),
+        ([warned(), {}], "silent, 1 not recorded"),
+        ([warned((FELL, None)), warned(), warned((SAME, None))], f"`{FELL}` 1 of 3, `{SAME}` 1 of 3"),
+        ([warned((FELL, 20)), warned((FELL, None)), {}], f"`{FELL}` 2 of 2 (1 withdrawn), 1 not recorded"),
+        ([warned((FELL, 20), (FELL, None))], f"`{FELL}` 1 of 1"),  # withdrawn, and raised again
+        ([warned((FELL, 20), (FELL, 40))], f"`{FELL}` 1 of 1 (1 withdrawn)"),
+    ],
+)
+def test_a_row_says_how_many_seeds_raised_which_warning(runs, text):
+    assert format_warnings(runs) == text
+
+
+def test_a_seed_keeps_the_warnings_that_its_run_raised(tmp_path, monkeypatch):
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path))
+    trainer = make(PPO, env_id="bad_runs:Barren-v0", total_timesteps=1_000)
+    trainer.callbacks.append(MetricLog(trainer.run.run_dir))
+    (warning,) = read_warnings(trainer.train().run_dir)
+    # Points are 100 steps apart, so the first two that are a third of 1,000 steps apart are those at 100 and 500.
+    assert (warning["kind"], warning["step"], warning["withdrawn"]) == (SAME, 500, None)
+    assert warning["text"].startswith("the returns of all ")
+    assert warning["text"].endswith("a reward on the way to the goal (training_wrappers)")
+
+
+def test_a_seed_keeps_withdrawn_warnings_without_their_text(tmp_path):
+    lines = [(100, f"health/{FELL}", 1.0), (200, f"health/{SAME}", 1.0), (300, f"health/{FELL}", 0.0)]
+    (tmp_path / "metrics.jsonl").write_text(
+        "".join(json.dumps({"step": step, "metrics": {name: value}}) + "\n" for step, name, value in lines)
+    )
+    held = {"kind": SAME, "since": 50, "step": 200, "seen": "equal", "advice": "explore"}
+    run = {"run_uid": "u", "started": "s", "command": [], "versions": {}, "git": None, "health": [held]}
+    (tmp_path / "metadata.json").write_text(json.dumps(run))
+    assert read_warnings(tmp_path) == [
+        {"kind": FELL, "step": 100, "withdrawn": 300, "text": None},
+        {"kind": SAME, "step": 200, "withdrawn": None, "text": "equal, since step 50; what usually helps: explore"},
+    ]
 
 
 def test_the_middle_curve_is_the_aggregate_where_all_seeds_were_evaluated():
@@ -129,6 +180,7 @@ def test_a_finished_seed_is_kept_and_a_missed_bar_is_an_exit_status(tmp_path):
     assert (run["num_timesteps"], written["settings"]["total_timesteps"]) == (256, 256)
     assert written["summary"]["iqm"] == run["return_mean"] == np.mean(run["returns"])
     assert run["promoted"]["return_mean"] == written["summary"]["promoted"]["iqm"]
+    assert run["health"] == []
     assert 15 < written["summary"]["random"] < 30  # a random policy keeps the pole up for 22 steps
 
 

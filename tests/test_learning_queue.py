@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from benchmarks.learning.run_random import evaluate_random
 from benchmarks.learning.tables import format_peers, format_seeds, judge_seeds
 from benchmarks.learning.tasks import TASKS
 from rl_training.config.settings import TrainConfig
-from rl_training.experiment.loading import config_from_mapping
+from rl_training.envs.native.automatic_choice import choose_vectorization
+from rl_training.experiment.loading import config_from_mapping, load_config
 
 PYTHON = Path(sys.executable)
 ACROBOT = next(task for task in TASKS if task.name == "dqn-acrobot")
@@ -134,8 +136,17 @@ def test_bare_defaults_are_algorithm_environment_and_steps_alone(tmp_path):
     for task in tasks:
         settings = make_peer_row(task, PYTHON, tmp_path, "code").ours[0].settings
         given = {"algo": task.algo, "env_id": task.env_id, "total_timesteps": task.steps}
-        assert settings == config_from_mapping(given | {"seed": 0})
-        assert (tmp_path / "configs" / f"{task.name}.yaml").read_text().count("\n") == 3
+        assert settings == choose_vectorization(config_from_mapping(given | {"seed": 0}))
+        (path,) = (tmp_path / "configs").glob(f"{task.name}-*.yaml")
+        assert path.read_text().count("\n") == 3
+
+
+def test_another_version_of_a_task_leaves_the_config_of_waiting_seeds_as_it_is(tmp_path):
+    seed = make_peer_row(HOPPER, PYTHON, tmp_path, "code").ours[0]
+    other = make_peer_row(replace(HOPPER, settings={**HOPPER.settings, "gamma": 0.5}), PYTHON, tmp_path, "code").ours[0]
+    assert (seed.settings.gamma, other.settings.gamma) == (0.99, 0.5)
+    assert load_config(seed.config, seed.sets).gamma == 0.99
+    assert load_config(other.config, other.sets).gamma == 0.5
 
 
 @pytest.mark.parametrize("algo", ["ppo", "dqn", "sac"])
@@ -188,7 +199,7 @@ def test_the_list_says_what_is_missing(tmp_path):
 
 def test_a_row_beside_a_peer_is_written_from_the_runs_of_both(tmp_path):
     row = make_peer_row(HOPPER, PYTHON, tmp_path, "code")
-    runs = [{"return_mean": float(value)} for value in (10, 0, 5, 1, 6, 2, 7, 3, 8, 4, 9)]
+    runs = [{"return_mean": float(value), "health": []} for value in (10, 0, 5, 1, 6, 2, 7, 3, 8, 4, 9)]
     written = row.write(runs, {"command": "x"}, tmp_path)
     assert written.fault == "worse than Stable-Baselines3: ours 2.0, theirs 7.0, random 10.0"
     found = json.loads((tmp_path / "parity-ppo-Hopper-v5.json").read_text())
@@ -196,7 +207,8 @@ def test_a_row_beside_a_peer_is_written_from_the_runs_of_both(tmp_path):
     assert (found["summary"]["difference"]["value"], found["command"]) == (-5.0, "x")
     low, high = (f"{found['summary']['difference'][end]:.1f}" for end in ("low", "high"))
     assert format_peers([HOPPER, PEER_TASKS[1]], {HOPPER: found}).splitlines()[2:] == [
-        f"| PPO Hopper-v5 | 100,000 | 5 | 2.0 (0.0 to 4.0) | 7.0 (5.0 to 9.0) | 10.0 | -5.0 [{low}, {high}] | **no** |",
+        f"| PPO Hopper-v5 | 100,000 | 5 | 2.0 (0.0 to 4.0) | 7.0 (5.0 to 9.0) | 10.0 | -5.0 [{low}, {high}] | **no** "
+        "| silent |",
         "",
         "Not measured yet: PPO HalfCheetah-v5 (100,000 steps).",
     ]

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from benchmarks.harness import ROOT, collect_provenance, count_cpus
 from benchmarks.learning.runs import Training, copy_code, load_finished, train
+from rl_training.errors import UserError
 
 WORK = ROOT / "benchmarks" / "work"
 
@@ -115,7 +116,7 @@ class Bench:
         async with self._free:
             try:
                 run = await train(training, self.work, self.package)
-            except RuntimeError as error:
+            except (RuntimeError, UserError) as error:
                 self._print(f"{training.name} seed {training.number}: failed: {error}")
                 self.faults.append(f"{training.name}: seed {training.number} failed, so its row is not written")
                 return

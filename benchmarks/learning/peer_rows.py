@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -99,6 +100,9 @@ def judge(ours: Sequence[float], theirs: Sequence[float], random: float) -> dict
 def make_peer_row(task: PeerTask, python: Path, work: Path, code: str) -> PeerRow:
     """Returns the row of a task; the config of our trainings is written to a folder.
 
+    The name of the config contains the hash of its text: another version of the task, which `--list` or another queue
+    may write to the same folder, leaves it as it is for the trainings that wait.
+
     Args:
         task: The task.
         python: The interpreter of Stable-Baselines3's environment.
@@ -106,9 +110,10 @@ def make_peer_row(task: PeerTask, python: Path, work: Path, code: str) -> PeerRo
         code: `hash_code()` of the package.
     """
     settings = {"algo": task.algo, "env_id": task.env_id, "total_timesteps": task.steps, **task.settings}
-    config = work / "configs" / f"{task.name}.yaml"
+    text = yaml.safe_dump(settings, sort_keys=False)
+    config = work / "configs" / f"{task.name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.yaml"
     config.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(config, yaml.safe_dump(settings, sort_keys=False))
+    replace_file(config, text)
     numbers = range(task.seeds)
     ours = tuple(make_seed(task.name, config, number, (), code) for number in numbers)
     theirs = tuple(PeerSeed(task.algo, task.env_id, task.steps, number, task.arguments, python) for number in numbers)

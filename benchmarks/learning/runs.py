@@ -15,6 +15,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from itertools import zip_longest
 from math import ceil
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,7 +25,10 @@ from rl_training.config.serialization import config_hash
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.native.automatic_choice import choose_vectorization
 from rl_training.experiment.loading import load_config
+from rl_training.runs.health_warnings import KINDS, read_health_warnings
+from rl_training.runs.metadata import read_metadata
 from rl_training.runs.versions import versions
+from rl_training.runtime.health.watch import METRIC
 
 EPISODES = 100
 """Number of held-out episodes that the final policy of each seed plays."""
@@ -56,6 +60,7 @@ class Training(Protocol):
 
         Raises:
             RuntimeError: The training failed or was stopped, or its config has changed since the benchmark began.
+            UserError: The run's metadata is damaged.
         """
 
 
@@ -148,7 +153,7 @@ def copy_code(work: Path, code: str) -> Path:
 
 
 def _make_result(seed: Seed, summary: dict[str, Any], run_dir: Path) -> dict[str, Any]:
-    if _read_json(run_dir / "metadata.json")["config_hash"] != config_hash(seed.settings):
+    if read_metadata(run_dir)["config_hash"] != config_hash(seed.settings):
         raise RuntimeError(f"{seed.config} has changed while seed {seed.number} was waiting; run the benchmark again")
     evaluation = _read_json(run_dir / "artifacts" / "evaluation.json")
     return {
@@ -158,6 +163,7 @@ def _make_result(seed: Seed, summary: dict[str, Any], run_dir: Path) -> dict[str
         "returns": evaluation["returns"],
         "training_returns": thin(read_curve(run_dir, "rollout/episode_return_mean")),
         "evaluation_returns": read_curve(run_dir, "eval/return_mean"),
+        "health": read_warnings(run_dir),
     }
 
 
@@ -184,6 +190,26 @@ def read_curve(run_dir: Path, metric: str) -> list[list[float]]:
     """Returns [step, value] for each point of a metric in the run's own log."""
     lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     return [[line["step"], line["metrics"][metric]] for line in lines if metric in line.get("metrics", {})]
+
+
+def read_warnings(run_dir: Path) -> list[dict[str, Any]]:
+    """Returns the warnings about training that a run has raised, also those that it has withdrawn.
+
+    Returns:
+        A dict for each warning: its `kind`, the `step` at which it was raised, the step at which it was `withdrawn` or
+        None, and its `text`. A run keeps the text of the warnings that hold at its end; others have None.
+
+    Raises:
+        UserError: The run's metadata is missing or damaged.
+    """
+    texts = {warning.kind: str(warning) for warning in read_health_warnings(read_metadata(run_dir))}
+    found = []
+    for kind in KINDS:
+        points = read_curve(run_dir, METRIC + kind)  # 1 where it is raised and 0 where it is withdrawn, in turn
+        for (step, _), end in zip_longest(points[::2], points[1::2]):
+            withdrawn, text = (None, texts.get(kind)) if end is None else (end[0], None)
+            found.append({"kind": kind, "step": step, "withdrawn": withdrawn, "text": text})
+    return found
 
 
 def thin(curve: list[list[float]]) -> list[list[float]]:

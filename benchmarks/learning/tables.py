@@ -8,6 +8,7 @@ from typing import Any
 from benchmarks.harness import format_row
 from benchmarks.learning.peer_tasks import PeerTask
 from benchmarks.learning.tasks import ZOO, Task
+from rl_training.runs.health_warnings import KINDS
 
 MARGIN = 0.1
 """The lowest seed may miss the target by this part of the distance from a random policy's score to the target."""
@@ -56,6 +57,26 @@ def judge_seeds(bar: float, random: float, summary: Mapping[str, float]) -> tupl
     return floor, bool(few and summary["lowest"] >= floor)
 
 
+def format_warnings(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Returns how many of a row's seeds raised which warning about training, and how many of them withdrew it.
+
+    Args:
+        runs: The results of our seeds; those of earlier versions have no `health`.
+    """
+    recorded = [run["health"] for run in runs if "health" in run]
+    if not recorded:
+        return "not recorded"
+    parts = []
+    for kind in KINDS:
+        ends = [[warning["withdrawn"] for warning in health if warning["kind"] == kind] for health in recorded]
+        if raised := [end for end in ends if end]:
+            withdrawn = sum(end[-1] is not None for end in raised)
+            rest = f" ({withdrawn} withdrawn)" if withdrawn else ""
+            parts.append(f"`{kind}` {len(raised)} of {len(recorded)}{rest}")
+    missing = len(runs) - len(recorded)
+    return ", ".join([*(parts or ["silent"]), *([f"{missing} not recorded"] if missing else [])])
+
+
 def _add_missing(lines: list[str], missing: Sequence[str]) -> str:
     """Returns a table, without it if it has no rows, and a sentence that names what is missing."""
     parts = ["\n".join(lines)] if len(lines) > 2 else []
@@ -65,8 +86,11 @@ def _add_missing(lines: list[str], missing: Sequence[str]) -> str:
 
 
 def _format_results(measured: Measured) -> Iterator[str]:
-    yield "| task | steps | IQM [95% interval] | lowest seed | seeds | target | reached | published | published steps |"
-    yield "|---|---:|---:|---:|---:|---:|---|---:|---:|"
+    yield (
+        "| task | steps | IQM [95% interval] | lowest seed | seeds | target | reached | published | published steps "
+        "| warnings |"
+    )
+    yield "|---|---:|---:|---:|---:|---:|---|---:|---:|---|"
     for task, result in measured.items():
         summary, published = result["summary"], task.published
         score = f"{summary['iqm']:.1f}"
@@ -83,6 +107,7 @@ def _format_results(measured: Measured) -> Iterator[str]:
             "yes" if summary["iqm"] >= task.bar else "**no**",
             f"{published.mean:.1f} ± {published.std:.1f}{source}",
             f"{published.steps:,}",
+            format_warnings(result["seeds"]),
         ]
         yield format_row(cells)
 
@@ -90,9 +115,9 @@ def _format_results(measured: Measured) -> Iterator[str]:
 def _format_peers(measured: MeasuredPeers) -> Iterator[str]:
     yield (
         "| task | steps | seeds | rl_training (lowest to highest) | Stable-Baselines3 (lowest to highest) "
-        "| random | difference [95% interval] | no worse |"
+        "| random | difference [95% interval] | no worse | our warnings |"
     )
-    yield "|---|---:|---:|---:|---:|---:|---:|---|"
+    yield "|---|---:|---:|---:|---:|---:|---:|---|---|"
     for task, result in measured.items():
         summary = result["summary"]
         difference = summary["difference"]
@@ -108,6 +133,7 @@ def _format_peers(measured: MeasuredPeers) -> Iterator[str]:
             f"{summary['random']:.1f}",
             shown,
             "yes" if summary["no_worse"] else "**no**",
+            format_warnings(result["ours"]),
         ]
         yield format_row(cells)
 
