@@ -45,7 +45,8 @@ Runs that were stopped in the middle of their second or a later episode and resu
 the kinds of vector environment. `normalised` normalizes observations and rewards, `frames` stacks three observations,
 `n-step` uses targets of three steps, and `all` combines these with `async`. `changed` clips rewards in training alone,
 gives reset options, logs a number of infos, and has a callback that changes an attribute and the options, within
-episodes too. A `curriculum` changes the attribute twice, before the stop and after it, with `async`."""
+episodes too. A `curriculum` changes the attribute twice, before the stop and after it, with `async`. `native` steps the
+environments as arrays."""
 WHOLE, STOPPED = "whole", "stopped"
 OBSERVATION, PLACE, ERROR = "observation.npy", "place.json", "error.txt"
 
@@ -140,10 +141,17 @@ class StopInMidEpisode(StopFlag):
         """Whether the trainer has reached that step."""
         trainer = self.trainer
         if trainer is not None and self.cause is None and trainer.num_timesteps >= EARLIEST_STOP:
-            places = trainer.envs.state_dict()["snapshots"]
-            if all(place["random_state_before_reset"] is not None and place["episode_length"] >= 3 for place in places):
+            lengths = find_lengths(trainer.envs.state_dict())
+            if all(3 <= length < trainer.num_timesteps // len(lengths) for length in lengths):
                 self.request("signal")
         return self.cause is not None
+
+
+def find_lengths(envs: Mapping[str, Any]) -> list[int]:
+    """Returns the steps of each environment's running episode, given the state of all environments."""
+    if "running" in envs:  # the environments are native
+        return [int(length) for length in envs["running"]["lengths"]]
+    return [snapshot["episode_length"] for snapshot in envs["snapshots"]]
 
 
 def train_whole(case: Case, directory: Path) -> None:
@@ -168,7 +176,7 @@ def train_and_stop(case: Case, directory: Path) -> None:
     place = {
         "stopped_at": result.num_timesteps,
         "episodes_before": state["progress"]["episodes"],
-        "steps_into_episodes": [snapshot["episode_length"] for snapshot in state["envs"]["snapshots"]],
+        "steps_into_episodes": find_lengths(state["envs"]),
     }
     (directory / PLACE).write_text(json.dumps(place))
 
