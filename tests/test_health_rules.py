@@ -148,9 +148,26 @@ def test_exploration_has_collapsed_when_it_stays_below_a_hundredth_before_anythi
 )
 def test_values_are_worse_than_a_constant_when_nine_of_ten_are_negative_for_long(values, since):
     history = [Point(10 * i, value) for i, value in enumerate(values, 1)]
-    found = find_unexplained_variance(history, returns(0.0, 1.0), 500)
+    found = find_unexplained_variance(history, [], returns(0.0, 1.0), 500)
     assert (None if found is None else found.since) == since
-    assert find_unexplained_variance(history, returns(1.0, 1.0), 500) is None  # nothing to explain
+    assert find_unexplained_variance(history, [], returns(1.0, 1.0), 500) is None  # nothing to explain
+
+
+@pytest.mark.parametrize(
+    ("losses", "is_found"),
+    [
+        ([8.0] * 50, True),
+        ([8.0] * 35 + [0.008] * 15, True),  # a thousandth
+        ([8.0] * 35 + [0.007] * 15, False),  # a solved task, whose returns hardly differ
+        ([8.0] * 35 + [0.007] * 9 + [9.0] * 6, False),  # 9 of the 16 points from step 350 on
+        ([8.0] * 35 + [0.007] * 7 + [9.0] * 8, True),
+        ([0.0] * 50, True),  # they were never large, so nothing shows that they have become small
+        ([0.01] + [8.0] * 49, True),
+    ],
+)
+def test_values_whose_errors_have_become_negligible_are_good_enough(losses, is_found):
+    history, errors = ([Point(10 * i, value) for i, value in enumerate(list_, 1)] for list_ in ([-1.0] * 50, losses))
+    assert (find_unexplained_variance(history, errors, returns(0.0, 1.0), 500) is not None) is is_found
 
 
 @pytest.mark.parametrize(

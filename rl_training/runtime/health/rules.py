@@ -28,6 +28,8 @@ UNEXPLAINED_POINTS, UNEXPLAINED_SHARE = 10, 0.3
 """Least number of points, and the share of the run's steps, over which the explained variance is judged."""
 UNEXPLAINED_PART = 0.9
 """The part of these points that has to be negative."""
+NEGLIGIBLE = 0.001
+"""The share of the first value loss below which errors are too small to matter: about 3 % of the first values."""
 
 DIVERGED = 10.0
 """How many times as large as plausible values Q-values have to be."""
@@ -136,11 +138,17 @@ def find_collapsed_exploration(
     )
 
 
-def find_unexplained_variance(points: Sequence[Point], returns: Returns | None, total: int) -> Finding | None:
+def find_unexplained_variance(
+    points: Sequence[Point], losses: Sequence[Point], returns: Returns | None, total: int
+) -> Finding | None:
     """Finds that the value function has predicted returns worse than a constant for long.
+
+    Once a task is solved, its returns may hardly differ, and the smallest errors vary more than they do. So the value
+    loss must not have become negligible.
 
     Args:
         points: The explained variance, at most 1; negative if the errors vary more than the returns.
+        losses: The value loss, whose first point shows the size of values that nothing predicts.
         returns: The mean returns of training episodes. If all are equal, there is nothing to explain.
         total: The run's length in steps.
     """
@@ -149,6 +157,9 @@ def find_unexplained_variance(points: Sequence[Point], returns: Returns | None, 
     begin = points[-1].step - UNEXPLAINED_SHARE * total
     recent = [point for point in points if point.step >= begin]
     if points[0].step > begin or len(recent) < UNEXPLAINED_POINTS:
+        return None
+    errors = [point.value for point in losses if point.step >= begin]
+    if errors and median(errors) < NEGLIGIBLE * losses[0].value:
         return None
     negative = [point for point in recent if point.value < 0]
     if len(negative) < UNEXPLAINED_PART * len(recent):

@@ -36,7 +36,8 @@ logger = logging.getLogger(__name__)
 METRIC = "health/"
 """Prefix of the metrics: 1 where a warning is raised, 0 where it is withdrawn."""
 
-EXPLORATION, EXPLAINED, Q_VALUES = "exploration", "train/explained_variance", ("train/q_max", "train/q_mean")
+EXPLORATION, EXPLAINED, VALUE_LOSS = "exploration", "train/explained_variance", "train/value_loss"
+Q_VALUES = "train/q_max", "train/q_mean"
 
 
 def plays_elsewhere(config: TrainConfig) -> bool:
@@ -102,8 +103,9 @@ class HealthWatch(Callback):
         share = measure_exploration(self._config, state.policy.action_space, metrics)
         if share is not None:
             history.add_point(EXPLORATION, step, share)
-        if EXPLAINED in metrics:
-            history.add_point(EXPLAINED, step, metrics[EXPLAINED])
+        for name in (EXPLAINED, VALUE_LOSS):
+            if name in metrics:
+                history.add_point(name, step, metrics[name])
         if isinstance(self._config, OffPolicyConfig):
             self._add_values(self._config, metrics, step)
 
@@ -150,7 +152,7 @@ class HealthWatch(Callback):
                 series.get(EXPLORATION, []), evaluations, start, total
             ),
             "values_worse_than_constant": rules.find_unexplained_variance(
-                series.get(EXPLAINED, []), history.returns, total
+                series.get(EXPLAINED, []), series.get(VALUE_LOSS, []), history.returns, total
             ),
             "q_values_diverged": rules.find_diverged_values(values, history.largest_value, total),
             "returns_never_differ": rules.find_equal_returns(history.returns, evaluations, total),
