@@ -84,6 +84,7 @@ def test_the_mlflow_run_is_finished_with_held_out_metrics_and_a_champion(
     assert run.info.status == "FINISHED"
     assert run.data.metrics["heldout/return_mean"] == summary["evaluation"]["return_mean"] == 10.0
     assert run.data.params["seed"] == "3"
+    assert (summary["health"], run.data.tags.get("health")) == ([], None)
     assert run.data.tags["prefect.flow_run_id"] == str(state.state_details.flow_run_id)
     champion = flow_client.get_model_version_by_alias("plain", "champion")
     assert str(champion.version) == summary["promotion"]["version"] == "1"
