@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from rl_training.config.shipped_configs import list_shipped_configs
 from rl_training.errors import UserError
 from rl_training.experiment.loading import load_config
+from rl_training.services.deploy import _run_prefect_deploy
 from rl_training.services.prefect_yaml import HEARTBEAT, KEYS, LIMIT_KEYS, find_prefect_yaml, read_prefect_yaml
 
 FILE = Path(__file__).resolve().parents[1] / "prefect.yaml"
@@ -186,3 +187,15 @@ def test_what_is_no_project_is_refused_in_one_line(text: str, tmp_path: Path) ->
     file.write_text(text)
     with pytest.raises(UserError, match=r"prefect\.yaml: [^\n]*$"):
         read_prefect_yaml(file, NOW)
+
+
+@pytest.mark.slow
+def test_deploy_imports_nothing_from_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "prefect.py").write_text("raise SystemExit('this is not Prefect')")
+    (tmp_path / "prefect.yaml").write_text("deployments: []")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")  # a file without deployments needs no server
+    with pytest.raises(UserError) as caught:
+        _run_prefect_deploy(tmp_path / "prefect.yaml")
+    assert "this is not Prefect" not in str(caught.value)
+    assert "An entrypoint must be provided" in str(caught.value)

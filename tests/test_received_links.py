@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rl_training.cli.app import run
+from rl_training.runs.metadata import find_run_in_home, read_metadata
 from rl_training.runtime.checkpoint.staging import prepare
 from tests.received_runs import listing, made_elsewhere, received
 
@@ -65,6 +66,17 @@ def test_the_path_to_a_run_may_have_links(made, tmp_path, monkeypatch):
     gift = received(made, tmp_path / "shelf" / "received", {})
     (tmp_path / "link").symlink_to(gift)
     assert run(["evaluate", str(tmp_path / "link")]) == 0
+
+
+def test_a_link_in_the_home_leads_to_no_run_of_the_home(made, tmp_path, monkeypatch):
+    monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "home"))
+    gift, runs = received(made, tmp_path / "received", {}), tmp_path / "home" / "runs"
+    run_uid = read_metadata(gift)["run_uid"]
+    runs.mkdir(parents=True)
+    (runs / "a").symlink_to(gift)
+    assert find_run_in_home(run_uid) is None
+    shutil.copytree(gift, runs / "b")
+    assert find_run_in_home(run_uid) == runs / "b"
 
 
 def test_sweeping_removes_a_link_and_not_what_it_leads_to(tmp_path):

@@ -73,8 +73,11 @@ def list_home() -> list[Path]:
 
 
 def find_run_in_home(run_uid: str) -> Path | None:
-    """Returns the directory of the run with this `run_uid` below the home of rl_training, or None if there is none."""
-    for run_dir in sorted(runs_root().iterdir()):
+    """Returns the directory of the run with this `run_uid` below the home of rl_training, or None if there is none.
+
+    Links are left out, because they lead to directories that are not of the home.
+    """
+    for run_dir in list_home():
         with suppress(UserError):
             if read_metadata(run_dir)["run_uid"] == run_uid:
                 return run_dir

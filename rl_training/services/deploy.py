@@ -117,9 +117,12 @@ def _create_pool(client: SyncPrefectClient, name: str) -> str:
 
 
 def _run_prefect_deploy(file: Path) -> None:
-    """Runs `prefect deploy` for the file, because only that command implements all of its keys."""
+    """Runs `prefect deploy` for the file, because only that command implements all of its keys.
+
+    Like the program `prefect`, it imports nothing from the working directory.
+    """
     done = subprocess.run(
-        [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)],
+        [sys.executable, "-P", "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file", str(file)],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

@@ -30,14 +30,14 @@ from rl_training.api.training import check_environment, train_and_evaluate
 from rl_training.errors import UserError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_to_resume
-from rl_training.runs.metadata import read_metadata
+from rl_training.runs.metadata import list_home, read_metadata
 from rl_training.runs.single_training import reserve_training
 from rl_training.runtime.checkpoint import Checkpoint, newest_good
 from rl_training.runtime.ranks.follower import leave_if_follower
 from rl_training.runtime.run_utils import TrainingRun, update_metadata
 from rl_training.runtime.trainer import Trainer
 from rl_training.system.download_directories import discard_downloads
-from rl_training.system.paths import home, runs_root
+from rl_training.system.paths import home
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ def _begin(original: Original) -> Trainer:
 
 def _continue(original: Original, allow_modules: Collection[str]) -> Trainer | None:
     """Returns the trainer of a reproduction of the same run that was stopped; None if there is none."""
-    for run_dir in sorted(runs_root().iterdir()):
+    for run_dir in list_home():
         checkpoint = _find_stopped(run_dir, original.checkpoint)
         if checkpoint is not None:
             logger.info("continuing the reproduction in %s", run_dir)
