@@ -73,6 +73,22 @@ def test_the_manifest_states_format_step_run_versions_config_hash_and_each_file(
         assert entry["size"] == (path / name).stat().st_size
 
 
+def test_checkpoints_of_two_runs_in_turn_hold_their_own_settings(tmp_path: Path) -> None:
+    configs = [CONFIG, CONFIG.model_copy(update={"seed": 4}), CONFIG]
+    for step, config in enumerate(configs):
+        checkpoint = write_checkpoint(
+            tmp_path,
+            config=config,
+            run_uid="run-a",
+            algorithm="ppo",
+            num_timesteps=step,
+            policy=policy_state(),
+            trainer=trainer_state(step),
+        )
+        assert config_from_text(checkpoint.config_text(), source="config.yaml") == config
+        assert checkpoint.manifest.config_hash == config_hash(config)
+
+
 def test_files_are_as_readable_as_any_the_user_makes(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:

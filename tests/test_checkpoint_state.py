@@ -93,6 +93,15 @@ def test_numbers_and_words_of_other_types_become_plain_ones() -> None:
     assert [type(state[key]) for key in ("a", "b", "c")] == [float, int, str]
 
 
+def test_a_list_of_plain_numbers_is_copied_and_one_with_a_number_of_numpy_becomes_plain() -> None:
+    numbers = [1.5, 2, True, None, "x"]
+    taken = to_plain({"recent": numbers, "pair": (1, 2.5)})
+    numbers.append(3.5)
+    assert taken == {"recent": [1.5, 2, True, None, "x"], "pair": (1, 2.5)}
+    (mixed,) = to_plain([[1.5, np.float64(2.5)]])
+    assert [type(number) for number in mixed] == [float, float]
+
+
 @pytest.mark.parametrize(
     ("value", "what"),
     [

@@ -204,8 +204,11 @@ def _locate_holder(path: Path) -> Path:
 
 def _read(holder: Path) -> str:
     try:
-        with open(holder, "rb", buffering=0) as file:  # noqa: PTH123, because `Path.open` takes twice as long
-            return file.read().decode()
+        descriptor = os.open(holder, os.O_RDONLY)  # a file object takes three times as long
+        try:
+            return os.read(descriptor, 4096).decode()
+        finally:
+            os.close(descriptor)
     except OSError:  # the other process has only just acquired the lock
         return "by a process that has just begun"
 

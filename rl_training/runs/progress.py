@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -66,8 +66,11 @@ class Progress:
         return metrics
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the fields as a checkpoint holds them: without `recent_numbers` if there are none."""
-        fields = asdict(self)
+        """Returns the fields as a checkpoint holds them: without `recent_numbers` if there are none.
+
+        The lists are those of this object.
+        """
+        fields = vars(self).copy()
         if not self.recent_numbers:
             del fields["recent_numbers"]
         return fields

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import subprocess
+from functools import cache
 from importlib.metadata import version
 from typing import Any
 
@@ -22,8 +23,13 @@ def versions() -> dict[str, str]:
     return {
         "python": platform.python_version(),
         "rl_training": __version__,
-        **{name: version(name) for name in PACKAGES},
+        **{name: _find_version(name) for name in PACKAGES},
     }
+
+
+@cache
+def _find_version(package: str) -> str:
+    return version(package)  # reads a file; every checkpoint holds the versions
 
 
 def find_commit() -> dict[str, Any] | None:

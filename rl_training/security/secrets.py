@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -50,6 +51,7 @@ def is_secret_name(key: str) -> bool:
     return _secret_name(key) is not None
 
 
+@lru_cache(maxsize=1000)  # settings have the same few keys again and again
 def _secret_name(key: str) -> str | None:
     """Returns "one" or "many" for the name of a secret (`token`, `tokens`), else None."""
     words = re.findall(r"[a-z]+|[0-9]+", re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", key).lower())

@@ -26,6 +26,7 @@ MAX_DEPTH = 60
 MAX_VALUES = 250_000
 """The largest number of tensors, numbers and strings in a policy; hashing gives each a name."""
 
+_PLAIN = frozenset({type(None), bool, int, float, str})
 _DTYPE = re.compile(r"[<>|][biufcSUVmM][0-9]{1,9}(\[[0-9a-zA-Z]{1,9}\])?")
 
 
@@ -45,7 +46,7 @@ def to_plain(state: Any, name: str = "state", *, copy: bool = False) -> Any:
     """
     if isinstance(state, np.generic):  # first, because some numpy scalars are instances of float or str
         return to_plain(state.item(), name)
-    if state is None or type(state) in (bool, int, float, str):
+    if type(state) in _PLAIN:
         return state
     if isinstance(state, str):  # a subclass, such as the member of an enum
         return str.__str__(state)
@@ -61,6 +62,8 @@ def to_plain(state: Any, name: str = "state", *, copy: bool = False) -> Any:
                 raise TypeError(f"{name} has the key {key!r}; expected strings or integers")
         return {to_plain(key): to_plain(value, f"{name}/{key}", copy=copy) for key, value in state.items()}
     if isinstance(state, (list, tuple)):
+        if _PLAIN.issuperset(map(type, state)):  # such as the returns of the latest episodes
+            return tuple(state) if isinstance(state, tuple) else list(state)
         items = [to_plain(value, f"{name}/{i}", copy=copy) for i, value in enumerate(state)]
         return tuple(items) if isinstance(state, tuple) else items
     raise TypeError(
@@ -78,7 +81,7 @@ def from_plain(state: Any, name: str = "state", depth: int = 0) -> Any:
     """
     if depth > MAX_DEPTH:
         raise ValueError(f"{one_line(name)} is nested more than {MAX_DEPTH} deep")
-    if state is None or type(state) in (bool, int, float, str):
+    if type(state) in _PLAIN:
         return state
     if type(state) is torch.Tensor:
         if state.layout is not torch.strided or state.device.type != "cpu" or state.is_quantized:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,8 @@ def write_checkpoint(
         staging.prepare(root)
         existing = _open_existing(target, shards or ())
         with staging.stage(target) as staged:
-            entries = _write_files(staged, config, policy, trainer, shards or ())
+            settings = _describe(config)
+            entries = _write_files(staged, settings.text, policy, trainer, shards or ())
             if existing is not None and existing.manifest.files == entries:
                 return existing
             manifest = Manifest(
@@ -83,7 +85,7 @@ def write_checkpoint(
                 run_uid=run_uid,
                 created=datetime.now(UTC).isoformat(timespec="seconds"),
                 versions=versions(),
-                config_hash=config_hash(config),
+                config_hash=settings.hash,
                 policy_sha256=policy_sha256(policy),
                 files=entries,
                 extra={**(extra or {}), **({} if shards is None else {REPLAY: describe_shards(shards)})},
@@ -126,15 +128,34 @@ def prune(root: Path, keep_last: int, keep: Collection[Path] = ()) -> list[Path]
     return doomed
 
 
+@dataclass(frozen=True)
+class _Description:
+    config: TrainConfig
+    text: bytes
+    hash: str
+
+
+_described: _Description | None = None
+"""The settings of the newest checkpoint: a run's stay the same, and take longer to write out than a small policy."""
+
+
+def _describe(config: TrainConfig) -> _Description:
+    global _described
+    described = _described
+    if described is None or described.config is not config:
+        _described = described = _Description(config, dump_config(config).encode(), config_hash(config))
+    return described
+
+
 def _write_files(
     staged: Path,
-    config: TrainConfig,
+    config: bytes,
     policy: Mapping[str, Any],
     trainer: Mapping[str, Any],
     shards: Sequence[ShardEntry],
 ) -> dict[str, FileEntry]:
     entries = {
-        CONFIG: write_file(staged / CONFIG, lambda file: file.write(dump_config(config).encode())),
+        CONFIG: write_file(staged / CONFIG, lambda file: file.write(config)),
         POLICY: write_file(staged / POLICY, lambda file: torch.save(policy, file)),
         TRAINER: write_file(staged / TRAINER, lambda file: torch.save(trainer, file)),
     }

@@ -11,6 +11,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import gymnasium as gym
+
 from rl_training.config.off_policy import OffPolicyConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import UserError
@@ -55,11 +57,15 @@ class HealthWatch(Callback):
 
     def __init__(self, config: TrainConfig) -> None:
         self._config, self._history = config, History(config.total_timesteps)
+        self._plays_elsewhere = plays_elsewhere(config)
+        self._space: gym.Space[Any] | None = None
         self._warnings: dict[Kind, HealthWarning] = {}
         self._recorded = False
 
     def on_train_start(self, state: TrainerState) -> None:
         """Brings the record of a run that continues from a checkpoint up to date."""
+        assert state.policy is not None  # set before training begins
+        self._space = state.policy.action_space
         self._record(state)
 
     def on_update_end(self, state: TrainerState) -> None:
@@ -99,8 +105,8 @@ class HealthWatch(Callback):
         history, metrics, step = self._history, state.metrics, state.num_timesteps
         if "rollout/episode_return_mean" in metrics:
             history.add_return(step, metrics["rollout/episode_return_mean"], int(metrics["rollout/episodes"]))
-        assert state.policy is not None  # set before training begins
-        share = measure_exploration(self._config, state.policy.action_space, metrics)
+        assert self._space is not None  # training has begun
+        share = measure_exploration(self._config, self._space, metrics)
         if share is not None:
             history.add_point(EXPLORATION, step, share)
         for name in (EXPLAINED, VALUE_LOSS):
@@ -144,7 +150,7 @@ class HealthWatch(Callback):
         """Yields the finding of each rule that has one."""
         history, total = self._history, self._config.total_timesteps
         evaluations, series = history.evaluations, history.series
-        start = None if history.returns is None or plays_elsewhere(self._config) else history.returns.first
+        start = None if history.returns is None or self._plays_elsewhere else history.returns.first
         values = next((series[name] for name in Q_VALUES if name in series), [])
         found: dict[Kind, rules.Finding | None] = {
             "evaluation_fell": rules.find_fallen_evaluation(evaluations, start, total),
