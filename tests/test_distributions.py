@@ -72,6 +72,13 @@ def gaussian() -> Distribution:
     return distribution
 
 
+def draw(distribution: Distribution, outputs: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Actions drawn from a seed, with their log-probabilities."""
+    noise = distribution.draw_noise(1, len(outputs), np.random.default_rng(seed))
+    actions = distribution.choose(outputs, noise[0])
+    return actions, distribution.log_probs(outputs[None], actions[None], noise)[0]
+
+
 FAMILIES = {
     "categorical": (lambda: Categorical(5), np.int64, (40,)),
     "multi_categorical": (lambda: MultiCategorical([2, 3]), np.int64, (40, 2)),
@@ -84,7 +91,7 @@ FAMILIES = {
 def test_log_prob_and_entropy_equal_torch(family: str) -> None:
     make, dtype, shape = FAMILIES[family]
     distribution = make()
-    actions, drawn_log_prob = distribution.sample(LOGITS, np.random.default_rng(1))
+    actions, drawn_log_prob = draw(distribution, LOGITS, seed=1)
     assert (actions.dtype, actions.shape, drawn_log_prob.dtype) == (dtype, shape, np.float32)
     judged = distribution.evaluate_actions(LOGITS, actions)
     log_prob, entropy = by_torch(distribution, torch.from_numpy(LOGITS), actions)
@@ -99,7 +106,7 @@ def test_gradients_equal_autograd(family: str, name: str) -> None:
     backend, distribution = BACKENDS[name], FAMILIES[family][0]()
     bound(distribution.double(), backend)
     outputs = torch.from_numpy(LOGITS.astype(np.float64)).requires_grad_()
-    actions, _ = distribution.sample(LOGITS, np.random.default_rng(1))
+    actions = distribution.sample(LOGITS, np.random.default_rng(1))
     weights = torch.randn(40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     log_prob, entropy = by_torch(distribution, outputs, actions)
     wanted = [outputs, *distribution.parameters()]
@@ -119,7 +126,7 @@ def test_mode_is_the_most_probable_action(family: str) -> None:
     assert (mode.dtype, mode.shape) == (dtype, shape)
     best = distribution.evaluate_actions(LOGITS, mode).logprobs_B
     for seed in range(20):
-        _, drawn = distribution.sample(LOGITS, np.random.default_rng(seed))
+        _, drawn = draw(distribution, LOGITS, seed)
         assert (drawn <= best + 1e-5).all()
 
 
@@ -155,14 +162,14 @@ def chi_square_p(counts: np.ndarray, probabilities: np.ndarray) -> float:
 
 def test_categorical_frequencies() -> None:
     logits = np.array([0.0, 1.0, -2.0, 0.5], np.float32)
-    actions, _ = Categorical(4).sample(np.tile(logits, (40_000, 1)), np.random.default_rng(5))
+    actions = Categorical(4).sample(np.tile(logits, (40_000, 1)), np.random.default_rng(5))
     assert chi_square_p(np.bincount(actions, minlength=4), np.exp(logits) / np.exp(logits).sum()) > 1e-4
 
 
 def test_multi_categorical_frequencies_are_joint_products() -> None:
     logits = np.array([0.0, 1.0, -1.0, 0.5, 0.2], np.float32)
     first, second = (np.exp(part) / np.exp(part).sum() for part in (logits[:2], logits[2:]))
-    actions, _ = MultiCategorical([2, 3]).sample(np.tile(logits, (40_000, 1)), np.random.default_rng(6))
+    actions = MultiCategorical([2, 3]).sample(np.tile(logits, (40_000, 1)), np.random.default_rng(6))
     assert (
         chi_square_p(np.bincount(actions[:, 0] * 3 + actions[:, 1], minlength=6), np.outer(first, second).ravel())
         > 1e-4
@@ -172,14 +179,14 @@ def test_multi_categorical_frequencies_are_joint_products() -> None:
 def test_bernoulli_frequencies_are_joint_products() -> None:
     logits = np.array([1.2, -0.4], np.float32)
     p, q = 1 / (1 + np.exp(-logits))
-    actions, _ = Bernoulli(2).sample(np.tile(logits, (40_000, 1)), np.random.default_rng(7))
+    actions = Bernoulli(2).sample(np.tile(logits, (40_000, 1)), np.random.default_rng(7))
     joint = np.array([(1 - p) * (1 - q), (1 - p) * q, p * (1 - q), p * q])
     assert chi_square_p(np.bincount(2 * actions[:, 0] + actions[:, 1], minlength=4), joint) > 1e-4
 
 
 def test_gaussian_draws_have_the_mean_and_deviation() -> None:
     distribution = DiagGaussian(2, math.log(0.5))
-    actions, _ = distribution.sample(np.tile(np.float32([3.0, -1.0]), (20_000, 1)), np.random.default_rng(8))
+    actions = distribution.sample(np.tile(np.float32([3.0, -1.0]), (20_000, 1)), np.random.default_rng(8))
     for column, mean in zip(actions.T, (3.0, -1.0), strict=True):
         assert stats.kstest(column, "norm", args=(mean, 0.5)).pvalue > 1e-4
     assert abs(np.corrcoef(actions.T)[0, 1]) < 0.03
@@ -188,7 +195,7 @@ def test_gaussian_draws_have_the_mean_and_deviation() -> None:
 def test_extreme_logits_stay_finite_and_impossible_actions_are_not_drawn() -> None:
     logits = np.array([[500.0, -500.0, -500.0, 400.0]], np.float32)
     for distribution in (Categorical(4), MultiCategorical([2, 2]), Bernoulli(4)):
-        actions, log_prob = distribution.sample(np.repeat(logits, 1000, axis=0), np.random.default_rng(2))
+        actions, log_prob = draw(distribution, np.repeat(logits, 1000, axis=0), seed=2)
         assert len(np.unique(actions, axis=0)) == 1
         assert log_prob.tolist() == [0.0] * 1000
         judged = distribution.evaluate_actions(logits, actions[:1])
@@ -197,7 +204,7 @@ def test_extreme_logits_stay_finite_and_impossible_actions_are_not_drawn() -> No
 
 def test_the_same_stream_draws_the_same_actions() -> None:
     for make, _, _ in FAMILIES.values():
-        first, second = (make().sample(LOGITS, np.random.default_rng(11))[0] for _ in range(2))
+        first, second = (make().sample(LOGITS, np.random.default_rng(11)) for _ in range(2))
         np.testing.assert_array_equal(first, second)
 
 
@@ -221,3 +228,24 @@ def test_each_action_space_has_its_distribution(space: gym.Space, kind: type, ou
 def test_a_space_without_a_distribution_is_refused() -> None:
     with pytest.raises(TypeError, match=r"no distribution over Text.*expected Discrete"):
         make_distribution(gym.spaces.Text(4), initial_log_std=0.0)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_block_of_steps_has_the_bits_of_its_steps(family: str) -> None:
+    distribution, block, single = FAMILIES[family][0](), *(np.random.default_rng(4) for _ in range(2))
+    outputs = RNG.normal(0, 2, (7, 40, 5)).astype(np.float32)
+    noise = distribution.draw_noise(7, 40, block)
+    np.testing.assert_array_equal(noise, np.concatenate([distribution.draw_noise(1, 40, single) for _ in range(7)]))
+    assert block.bit_generator.state == single.bit_generator.state
+    actions = np.stack([distribution.choose(*step) for step in zip(outputs, noise, strict=True)])
+    together = distribution.log_probs(outputs, actions, noise)
+    apart = [distribution.log_probs(outputs[t : t + 1], actions[t : t + 1], noise[t : t + 1]) for t in range(7)]
+    assert together.tobytes() == np.concatenate(apart).tobytes()
+
+
+def test_the_largest_sum_of_logit_and_noise_wins_the_first_race_of_exponential_times() -> None:
+    logits = np.log(np.float32([[0.2, 0.5, 0.3]]))
+    times = np.random.default_rng(9).standard_exponential((1_000, 1, 3))
+    noise = Categorical(3).draw_noise(1_000, 1, np.random.default_rng(9))
+    first = (times / np.exp(logits)).argmin(axis=2)  # the first event of Poisson processes with these rates
+    assert [Categorical(3).choose(logits, each).tolist() for each in noise] == first.tolist()

@@ -419,7 +419,7 @@ def test_the_policys_own_parameters_are_in_the_vector() -> None:
     flat = FlatParameters(network, CPU)
     assert flat.state_dict()["distribution.log_std"].tolist() == [-0.5, -0.5]
     flat.vector.zero_()
-    actions, _ = network.distribution.sample(np.zeros((1, 2), np.float32), np.random.default_rng(0))
+    actions = network.distribution.sample(np.zeros((1, 2), np.float32), np.random.default_rng(0))
     np.testing.assert_array_equal(actions, np.random.default_rng(0).standard_normal((1, 2), np.float32))
 
 

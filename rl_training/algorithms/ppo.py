@@ -1,6 +1,6 @@
 """Proximal Policy Optimisation (Schulman et al. 2017), with the implementation details of Huang et al. 2022.
 
-Shapes: T steps, N environments, B batch, O observation dims, A action dims, K outputs of the policy head.
+Shapes: T or S steps, N environments, B batch, O observation dims, A action dims, K outputs of the policy head.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from rl_training.algorithms.block_acting import BlockActing
 from rl_training.algorithms.explained_variance import explained_variance
 from rl_training.algorithms.network_algorithm import NetworkAlgorithm
 from rl_training.algorithms.ppo_losses import clipped_surrogate_loss, clipped_value_loss, normalize_advantages
@@ -106,6 +107,7 @@ class PPO(NetworkAlgorithm):
         self.config = config
         self.distribution = make_distribution(codec.space, network.initial_log_std)
         self.network = ActorCritic(encoder, self.distribution, network.hidden, network.activation, rng)
+        self.acting = BlockActing(self.network, self.draw_noise, lambda: self.state.action_rng)
         self.parameters = FlatParameters(self.network, device)
         self.backend = self.parameters.backend
         self._backpropagate = self.backend.captured(self._loss_gradient)
@@ -116,17 +118,19 @@ class PPO(NetworkAlgorithm):
         )
 
     def act(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Draws an action in each environment.
-
-        Args:
-            observation: [N, *O].
+        """Draws an action in each environment; `acting` draws the same ones faster.
 
         Returns:
-            Actions [N, *A] (unclipped), their log-probabilities float32 [N], and V(observation) float32 [N].
+            For observations [N, *O]: actions [N, *A] (unclipped), their log-probabilities float32 [N], and values
+            float32 [N].
         """
-        outputs_NK, values_N = self.network.act(observation)
-        actions, logprobs_N = self.distribution.sample(outputs_NK, self.state.action_rng)
-        return actions, logprobs_N, values_N
+        (outputs_NK, values_N), noise_1NK = self.network.act(observation), self.draw_noise(1, len(observation))
+        actions = self.distribution.choose(outputs_NK, noise_1NK[0])
+        return actions, self.distribution.log_probs(outputs_NK[None], actions[None], noise_1NK)[0], values_N
+
+    def draw_noise(self, steps: int, num_envs: int) -> np.ndarray:
+        """Draws the noise of the actions of S steps of N environments, [S, N, K]."""
+        return self.distribution.draw_noise(steps, num_envs, self.state.action_rng)
 
     def act_greedy(self, observation: np.ndarray) -> np.ndarray:
         """Returns the most probable action in each environment, [N, *A]."""
@@ -138,7 +142,7 @@ class PPO(NetworkAlgorithm):
 
     def draw_actions(self, outputs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Draws an action from each distribution, [N, *A]."""
-        return self.distribution.sample(outputs, rng)[0]
+        return self.distribution.sample(outputs, rng)
 
     def value(self, observation: np.ndarray) -> np.ndarray:
         """Returns V(observation), float32 [N]."""
@@ -291,8 +295,5 @@ class PPO(NetworkAlgorithm):
 
 
 def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> list[str]:
-    """Returns the reasons why PPO can't train on these spaces, one sentence each.
-
-    Unbounded `Box` actions are allowed, because PPO needs no bounds and clips no actions.
-    """
+    """Returns the reasons why PPO can't train on these spaces, one sentence each; actions need no bounds."""
     return find_encoding_faults(observation_space, action_space)

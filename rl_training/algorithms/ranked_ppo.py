@@ -4,8 +4,8 @@ All ranks have the same weights and draw the same random numbers. Each computes 
 and the parts are averaged in one call, so that the update is that of one rank with all environments, up to the order of
 sums. See `docs/algorithms/ppo.md`.
 
-Shapes: N environments of all ranks, n of this rank, M minibatches of a pass, B minibatch on all ranks, b this rank's
-part of it, P parameters, R ranks, O observation dims, A action dims, K outputs of the policy head.
+Shapes: S steps, N environments of all ranks, n of this rank, M minibatches of a pass, B minibatch on all ranks, b this
+rank's part of it, P parameters, R ranks, O observation dims, A action dims, K outputs of the policy head.
 """
 
 from __future__ import annotations
@@ -62,21 +62,9 @@ class RankedPPO(PPO):
         self._message = torch.zeros(len(self.parameters.gradient) + 5, dtype=self.parameters.gradient.dtype)
         self._message = self._message.to(device)
 
-    def act(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Draws an action in each of this rank's environments, with the noise that one rank would give them.
-
-        Args:
-            observation: [n, *O].
-
-        Returns:
-            Actions [n, *A] (unclipped), their log-probabilities float32 [n], and V(observation) float32 [n].
-        """
-        outputs_nK, values_n = self.network.act(observation)
-        rows = self.share.rows
-        outputs_NK = np.zeros((self.share.num_envs, outputs_nK.shape[1]), outputs_nK.dtype)
-        outputs_NK[rows] = outputs_nK
-        actions, logprobs_N = self.distribution.sample(outputs_NK, self.state.action_rng)
-        return actions[rows], logprobs_N[rows], values_n
+    def draw_noise(self, steps: int, num_envs: int) -> np.ndarray:
+        """Draws the noise that one rank would give to this rank's environments, [S, n, K]."""
+        return super().draw_noise(steps, self.share.num_envs)[:, self.share.rows]
 
     def _count_transitions(self, buffer: RolloutBuffer) -> int:
         return buffer.position * self.share.num_envs

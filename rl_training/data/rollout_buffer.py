@@ -1,6 +1,6 @@
 """A rollout buffer: stores the transitions of one rollout, and computes their advantages.
 
-Shapes: T steps, N environments, B batch, O observation dims, A action dims.
+Shapes: T steps, S of them, N environments, B batch, O observation dims, A action dims.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ class RolloutBuffer:
         if not 1 <= steps <= self.rollout_steps:
             raise ValueError(f"a rollout of {steps} steps does not fit a buffer of {self.rollout_steps}")
         self.position, self.steps = 0, steps
-        self.final_values[:] = 0.0  # once, rather than at each step
+        for ends in (self.terminated, self.dones, self.final_values):  # once, rather than at each step
+            ends[:] = 0
 
     def add(
         self,
@@ -111,7 +112,7 @@ class RolloutBuffer:
         logprobs: np.ndarray,
         final_values: np.ndarray,
     ) -> None:
-        """Stores a copy of one step of all environments.
+        """Stores a copy of one step of all environments, of which everything is known.
 
         Args:
             obs: Observations that were acted on, [N, *O].
@@ -126,15 +127,45 @@ class RolloutBuffer:
         Raises:
             ValueError: The rollout is complete.
         """
-        if self.full:
-            raise ValueError(f"the rollout is full with {self.steps} steps; reset the buffer first")
+        self.add_step(obs, actions, rewards)
+        self.end_episodes(terminated, truncated, final_values)
+        self.store_estimates(values[None], logprobs[None])
+
+    def add_step(self, obs: np.ndarray, actions: np.ndarray, rewards: np.ndarray) -> None:
+        """Stores a copy of one step of all environments, of which none has ended an episode yet.
+
+        Args:
+            obs: Observations that were acted on, [N, *O].
+            actions: Actions, [N, *A].
+            rewards: Rewards, [N].
+
+        Raises:
+            ValueError: The rollout is complete.
+        """
         t = self.position
+        if t == self.steps:
+            raise ValueError(f"the rollout is full with {t} steps; reset the buffer first")
         self.obs[t], self.actions[t], self.rewards[t] = obs, actions, rewards
-        self.values[t], self.logprobs[t] = values, logprobs
+        self.position = t + 1
+
+    def end_episodes(self, terminated: np.ndarray, truncated: np.ndarray, final_values: np.ndarray | None) -> None:
+        """Stores which episodes the newest step has ended.
+
+        Args:
+            terminated: Whether the step ended the episode in a terminal state, bool [N].
+            truncated: Whether the step cut the episode, bool [N].
+            final_values: V(final observation of the episode), [N]; read only if truncated and not terminated, and None
+                if no episode was truncated.
+        """
+        t = self.position - 1
         self.terminated[t], self.dones[t] = terminated, terminated | truncated
-        if np.count_nonzero(truncated):
+        if final_values is not None:
             self.final_values[t] = np.where(truncated & ~terminated, final_values, 0.0)
-        self.position += 1
+
+    def store_estimates(self, values: np.ndarray, logprobs: np.ndarray) -> None:
+        """Stores V(obs) and the log-probabilities of the actions in the newest S steps, [S, N] each."""
+        newest = slice(self.position - len(values), self.position)
+        self.values[newest], self.logprobs[newest] = values, logprobs
 
     def cut_newest(self, env_indices: Sequence[int], final_values: np.ndarray) -> None:
         """Marks the newest step of some environments as the end of an episode, because another episode follows.

@@ -1,7 +1,8 @@
 """Action distributions: sampling for acting; log-probability and entropy, with their gradients, for learning.
 
-The outputs of the policy head are the parameters of a distribution. Shapes: B batch (or environments), A action dims, K
-outputs.
+The outputs of the policy head are the parameters of a distribution. An action is a function of the outputs and of noise
+that does not depend on them, so the noise of many steps can be drawn before the first one. Shapes: S steps, B batch (or
+environments), A action dims, K outputs.
 """
 
 from __future__ import annotations
@@ -51,9 +52,21 @@ class Distribution(nn.Module):
         """Returns the log-probability of each action, the entropy of its distribution, and the backward pass."""
         raise NotImplementedError
 
-    def sample(self, outputs_BK: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draws actions, and returns them with their log-probabilities, float32 [B]."""
+    def draw_noise(self, steps: int, batch: int, rng: np.random.Generator) -> np.ndarray:
+        """Draws the noise of S steps for `choose`, [S, B, K]: the same numbers as S draws of one step each."""
         raise NotImplementedError
+
+    def choose(self, outputs_BK: np.ndarray, noise_BK: np.ndarray) -> np.ndarray:
+        """Returns the actions that the noise of one step draws."""
+        raise NotImplementedError
+
+    def log_probs(self, outputs_SBK: np.ndarray, actions: np.ndarray, noise_SBK: np.ndarray) -> np.ndarray:
+        """Returns the log-probabilities of what `choose` returned, [S, B]; no bit depends on the number of steps."""
+        raise NotImplementedError
+
+    def sample(self, outputs_BK: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Draws actions."""
+        return self.choose(outputs_BK, self.draw_noise(1, len(outputs_BK), rng)[0])
 
     def mode(self, outputs_BK: np.ndarray) -> np.ndarray:
         """Returns the most probable actions."""
@@ -86,12 +99,24 @@ class Categorical(Distribution):
 
         return ActionEvaluation(log_probs_BK[rows, actions], entropies_B, backward)
 
-    def sample(self, outputs_BK: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draws by exponential races: a time with rate p is the smallest with probability p."""
-        log_probs = outputs_BK - NUMPY.row_max(outputs_BK)[:, None]
-        probs = np.exp(log_probs)
-        actions: np.ndarray = (probs / rng.standard_exponential(probs.shape)).argmax(axis=1)
-        return actions, log_probs[NUMPY.rows(len(actions)), actions] - np.log(NUMPY.row_sums(probs))
+    def draw_noise(self, steps: int, batch: int, rng: np.random.Generator) -> np.ndarray:
+        """Draws standard Gumbel variables, float32: minus the logarithms of exponential ones."""
+        return _to_gumbel(rng.standard_exponential((steps, batch, self.outputs)))
+
+    def choose(self, outputs_BK: np.ndarray, noise_BK: np.ndarray) -> np.ndarray:
+        """Takes the largest sum of logit and Gumbel variable: with the probability of the action (Gumbel-max trick)."""
+        actions: np.ndarray = (outputs_BK + noise_BK).argmax(axis=1)
+        return actions
+
+    def log_probs(self, outputs_SBK: np.ndarray, actions: np.ndarray, noise_SBK: np.ndarray) -> np.ndarray:
+        """Takes the log-softmax at the action."""
+        rows_RK = outputs_SBK.reshape(-1, self.outputs)
+        log_probs_SBK = (rows_RK - NUMPY.row_max(rows_RK)[:, None]).reshape(outputs_SBK.shape)
+        # A product for each step, because the bits of a product may depend on its number of rows.
+        sums_SB = np.exp(log_probs_SBK) @ np.ones(self.outputs, log_probs_SBK.dtype)
+        chosen_SB = np.take_along_axis(log_probs_SBK, actions[..., None], axis=-1)[..., 0]
+        log_probs_SB: np.ndarray = chosen_SB - np.log(sums_SB)
+        return log_probs_SB
 
     def mode(self, outputs_BK: np.ndarray) -> np.ndarray:
         """Returns the action with the largest logit."""
@@ -127,11 +152,25 @@ class MultiCategorical(Distribution):
 
         return ActionEvaluation(sum(part.logprobs_B for part in each), sum(part.entropies_B for part in each), backward)
 
-    def sample(self, outputs_BK: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    def draw_noise(self, steps: int, batch: int, rng: np.random.Generator) -> np.ndarray:
+        """Draws, in each step, the noise of one choice for the whole batch after that of another."""
+        drawn = rng.standard_exponential((steps, batch * self.outputs))
+        parts = [drawn[:, batch * at.start : batch * at.stop].reshape(steps, batch, -1) for at in self.slices]
+        return _to_gumbel(np.concatenate(parts, axis=2))
+
+    def choose(self, outputs_BK: np.ndarray, noise_BK: np.ndarray) -> np.ndarray:
         """Draws each choice."""
-        pairs = [part.sample(outputs_BK[:, place], rng) for part, place in zip(self.parts, self.slices, strict=True)]
-        actions, log_probs = zip(*pairs, strict=True)
-        return np.stack(actions, axis=1), np.stack(log_probs).sum(axis=0)
+        races_BK = outputs_BK + noise_BK
+        return np.stack([races_BK[:, place].argmax(axis=1) for place in self.slices], axis=1)
+
+    def log_probs(self, outputs_SBK: np.ndarray, actions: np.ndarray, noise_SBK: np.ndarray) -> np.ndarray:
+        """Sums the log-probabilities of the choices."""
+        each = [
+            part.log_probs(outputs_SBK[..., place], actions[..., a], noise_SBK[..., place])
+            for a, (part, place) in enumerate(zip(self.parts, self.slices, strict=True))
+        ]
+        sums_SB: np.ndarray = np.stack(each).sum(axis=0)
+        return sums_SB
 
     def mode(self, outputs_BK: np.ndarray) -> np.ndarray:
         """Returns the option with the largest logit in each choice."""
@@ -160,11 +199,19 @@ class Bernoulli(Distribution):
 
         return ActionEvaluation(logprobs_B, entropies_B, backward)
 
-    def sample(self, outputs_BK: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    def draw_noise(self, steps: int, batch: int, rng: np.random.Generator) -> np.ndarray:
+        """Draws standard logistic variables."""
+        return rng.logistic(size=(steps, batch, self.outputs))
+
+    def choose(self, outputs_BK: np.ndarray, noise_BK: np.ndarray) -> np.ndarray:
         """Draws each bit: a logistic variable is below the logit with the probability of a 1."""
-        actions = rng.logistic(size=outputs_BK.shape) < outputs_BK
-        signed = np.where(actions, outputs_BK, -outputs_BK)
-        return actions.astype(np.int8), -np.logaddexp(0.0, -signed, dtype=np.float32).sum(axis=1)
+        return (noise_BK < outputs_BK).astype(np.int8)
+
+    def log_probs(self, outputs_SBK: np.ndarray, actions: np.ndarray, noise_SBK: np.ndarray) -> np.ndarray:
+        """Sums the log-probabilities of the bits."""
+        signed_SBK = np.where(actions, outputs_SBK, -outputs_SBK)
+        sums_SB: np.ndarray = -np.logaddexp(0.0, -signed_SBK, dtype=np.float32).sum(axis=-1)
+        return sums_SB
 
     def mode(self, outputs_BK: np.ndarray) -> np.ndarray:
         """Returns 1 for each bit whose probability exceeds one half."""
@@ -199,12 +246,21 @@ class DiagGaussian(Distribution):
 
         return ActionEvaluation(logprobs_B, entropies_B, backward)
 
-    def sample(self, outputs_BK: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Draws mean + deviation * standard normal, unclipped."""
-        log_std = self.backend.numpy(self._log_std)
-        deviates = rng.standard_normal(outputs_BK.shape, dtype=np.float32)
-        log_probs = (-0.5 * deviates * deviates - (log_std + np.float32(0.5 * LOG_2PI))).sum(axis=1)
-        return outputs_BK + np.exp(log_std) * deviates, log_probs
+    def draw_noise(self, steps: int, batch: int, rng: np.random.Generator) -> np.ndarray:
+        """Draws standard normal variables, float32."""
+        return rng.standard_normal((steps, batch, self.outputs), dtype=np.float32)
+
+    def choose(self, outputs_BK: np.ndarray, noise_BK: np.ndarray) -> np.ndarray:
+        """Returns mean + deviation * standard normal, unclipped."""
+        deviations_A = np.exp(self.backend.numpy(self._log_std))
+        actions: np.ndarray = outputs_BK + deviations_A * noise_BK
+        return actions
+
+    def log_probs(self, outputs_SBK: np.ndarray, actions: np.ndarray, noise_SBK: np.ndarray) -> np.ndarray:
+        """Sums the log-densities over the dims."""
+        normalizer_A = self.backend.numpy(self._log_std) + np.float32(0.5 * LOG_2PI)
+        sums_SB: np.ndarray = (-0.5 * noise_SBK * noise_SBK - normalizer_A).sum(axis=-1)
+        return sums_SB
 
     def mode(self, outputs_BK: np.ndarray) -> np.ndarray:
         """Returns the means."""
@@ -213,6 +269,13 @@ class DiagGaussian(Distribution):
     def metrics(self) -> dict[str, float]:
         """Returns `std`, the mean of the standard deviations."""
         return {"std": float(self.log_std.detach().exp().mean())}
+
+
+@np.errstate(divide="ignore")  # a variable of 0 becomes infinite, and wins
+def _to_gumbel(exponential: np.ndarray) -> np.ndarray:
+    """Returns standard Gumbel variables, float32, from standard exponential ones."""
+    gumbel: np.ndarray = (-np.log(exponential)).astype(np.float32)
+    return gumbel
 
 
 def make_distribution(space: gym.Space[Any], initial_log_std: float) -> Distribution:

@@ -108,6 +108,10 @@ class BoundMLPs:
         self._like = stack.head_biases[0]
         self._workspaces: dict[int, Workspace] = {}
 
+    def select(self, network: int) -> tuple[StackArrays, Activation]:
+        """Returns the parameters of one network, as a stack of itself, and the activation of its hidden layers."""
+        return self._own.select(slice(network, network + 1)), self._activation
+
     def evaluate(self, x_BI: Array) -> list[Array]:
         """Returns the output of each network, [B, K] each; valid until the next evaluation of a batch of equal size."""
         work = self._get_workspace(len(x_BI))

@@ -113,6 +113,7 @@ class PPOTrainer(Trainer):
         return self.agent.policy_state()
 
     def _trainer_state(self) -> dict[str, Any]:
+        self.algorithm.acting.complete(self.buffer)  # so that the checkpoint has nothing half done
         observation = self.envs.normalized().copy()  # [N, O]; follows the newest step
         return {**self.agent.trainer_state(), "buffer": self.buffer.state_dict(), "observation": observation}
 

@@ -13,17 +13,22 @@ from rl_training.envs.training_envs import TrainingEnvs, VectorStep
 
 
 def take_step(envs: TrainingEnvs, algorithm: PPO, buffer: RolloutBuffer) -> VectorStep:
-    """Steps all environments once and stores the transitions."""
-    observation = envs.normalized()  # [N, O]
-    action, log_prob, value = algorithm.act(observation)  # [N, A], [N], [N]
+    """Steps all environments once and stores the transitions; values and log-probabilities may follow later."""
+    observation, acting = envs.normalized(), algorithm.acting  # [N, O]
+    action = acting.act(observation)  # [N, A]
     step = envs.step(action)
-    # V of the final observations, [N]; the buffer reads those of truncated episodes alone.
-    final_value = algorithm.value(step.next_normalized) if np.count_nonzero(step.truncated) else value
-    buffer.add(observation, action, step.scaled_reward, step.terminated, step.truncated, value, log_prob, final_value)
+    buffer.add_step(observation, action, step.scaled_reward)
+    if step.episodes:
+        # V of the final observations, [N]; the buffer reads those of truncated episodes alone.
+        final_value = algorithm.value(step.next_normalized) if np.count_nonzero(step.truncated) else None
+        buffer.end_episodes(step.terminated, step.truncated, final_value)
+    if acting.is_full:
+        acting.complete(buffer)
     return step
 
 
 def complete_rollout(envs: TrainingEnvs, algorithm: PPO, buffer: RolloutBuffer) -> None:
     """Computes the advantages and returns of a full buffer."""
+    algorithm.acting.complete(buffer)
     last_value = algorithm.value(envs.normalized())  # [N]
     buffer.compute_returns_and_advantages(last_value, algorithm.config.gamma, algorithm.config.gae_lambda)

@@ -126,6 +126,7 @@ class RankLearner:
 
     def save(self) -> dict[str, Any]:
         """Returns the training state of all ranks on rank 0, and an empty one on the others."""
+        self.algorithm.acting.complete(self.buffer)
         part = {
             **self.agent.trainer_state(),
             "buffer": self.buffer.state_dict(),
