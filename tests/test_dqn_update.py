@@ -211,25 +211,37 @@ def test_updates_with_target_values_from_ahead_equal_updates_without(option: str
         assert ahead == pytest.approx(alone, rel=1e-4)
 
 
-def test_no_bit_of_a_target_value_depends_on_how_many_are_computed_at_once() -> None:
-    dqn = make_dqn(batch_size=50, gradient_steps=10, network={"hidden": [64, 64]})
+@pytest.mark.parametrize("double", [False, True])
+def test_no_bit_of_a_target_value_depends_on_how_many_are_computed_at_once(double: bool) -> None:
+    dqn = make_dqn(batch_size=50, gradient_steps=10, network={"hidden": [64, 64]}, double=double)
     batches = random_batch(choices, count=500)
-    values = dqn.look_ahead(batches).next_values
+    values = dqn.look_ahead(batches).ahead
     assert values is not None
-    np.testing.assert_allclose(values, dqn.target_network.evaluate(batches.next_obs), rtol=1e-4, atol=1e-6)
+    alone = dqn.target_network.evaluate(batches.next_obs)
+    expected = alone if double else batches.rewards + batches.discounts * alone.max(1)
+    np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-6)
     for first in (50, 250, 450):
-        assert np.array_equal(dqn.look_ahead(batches.select(slice(first, None))).next_values, values[first:])
+        assert np.array_equal(dqn.look_ahead(batches.select(slice(first, None))).ahead, values[first:])
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "gradient_steps", "space", "expected"),
-    [(64, 128, VECTOR, 16), (64, 3, VECTOR, 1), (64, 4, VECTOR, 16), (2_048, 1, VECTOR, 1), (64, 128, CAMERA, 1)],
+    ("batch_size", "gradient_steps", "threads", "space", "expected"),
+    [
+        (64, 128, 1, VECTOR, (4, 16)),
+        (64, 128, 2, VECTOR, (4, 64)),
+        (64, 128, 8, VECTOR, (4, 64)),
+        (64, 3, 1, VECTOR, (1, 1)),
+        (64, 4, 1, VECTOR, (4, 16)),
+        (400, 1, 1, VECTOR, (1, 2)),
+        (2_048, 1, 1, VECTOR, (1, 1)),
+        (64, 128, 2, CAMERA, (1, 1)),
+    ],
 )
 def test_batches_are_drawn_together_where_target_values_gain_by_it(
-    backend: Backend, batch_size: int, gradient_steps: int, space: gym.Space, expected: int
+    backend: Backend, batch_size: int, gradient_steps: int, threads: int, space: gym.Space, expected: tuple[int, int]
 ) -> None:
-    dqn = make_dqn(space, batch_size=batch_size, gradient_steps=gradient_steps)
-    assert dqn.batches_ahead == (expected if backend.xp is np else 1)
+    dqn = make_dqn(space, batch_size=batch_size, gradient_steps=gradient_steps, threads=threads)
+    assert dqn.batches_ahead == (expected if backend.xp is np else (1, 1))
 
 
 def test_a_target_weight_that_is_not_finite_is_named_though_its_values_came_from_ahead() -> None:

@@ -286,6 +286,22 @@ def test_batches_of_different_sizes_do_not_disturb_each_other() -> None:
     assert torch.equal(flat.gradient, alone)
 
 
+@pytest.mark.parametrize("hidden", [(), (16,), (32, 32), (256, 256)])
+@pytest.mark.parametrize("outputs", [(3,), (1, 3)])
+def test_batches_in_blocks_have_the_outputs_of_each_batch_by_itself(
+    hidden: tuple[int, ...], outputs: tuple[int, ...]
+) -> None:
+    stack = StackedMLP(4, hidden, outputs, "relu", [1.0] * len(outputs), np.random.default_rng(0))
+    FlatParameters(stack, CPU).vector.add_(0.1)  # so that biases count
+    for groups in (3, 1, 4, 2):  # in any order, on the same buffers
+        x = np.random.default_rng(groups).standard_normal((groups, 64, 4), np.float32)
+        each = [[output.copy() for output in stack.bound.evaluate(batch)] for batch in x]
+        got = stack.bound.evaluate_blocks(x)
+        assert [output.shape for output in got] == [(groups, 64, k) for k in outputs]
+        for s, output in enumerate(got):
+            assert np.array_equal(output, [alone[s] for alone in each])
+
+
 def test_a_network_sees_every_change_of_its_parameters() -> None:
     stack = make_stack()
     flat, x = FlatParameters(stack, CPU), np.ones((8, 5), np.float32)

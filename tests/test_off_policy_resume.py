@@ -42,6 +42,9 @@ CONFIGS = {
     "dqn": dqn("CartPole-v1", target_update_every=30, double=True, dueling=True, **SMALL),
     "sac": sac("Pendulum-v1", max_episode_steps=25, warmup_hold=7, **SMALL),
     "dqn with target values ahead": dqn("CartPole-v1", target_update_every=30, **{**SMALL, "gradient_steps": 20}),
+    "dqn with target values ahead in two threads": dqn(
+        "CartPole-v1", target_update_every=30, threads=2, **{**SMALL, "gradient_steps": 20}
+    ),
     "dqn on images and numbers": dqn("DictObs", target_update_every=30, **SMALL),
     "dqn on frames": dqn("GreyImage", target_update_every=30, frame_channels=1, **{**SMALL, **STACKS}),
 }
@@ -72,6 +75,7 @@ def phase_and_updates(result: TrainResult) -> tuple[str, int]:
         pytest.param("dqn", "async", [132, 258], marks=pytest.mark.slow),
         ("dqn", "split", [132]),
         ("dqn with target values ahead", "sync", [141, 149, 250]),
+        ("dqn with target values ahead in two threads", "sync", [141, 149, 152, 250]),
         pytest.param("sac", "async", [132, 258], marks=pytest.mark.slow),
         pytest.param("dqn on images and numbers", "sync", [67, 118], marks=pytest.mark.slow),
         ("dqn on frames", "sync", [67, 118, 285]),
@@ -97,6 +101,11 @@ def test_a_run_stopped_anywhere_and_resumed_equals_the_uninterrupted_run(
         assert sha(resumed) == expected, polls
         assert points.points == whole.points, polls
     assert any(phase == "update" and updates % config.gradient_steps for phase, updates in moments), moments
+
+
+def test_two_threads_teach_the_very_same_as_one() -> None:
+    name = "dqn with target values ahead"
+    assert len({sha(MANAGER.setup(CONFIGS[each]).train()) for each in (name, f"{name} in two threads")}) == 1
 
 
 def test_frames_that_are_stored_once_teach_the_very_same() -> None:

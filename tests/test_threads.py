@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from threadpoolctl import threadpool_info
-from waiting import LIMIT
+from waiting import LIMIT, wait_for
 
 from rl_training.networks.flat import FlatParameters
 from rl_training.networks.mlp import StackedMLP
@@ -79,6 +79,54 @@ def test_what_is_small_or_within_another_task_or_alone_stays_in_its_thread() -> 
         seen.clear()
         THREADS.call(PAYS, note, note)
         assert set(seen) == {threading.get_ident()}
+
+
+def test_what_is_begun_runs_beside_its_caller_until_the_result_is_wanted() -> None:
+    meeting = threading.Barrier(2, timeout=LIMIT)
+    with THREADS.using(2):
+        ahead = THREADS.begin(lambda: (meeting.wait(), threading.get_ident())[1])
+        assert not THREADS.is_free
+        seen: list[int] = []
+        THREADS.call(PAYS, lambda: seen.append(threading.get_ident()), lambda: seen.append(threading.get_ident()))
+        assert seen == [threading.get_ident()] * 2  # because the second thread waits
+        meeting.wait()
+        assert ahead.result() != threading.get_ident()
+        assert ahead.result() == ahead.result()
+        assert THREADS.is_free
+
+
+def test_the_second_thread_is_free_again_when_what_was_begun_has_ended() -> None:
+    with THREADS.using(2):
+        ahead = THREADS.begin(threading.get_ident)
+        wait_for(lambda: THREADS.is_free)
+        seen: list[int] = []
+        THREADS.call(PAYS, lambda: None, lambda: seen.append(threading.get_ident()))
+        assert [ahead.result()] == seen
+
+
+def test_what_is_begun_without_a_second_thread_is_called_once_when_its_result_is_wanted() -> None:
+    calls: list[int] = []
+    with THREADS.using(1):
+        assert not THREADS.is_free
+        ahead = THREADS.begin(lambda: calls.append(threading.get_ident()))
+        ahead.settle()
+        assert calls == []
+        for _ in range(2):
+            ahead.result()
+        assert calls == [threading.get_ident()]
+
+
+def test_an_error_of_what_was_begun_is_raised_with_its_result() -> None:
+    def fail() -> None:
+        raise ValueError("no")
+
+    with THREADS.using(2):
+        ahead = THREADS.begin(fail)
+        ahead.settle()
+        for _ in range(2):
+            with pytest.raises(ValueError, match="no"):
+                ahead.result()
+        assert THREADS.begin(lambda: 3).result() == 3
 
 
 @pytest.mark.parametrize("activation", ["tanh", "relu"])

@@ -34,8 +34,11 @@ HUBER_DELTA = 1.0
 """Larger errors count linearly, so that a distant target does not pull harder than one at this distance."""
 AHEAD_ROWS = 256
 """Number of transitions whose target values are computed at once, if a block of updates has that many."""
-MOST_AHEAD = 1_024
-"""The most transitions that are drawn ahead of their updates."""
+MOST_AHEAD = {1: 1_024, 2: 4_096}
+"""The most transitions that are drawn ahead of their updates, by the number of threads.
+
+Two threads wait for each other a few times in each group of transitions, so the groups are larger.
+"""
 
 
 @dataclass
@@ -87,10 +90,12 @@ class DQN(OffPolicyAlgorithm):
         """
         rng, count = self.state.action_rng, len(observation)
         explores_N = rng.random(count) < epsilon_at(self.config, num_timesteps)
-        random_N = rng.integers(self.num_actions, size=count)
-        if explores_N.all():
+        random_N = _draw_actions(self.num_actions, count, rng)
+        exploring = np.count_nonzero(explores_N)
+        if exploring == count:
             return random_N
-        return np.where(explores_N, random_N, self.act_greedy(observation))
+        greedy_N = self.act_greedy(observation)
+        return np.where(explores_N, random_N, greedy_N) if exploring else greedy_N
 
     def act_greedy(self, observation: np.ndarray) -> np.ndarray:
         """Returns the action with the largest Q in each environment, int64 [N]."""
@@ -111,28 +116,27 @@ class DQN(OffPolicyAlgorithm):
         return np.where(explores_N, rng.integers(self.num_actions, size=len(outputs)), outputs.argmax(1))
 
     @property
-    def batches_ahead(self) -> int:
-        """The most batches that are drawn together; it depends on the settings and the device alone."""
-        size = self.config.batch_size
+    def batches_ahead(self) -> tuple[int, int]:
+        """The fewest and the most batches that are drawn together; they depend on the settings and the device alone."""
+        size, most = self.config.batch_size, MOST_AHEAD[min(2, self.config.threads)]
         pays = self.config.gradient_steps * size >= AHEAD_ROWS and self._takes_vectors and self.backend.xp is np
-        return max(1, MOST_AHEAD // size) if pays else 1
+        return (max(1, AHEAD_ROWS // size), max(1, most // size)) if pays else (1, 1)
 
     @np.errstate(all="ignore")  # the updates look for such values
     def look_ahead(self, batches: ReplayBatch) -> ReplayBatch:
-        """Adds the target network's values of all batches, in fewer and larger products than batch by batch.
+        """Adds the targets of all batches, or with double DQN the target network's values, [B, K].
 
-        All products have `AHEAD_ROWS` rows, so that no bit depends on how many batches remain after a resume.
+        All products have `AHEAD_ROWS` rows: these are fewer and larger ones than batch by batch, and no bit depends on
+        how many batches remain after a resume.
         """
-        if self.batches_ahead == 1:
+        if self.batches_ahead == (1, 1):
             return batches
-        values_BK = np.empty((len(batches), self.num_actions), np.float32)
-        for first in range(0, len(batches), AHEAD_ROWS):
-            rows = batches.next_obs[first : first + AHEAD_ROWS]
-            if (missing := AHEAD_ROWS - len(rows)) > 0:
-                rows = np.concatenate((rows, np.zeros((missing, *rows.shape[1:]), rows.dtype)))
-            values = self.target_network.evaluate(rows)
-            values_BK[first : first + AHEAD_ROWS] = values[: AHEAD_ROWS - missing]
-        return replace(batches, next_values=values_BK)
+        missing = -len(batches) % AHEAD_ROWS
+        vectors = np.pad(batches.next_obs, ((0, missing), (0, 0))) if missing else batches.next_obs
+        values_BK = self.target_network.evaluate_blocks(vectors, AHEAD_ROWS)[: len(batches)]
+        if self.config.double:
+            return replace(batches, ahead=values_BK)
+        return replace(batches, ahead=batches.rewards + batches.discounts * self.backend.row_max(values_BK))
 
     def update(self, batch: ReplayBatch, progress: float) -> dict[str, float]:
         """Takes one gradient step.
@@ -161,7 +165,7 @@ class DQN(OffPolicyAlgorithm):
     def _gradient(self, batch: ReplayBatch) -> dict[str, float]:
         """Writes the gradient of the mean Huber loss; returns the measurements by name."""
         backend = self.backend
-        ahead = () if batch.next_values is None else (batch.next_values,)
+        ahead = () if batch.ahead is None else (batch.ahead,)
         *measured, squared_norm = backend.floats(
             self._backpropagate(
                 to_arrays(batch.obs, backend),
@@ -193,7 +197,7 @@ class DQN(OffPolicyAlgorithm):
         q_BK = self.network(observations)
         taken_B = q_BK[rows, actions_B]
         errors_B = taken_B - targets_B
-        slopes_B = xp.clip(errors_B, -HUBER_DELTA, HUBER_DELTA)
+        slopes_B = errors_B.clip(-HUBER_DELTA, HUBER_DELTA)
         q_loss = backend.mean(slopes_B * (errors_B - 0.5 * slopes_B))  # e^2 / 2, and linear beyond delta
         d_q_BK = xp.zeros_like(q_BK)
         d_q_BK[rows, actions_B] = slopes_B * (1.0 / len(actions_B))
@@ -201,14 +205,15 @@ class DQN(OffPolicyAlgorithm):
         return q_loss, backend.mean(taken_B), q_BK.max(), self.parameters.squared_gradient_norm()
 
     def _targets(
-        self, next_observations: Observations, rewards_B: Array, discounts_B: Array, next_BK: Array | None = None
+        self, next_observations: Observations, rewards_B: Array, discounts_B: Array, ahead: Array | None = None
     ) -> Array:
         """Returns r + discount * Q_target(s', a'), [B]; the discount is 0 if the episode terminated.
 
-        `next_BK` are the target network's values, if they are known.
+        `ahead` is what `look_ahead` computed of it.
         """
-        if next_BK is None:
-            next_BK = self.target_network.evaluate(next_observations)
+        if ahead is not None and not self.config.double:
+            return ahead
+        next_BK = self.target_network.evaluate(next_observations) if ahead is None else ahead
         if self.config.double:
             chosen_B = self.network.evaluate(next_observations).argmax(1)
             next_B = next_BK[self.backend.rows(len(rewards_B)), chosen_B]
@@ -225,6 +230,13 @@ class DQN(OffPolicyAlgorithm):
         layers = super().carry_over(weights, training)
         self.update_target()
         return layers
+
+
+def _draw_actions(num_actions: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Returns random actions, int64 [N]; numpy draws a single number in a third of the time if no size is given."""
+    if count == 1:
+        return np.array([rng.integers(num_actions)])
+    return rng.integers(num_actions, size=count)
 
 
 def epsilon_at(config: DQNConfig, num_timesteps: int) -> float:

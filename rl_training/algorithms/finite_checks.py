@@ -33,7 +33,7 @@ def require_finite_update(
 
 def _find_cause(batch: ReplayBatch, networks: Mapping[str, FlatParameters]) -> str | None:
     for name, array in vars(batch).items():
-        if array is None or name == "next_values":  # which are not replayed, but computed from weights
+        if array is None or name == "ahead":  # which was not replayed, but computed from weights
             continue
         vector = array["vector"] if array.dtype.names else array
         if not np.isfinite(vector).all():

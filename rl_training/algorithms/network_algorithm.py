@@ -76,9 +76,9 @@ class OffPolicyAlgorithm(NetworkAlgorithm):
         return rng
 
     @property
-    def batches_ahead(self) -> int:
-        """The most batches that are drawn together, for `look_ahead`."""
-        return 1
+    def batches_ahead(self) -> tuple[int, int]:
+        """The fewest batches that are worth drawing together for `look_ahead`, and the most."""
+        return 1, 1
 
     def look_ahead(self, batches: ReplayBatch) -> ReplayBatch:
         """Returns several batches as one, with what is computed for all of them before the first one's update."""

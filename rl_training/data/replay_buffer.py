@@ -38,15 +38,15 @@ class ReplayBatch:
     buffer is told to return them."""
     middle_discounts: NDArray[np.float32] | None = None
     """[n_step - 1, B] gamma to the power of the number of steps before each of them; 0 if there are fewer steps."""
-    next_values: NDArray[np.float32] | None = None
-    """[B, K] the target network's values of `next_obs`; None unless they were computed ahead of the updates."""
+    ahead: NDArray[np.float32] | None = None
+    """[B, ...] what the algorithm computed ahead of the updates; None if it computed nothing."""
 
     def __len__(self) -> int:
         return len(self.rewards)
 
     def select(self, rows: slice) -> ReplayBatch:
         """Returns some of the transitions, which share the memory of all of them."""
-        middle_obs, middle_discounts, next_values = self.middle_obs, self.middle_discounts, self.next_values
+        middle_obs, middle_discounts, ahead = self.middle_obs, self.middle_discounts, self.ahead
         return ReplayBatch(
             self.obs[rows],
             self.actions[rows],
@@ -55,8 +55,12 @@ class ReplayBatch:
             self.discounts[rows],
             None if middle_obs is None else middle_obs[:, rows],
             None if middle_discounts is None else middle_discounts[:, rows],
-            None if next_values is None else next_values[rows],
+            None if ahead is None else ahead[rows],
         )
+
+    def copy(self) -> ReplayBatch:
+        """Returns the transitions in memory of their own, which no sample overwrites."""
+        return replace(self, **{name: array.copy() for name, array in vars(self).items() if array is not None})
 
 
 class ReplayBuffer:
@@ -175,6 +179,10 @@ class ReplayBuffer:
         self._take("actions", first_B, batch.actions)
         self._take("next_obs", last_B, batch.next_obs)
         return batch
+
+    def skip(self, count: int, rng: np.random.Generator) -> None:
+        """Advances the generator as `sample` does for `count` transitions."""
+        rng.integers(self.size, size=count)
 
     def rows(self, first: int, count: int) -> slice:
         """Returns the rows of the ring that hold `count` transitions from `first` on.

@@ -107,6 +107,7 @@ class BoundMLPs:
         self._gradients = self._view_arrays(stack, lambda parameter: parameter.grad)
         self._like = stack.head_biases[0]
         self._workspaces: dict[int, Workspace] = {}
+        self._blocks: list[Buffer] = []
 
     def select(self, network: int) -> tuple[StackArrays, Activation]:
         """Returns the parameters of one network, as a stack of itself, and the activation of its hidden layers."""
@@ -122,6 +123,21 @@ class BoundMLPs:
         else:
             self._forward(work.whole, x_BI)
         return work.heads
+
+    def evaluate_blocks(self, x_GBI: Array) -> list[Array]:
+        """Returns the output of each network for G batches, [G, B, K] each, as `evaluate` would for each of them.
+
+        The calls are as many as for one batch, all in numpy, and numpy has a thread compute each without Python. So
+        this thread hardly holds up the others.
+        """
+        h, layers = x_GBI[:, None], self._get_blocks(*x_GBI.shape[:2])
+        for weight, bias, output in zip(self._own.weights, self._own.biases, layers, strict=True):
+            np.matmul(h, weight.array, out=output.array)  # one product for each batch and network
+            h = output.array
+            output.tensor.add_(bias.tensor)
+            self._activation.apply_(output, np)
+        heads = zip(self._own.head_weights, self._own.head_biases, strict=True)
+        return [h[:, min(s, h.shape[1] - 1)] @ weight.array + bias for s, (weight, bias) in enumerate(heads)]
 
     def backpropagate(
         self, x_BI: Array, d_outputs: Sequence[Array], *, parameters: bool = True, columns: slice | None = None
@@ -220,6 +236,13 @@ class BoundMLPs:
             [Buffer.share(pick(parameter), self.backend) for parameter in group] for group in groups
         )
         return StackArrays(weights, biases, head_weights, [bias.array[None] for bias in head_biases])
+
+    def _get_blocks(self, groups: int, batch: int) -> list[Buffer]:
+        """Returns a buffer for the output of each hidden layer, [G, S, B, H]."""
+        if not self._blocks or len(self._blocks[0].array) < groups or self._blocks[0].array.shape[2] != batch:
+            shapes = [(groups, bias.array.shape[0], batch, bias.array.shape[2]) for bias in self._own.biases]
+            self._blocks = [Buffer.make(shape, self._like, self.backend) for shape in shapes]
+        return [buffer[:groups] for buffer in self._blocks]
 
     def _get_workspace(self, batch: int) -> Workspace:
         if batch not in self._workspaces:

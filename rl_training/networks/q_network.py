@@ -43,6 +43,11 @@ class QNetwork(nn.Module):
         """Returns Q, [B, K], without preparing for `backward`."""
         return self._combine(*self.observed.evaluate(observations))
 
+    def evaluate_blocks(self, vectors_BO: Array, rows: int) -> Array:
+        """Returns Q, [B, K], of vectors on the CPU, in products of `rows` rows each; B must be a multiple of `rows`."""
+        outputs = self.observed.mlps.bound.evaluate_blocks(vectors_BO.reshape(-1, rows, vectors_BO.shape[1]))
+        return self._combine(*(output.reshape(len(vectors_BO), -1) for output in outputs))
+
     def forward(self, observations: Observations) -> Array:
         """Returns Q, [B, K], and prepares for `backward`."""
         return self._combine(*self.observed(observations))

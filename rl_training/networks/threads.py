@@ -5,6 +5,8 @@ become ten times slower, and all products a hundred times slower if another proc
 limited to one thread. Instead, independent functions run in two threads, such as the passes of policy and value
 function, those of twin critics, the two halves of a batch in one network, or the two products in a layer's backward
 pass. Each function computes the same result, to the last bit, as it would in one thread.
+
+A function whose result is needed later can be begun ahead, such as the target values of DQN's next batches.
 """
 
 from __future__ import annotations
@@ -13,10 +15,13 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+ResultT = TypeVar("ResultT")
 
 PAYS = 10_000_000
 """Number of multiplications above which a second thread pays off: a product of 150 rows by 256 x 256."""
@@ -38,6 +43,11 @@ class Helper:
         """Makes the thread call a function; None ends the thread."""
         self._task = task
         self._asked.release()
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether `wait` would return at once."""
+        return not self._done.locked()
 
     def wait(self) -> BaseException | None:
         """Waits until the function has finished, and returns the exception that it raised, or None."""
@@ -65,8 +75,40 @@ class Helper:
             self._done.release()
 
 
+class Ahead(Generic[ResultT]):
+    """A function that was begun, or that is called as soon as its result is wanted; see `Threads.begin`."""
+
+    def __init__(self, task: Callable[[], ResultT]) -> None:
+        self._task = task
+        self._results: list[ResultT] = []
+        self._error: BaseException | None = None
+        self.helper: Helper | None = None
+        """The thread that may still be calling the function."""
+
+    def run(self) -> None:
+        """Calls the function."""
+        self._results.append(self._task())
+
+    def settle(self) -> None:
+        """Waits until the function has ended, if it was begun."""
+        if self.helper is not None:
+            self._error, self.helper = self.helper.wait(), None
+
+    def result(self) -> ResultT:
+        """Returns the result of the function, or raises its error."""
+        self.settle()
+        if self._error is not None:
+            raise self._error
+        if not self._results:
+            self.run()
+        return self._results[0]
+
+
 class Threads:
     """The threads of this process for computations: one, except for the thread inside `using`."""
+
+    _ahead: Ahead[Any]
+    """The function that was begun last."""
 
     def __init__(self) -> None:
         self._helper: Helper | None = None
@@ -92,7 +134,7 @@ class Threads:
 
     def splits(self, multiplications: int) -> bool:
         """Returns whether two functions with this many multiplications each would run in parallel now."""
-        return self._can_help() and not self._busy and multiplications >= PAYS
+        return multiplications >= PAYS and self.is_free
 
     def call(self, multiplications: int, first: Callable[[], object], *others: Callable[[], object]) -> None:
         """Calls independent functions; the second one runs in parallel with the others if that pays off.
@@ -120,6 +162,27 @@ class Threads:
         if error is not None:
             raise error
 
+    @property
+    def is_free(self) -> bool:
+        """Whether a second thread could call a function for this one now."""
+        if not self._can_help() or self._busy:
+            return False
+        if self._ahead.helper is not None and self._ahead.helper.has_finished:
+            self._ahead.settle()
+        return self._ahead.helper is None
+
+    def begin(self, task: Callable[[], ResultT]) -> Ahead[ResultT]:
+        """Begins a function in the second thread; if none is free, it is called when its result is wanted.
+
+        The caller must ask for the result, or `settle`, before `using` ends and before it changes what the function
+        reads.
+        """
+        ahead = Ahead(task)
+        if self._helper is not None and self.is_free:
+            self._ahead, ahead.helper = ahead, self._helper
+            self._helper.ask(ahead.run)
+        return ahead
+
     @contextmanager
     def in_torch(self) -> Iterator[None]:
         """Lets torch use all threads within the block, because convolutions are always large."""
@@ -141,6 +204,7 @@ class Threads:
     def _reset(self) -> None:
         """Returns to one thread; a forked process needs this because it has only the thread that forked."""
         self._count, self._owner, self._busy, self._helper = 1, 0, False, None
+        self._ahead = Ahead(int)
 
 
 THREADS = Threads()

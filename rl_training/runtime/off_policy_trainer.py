@@ -21,10 +21,11 @@ from rl_training.data.replay_frames import FrameReplayBuffer
 from rl_training.data.replay_memory import check_memory
 from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.run_layout import REPLAY
-from rl_training.runs.stopping import StopFlag, StopTraining
+from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint, ReplayStore, WriteShards
 from rl_training.runtime.fine_tuning import CarriedOver
+from rl_training.runtime.loop_parts.batches_ahead import draw_ahead
 from rl_training.runtime.network_trainer import NetworkAgent, choose_device, require_size
 from rl_training.runtime.policy import Policy
 from rl_training.runtime.run_utils import TrainingRun
@@ -138,9 +139,13 @@ class OffPolicyTrainer(Trainer):
     def _update(self) -> None:
         """Takes the updates that are due; there are none in the warm-up."""
         due = self.config.updates_due(self.num_timesteps)
-        while self.updates < due:
-            self.check_stop()
-            self._learn_from(min(due - self.updates, self.algorithm.batches_ahead))
+        progress = (self.num_timesteps - self.config.num_envs) / self.config.total_timesteps
+        draws = draw_ahead(self.buffer, self.algorithm, self._normalize, self.config.batch_size, due - self.updates)
+        with closing(draws) as batches:
+            while self.updates < due:
+                self.check_stop()
+                self.measured.add(self.algorithm.update(next(batches), progress))
+                self.updates += 1
         if (full_shards := self.replay.seal_pieces(self.buffer)) is not None:
             self._saver.write_ahead(full_shards)
         self.progress.phase = "collect"
@@ -151,25 +156,6 @@ class OffPolicyTrainer(Trainer):
             metrics = {**self.progress.rollout_metrics(), **self._update_metrics(), **self._time_metrics()}
             self.measured = UpdateMetrics()
         self._emit("on_update_end", metrics)
-
-    def _learn_from(self, count: int) -> None:
-        """Takes one update with each of `count` batches, which are drawn together.
-
-        Raises:
-            StopTraining: A stop was requested between two updates; then it is as if no further batch had been drawn.
-        """
-        size, rng = self.config.batch_size, self.algorithm.replay_rng
-        progress = (self.num_timesteps - self.config.num_envs) / self.config.total_timesteps
-        before = rng.bit_generator.state if count > 1 else {}
-        batches = self.algorithm.look_ahead(self._normalize(self.buffer.sample(count * size, rng)))
-        for i in range(count):
-            if i and self.stop.requested:
-                rng.bit_generator.state = before
-                self.buffer.sample(i * size, rng)
-                raise StopTraining
-            batch = batches.select(slice(i * size, (i + 1) * size)) if count > 1 else batches
-            self.measured.add(self.algorithm.update(batch, progress))
-            self.updates += 1
 
     def _update_metrics(self) -> dict[str, float]:
         counts = {
