@@ -1,5 +1,6 @@
-"""The measurement of a command's start, and the imports without collections of garbage."""
+"""The measurement of a command's start, and what it does not import."""
 
+import os
 import subprocess
 import sys
 
@@ -32,3 +33,22 @@ def test_what_is_imported_without_collections_is_left_alone_afterwards():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["False 0", "True True"]
+
+
+def test_a_flow_imports_no_statistics_before_it_trains(tmp_path):
+    code = (
+        "import sys\n"
+        "from contextlib import nullcontext\n"
+        "from rl_training.services.prefect_environment import prepare_prefect\n"
+        "with prepare_prefect():\n"
+        "    from rl_training.flows import train\n"
+        "train.prepare_flow_process, train.enable_secret_blocks = nullcontext, lambda: None\n"
+        "train.find_skip_reason, train.merge_stored_overrides = lambda: None, lambda overrides: overrides\n"
+        "train.validate = lambda settings: {}\n"
+        "train.run_pipeline = lambda settings, make_trainer: print(settings.env_id)\n"
+        "train.train_flow.fn('ppo/cartpole', {'seed': 3})\n"
+        "print([name for name in ('scipy.stats', 'sqlalchemy', 'mlflow') if name in sys.modules])\n"
+    )
+    home = {**os.environ, "RL_TRAINING_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, env=home)
+    assert done.stdout.splitlines() == ["CartPole-v1", "[]"]

@@ -47,7 +47,6 @@ def train_flow(
         RunFailed: Training failed; the newest good checkpoint is kept.
     """
     from rl_training.experiment.default_manager import DefaultExperimentManager
-    from rl_training.sweeps.running import describe_seeds, make_seeds_sweep
 
     with prepare_flow_process():
         if (reason := find_skip_reason()) is not None:
@@ -55,11 +54,17 @@ def train_flow(
         enable_secret_blocks()
         settings = read_settings(config, merge_stored_overrides(overrides))
         if seeds is not None:
-            return describe_seeds(run_sweep_in_flow(make_seeds_sweep(settings, seeds)))
+            return _train_seeds(settings, seeds)
         manager = DefaultExperimentManager()
         with hold_job(settings):
             setup = partial(manager.setup, settings, validation=validate(settings))
             return run_pipeline(settings, lambda callbacks, stop: setup(callbacks, stop=stop))
+
+
+def _train_seeds(settings: TrainConfig, seeds: int) -> dict[str, Any]:
+    from rl_training.sweeps.running import describe_seeds, make_seeds_sweep  # imports SciPy's statistics
+
+    return describe_seeds(run_sweep_in_flow(make_seeds_sweep(settings, seeds)))
 
 
 def read_settings(config: str | dict[str, Any], overrides: Overrides | None) -> TrainConfig:

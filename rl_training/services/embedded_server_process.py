@@ -21,6 +21,7 @@ from filelock import FileLock
 
 from rl_training.serving.owner_only_pages import SameOriginGuard
 from rl_training.serving.prefect_login import LogInPage
+from rl_training.system.import_pause import pause_garbage_collection
 
 DATABASE = Path("prefect.db")
 SHUTDOWN_SECONDS = 4.0
@@ -74,9 +75,10 @@ def make_database_url(database: Path) -> str:
 
 def build_application(port: int) -> SameOriginGuard:
     """Returns Prefect's server, behind a log-in page and a check that refuses requests from other sites."""
-    from prefect.server.api.server import create_app
+    with pause_garbage_collection():
+        from prefect.server.api.server import create_app
 
-    return SameOriginGuard(LogInPage(create_app()), port)
+        return SameOriginGuard(LogInPage(create_app()), port)
 
 
 def main() -> None:

@@ -241,7 +241,8 @@ def _quiet_prefect() -> Iterator[None]:
     """Keeps Prefect's log lines off the console, which belongs to the caller; the server stores all of them."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
-    import_module("prefect.main")  # it adds its own handlers to the root logger
+    with pause_garbage_collection():
+        import_module("prefect.main")  # it adds its own handlers to the root logger
     root.handlers[:], root.level = handlers, level
     prefect_logger, propagate = logging.getLogger("prefect"), logging.getLogger("prefect").propagate
     senders = [logging.getLogger(name) for name in ("EventsWorker", "APILogWorker")]  # they warn about unsent items
