@@ -56,6 +56,16 @@ def test_arrays_go_in_and_out_on_the_same_memory(name: str) -> None:
     assert (numbers.tolist(), numbers.dtype) == ([0.0, 1.0, 1.0], view.dtype)
 
 
+def test_places_zeros_and_means_are_those_of_the_matrix(backend: Backend) -> None:
+    x = backend.array(np.arange(12, dtype=np.float32).reshape(4, 3))
+    places = backend.row_starts(4, 3) + backend.array(np.array([2, 0, 1, 1]))
+    zeros = backend.zeros_like(x)
+    zeros.reshape(-1)[places] = x.reshape(-1)[places]
+    expected = np.float32([[0, 0, 2], [3, 0, 0], [0, 7, 0], [0, 10, 0]])
+    assert np.array_equal(backend.numpy(zeros), expected)
+    assert float(backend.mean(x.reshape(-1)[places])) == (2 + 3 + 7 + 10) / 4
+
+
 @pytest.mark.parametrize("name", BACKENDS)
 def test_softplus_is_exact_at_extremes(name: str) -> None:
     backend = BACKENDS[name]

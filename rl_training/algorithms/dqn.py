@@ -192,15 +192,16 @@ class DQN(OffPolicyAlgorithm):
 
         For `ahead` see `_targets`.
         """
-        backend, xp, rows = self.backend, self.backend.xp, self.backend.rows(len(actions_B))
+        backend = self.backend
         targets_B = self._targets(next_observations, rewards_B, discounts_B, *ahead)
         q_BK = self.network(observations)
-        taken_B = q_BK[rows, actions_B]
+        places_B = backend.row_starts(*q_BK.shape) + actions_B
+        taken_B = q_BK.reshape(-1)[places_B]
         errors_B = taken_B - targets_B
         slopes_B = errors_B.clip(-HUBER_DELTA, HUBER_DELTA)
         q_loss = backend.mean(slopes_B * (errors_B - 0.5 * slopes_B))  # e^2 / 2, and linear beyond delta
-        d_q_BK = xp.zeros_like(q_BK)
-        d_q_BK[rows, actions_B] = slopes_B * (1.0 / len(actions_B))
+        d_q_BK = backend.zeros_like(q_BK)
+        d_q_BK.reshape(-1)[places_B] = slopes_B * (1.0 / len(actions_B))
         self.network.backward(d_q_BK)
         return q_loss, backend.mean(taken_B), q_BK.max(), self.parameters.squared_gradient_norm()
 

@@ -44,6 +44,7 @@ class Backend:
     def __init__(self, device: torch.device, xp: Any, record: Record | None = None) -> None:
         self.device, self.xp, self._record = device, xp, record
         self._rows: dict[int, Array] = {}
+        self._starts: dict[tuple[int, int], Array] = {}
         self._ones: dict[tuple[int, Any], Array] = {}
 
     def array(self, array: np.ndarray) -> Array:
@@ -80,6 +81,19 @@ class Backend:
             self._rows[count] = self.array(np.arange(count))
         return self._rows[count]
 
+    def row_starts(self, rows: int, columns: int) -> Array:
+        """Returns the cached places of each row's first element in a flattened matrix, [rows].
+
+        In numpy, indexing a flattened matrix takes a third of the time of indexing by row and column.
+        """
+        if (rows, columns) not in self._starts:
+            self._starts[rows, columns] = self.rows(rows) * columns
+        return self._starts[rows, columns]
+
+    def zeros_like(self, array: Array) -> Array:
+        """Returns zeros in the form of an array; numpy's function of this name takes eight times as long."""
+        return np.zeros(array.shape, array.dtype) if self.xp is np else torch.zeros_like(array)
+
     def row_max(self, x_BK: Array) -> Array:
         """Returns the largest element of each row, [B], avoiding numpy's reduction, which is slow on short rows."""
         if x_BK.shape[1] <= FEW_COLUMNS:
@@ -95,7 +109,7 @@ class Backend:
 
     def mean(self, x_B: Array) -> Array:
         """Returns the mean of an array [B]; numpy's `mean` takes several times as long."""
-        return x_B.sum() / len(x_B)
+        return (np.add.reduce(x_B) if self.xp is np else x_B.sum()) / len(x_B)
 
     def numbers(self, mask: Array, like: Array) -> Array:
         """Converts a mask to ones and zeros in the dtype of the array `like`."""
