@@ -60,7 +60,12 @@ def to_plain(state: Any, name: str = "state", *, copy: bool = False) -> Any:
         for key in state:
             if not isinstance(key, (str, int)):
                 raise TypeError(f"{name} has the key {key!r}; expected strings or integers")
-        return {to_plain(key): to_plain(value, f"{name}/{key}", copy=copy) for key, value in state.items()}
+        return {  # without a call for what is plain already, which is most of a state
+            key if type(key) in _PLAIN else to_plain(key): (
+                value if type(value) in _PLAIN else to_plain(value, f"{name}/{key}", copy=copy)
+            )
+            for key, value in state.items()
+        }
     if isinstance(state, (list, tuple)):
         if _PLAIN.issuperset(map(type, state)):  # such as the returns of the latest episodes
             return tuple(state) if isinstance(state, tuple) else list(state)
