@@ -228,8 +228,8 @@ def test_no_bit_of_a_target_value_depends_on_how_many_are_computed_at_once(doubl
     ("batch_size", "gradient_steps", "threads", "space", "expected"),
     [
         (64, 128, 1, VECTOR, (4, 16)),
-        (64, 128, 2, VECTOR, (4, 64)),
-        (64, 128, 8, VECTOR, (4, 64)),
+        (64, 128, 2, VECTOR, (4, 32)),
+        (64, 128, 8, VECTOR, (4, 32)),
         (64, 3, 1, VECTOR, (1, 1)),
         (64, 4, 1, VECTOR, (4, 16)),
         (400, 1, 1, VECTOR, (1, 2)),

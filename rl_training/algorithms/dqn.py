@@ -34,7 +34,7 @@ HUBER_DELTA = 1.0
 """Larger errors count linearly, so that a distant target does not pull harder than one at this distance."""
 AHEAD_ROWS = 256
 """Number of transitions whose target values are computed at once, if a block of updates has that many."""
-MOST_AHEAD = {1: 1_024, 2: 4_096}
+MOST_AHEAD = {1: 1_024, 2: 2_048}
 """The most transitions that are drawn ahead of their updates, by the number of threads.
 
 Two threads wait for each other a few times in each group of transitions, so the groups are larger.
