@@ -302,6 +302,21 @@ def test_warm_up_is_uniform_and_draws_are_spent_alike_whoever_explores() -> None
     assert str(warm.state.action_rng.bit_generator.state) == str(cold.state.action_rng.bit_generator.state)
 
 
+def test_one_environment_draws_what_numpy_draws_for_arrays_of_one() -> None:
+    dqn, rng = make_dqn(exploration={"start": 0.5, "end": 0.5}), np.random.default_rng()
+    rng.bit_generator.state = dqn.state.action_rng.bit_generator.state
+    observation, explored = np.ones((1, 3), np.float32), 0
+    greedy = dqn.act_greedy(observation)
+    for step in range(200):
+        explores, random = rng.random(1) < 0.5, rng.integers(3, size=1)
+        action = dqn.act(observation, step)
+        assert action.dtype == np.int64
+        assert np.array_equal(action, np.where(explores, random, greedy))
+        explored += int(explores[0])
+    assert 0 < explored < 200
+    assert dqn.state.action_rng.bit_generator.state == rng.bit_generator.state
+
+
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("space", [VECTOR, CAMERA], ids=["vector", "mixed"])
 def test_greedy_actions_have_the_largest_q(space: gym.Space, dueling: bool) -> None:

@@ -88,14 +88,15 @@ class DQN(OffPolicyAlgorithm):
         Returns:
             Actions int64 [N].
         """
-        rng, count = self.state.action_rng, len(observation)
-        explores_N = rng.random(count) < epsilon_at(self.config, num_timesteps)
-        random_N = _draw_actions(self.num_actions, count, rng)
-        exploring = np.count_nonzero(explores_N)
-        if exploring == count:
+        rng, count, epsilon = self.state.action_rng, len(observation), epsilon_at(self.config, num_timesteps)
+        if count == 1:  # numpy draws the same numbers in a fifth of the time if no size is given
+            explores, action = rng.random() < epsilon, rng.integers(self.num_actions)
+            return np.array([action]) if explores else self.act_greedy(observation)
+        explores_N = rng.random(count) < epsilon
+        random_N = rng.integers(self.num_actions, size=count)
+        if explores_N.all():
             return random_N
-        greedy_N = self.act_greedy(observation)
-        return np.where(explores_N, random_N, greedy_N) if exploring else greedy_N
+        return np.where(explores_N, random_N, self.act_greedy(observation))
 
     def act_greedy(self, observation: np.ndarray) -> np.ndarray:
         """Returns the action with the largest Q in each environment, int64 [N]."""
@@ -231,13 +232,6 @@ class DQN(OffPolicyAlgorithm):
         layers = super().carry_over(weights, training)
         self.update_target()
         return layers
-
-
-def _draw_actions(num_actions: int, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Returns random actions, int64 [N]; numpy draws a single number in a third of the time if no size is given."""
-    if count == 1:
-        return np.array([rng.integers(num_actions)])
-    return rng.integers(num_actions, size=count)
 
 
 def epsilon_at(config: DQNConfig, num_timesteps: int) -> float:
