@@ -37,7 +37,9 @@ from benchmarks.speed.products import Array, list_products, multiply_all, time_c
 from benchmarks.speed.runners.run_ours import TRAIN, make_speed_config
 from benchmarks.speed.tasks import SPEED, SpeedTask, Task
 from rl_training import Callback, TrainerState
+from rl_training.algorithms.ppo import PPO
 from rl_training.config.ppo import PPOConfig
+from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.training_envs import TrainingEnvs
 
 FIRST, TIMED, STEPS = 4, 4, 20_480
@@ -71,29 +73,27 @@ class Phases(Callback):
 
 
 class Recorder(Callback):
-    """Records the actions of all steps of the training environments, and the last observation."""
+    """Records the actions of all rollouts when they are complete, and the last observation."""
 
     def __init__(self) -> None:
         self.actions: list[Array] = []
         self.observation: Array = np.zeros(0)
-        step, recorder = TrainingEnvs.step, self
+        self._update, recorder = PPO.update, self
 
-        def record_step(envs: TrainingEnvs, actions: Array) -> Any:
-            recorder.actions.append(actions.copy())
-            result = step(envs, actions)
-            recorder.observation = envs.observation
-            return result
+        def record_rollout(algorithm: PPO, buffer: RolloutBuffer, *arguments: Any) -> dict[str, float]:
+            recorder.actions.extend(buffer.actions.copy())
+            return recorder._update(algorithm, buffer, *arguments)
 
-        self._step = step
-        TrainingEnvs.step = record_step  # type: ignore[method-assign, assignment]
+        PPO.update = record_rollout  # type: ignore[method-assign]
 
-    def on_train_start(self, state: TrainerState) -> None:
-        """Drops the steps of the environment check before training."""
-        self.actions.clear()
+    def on_update_end(self, state: TrainerState) -> None:
+        """Records the observation after the newest rollout."""
+        assert isinstance(state.envs, TrainingEnvs)
+        self.observation = state.envs.observation
 
     def stop(self) -> None:
-        """Restores the training environments."""
-        TrainingEnvs.step = self._step  # type: ignore[method-assign]
+        """Restores the algorithm."""
+        PPO.update = self._update  # type: ignore[method-assign]
 
 
 def measure_collection(task: SpeedTask, threads: int) -> dict[str, float]:

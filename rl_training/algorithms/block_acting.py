@@ -15,8 +15,8 @@ import numpy as np
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.networks.actor_critic import ActorCritic
 
-ROWS = 512
-"""Number of observations of a block, whose hidden units fit the second-level cache."""
+ROWS = 1024
+"""Number of observations of a block, whose hidden units should fit the second-level cache."""
 
 
 class BlockActing:

@@ -41,7 +41,8 @@ class Progress:
     def count_step(self, step: VectorStep, num_envs: int) -> None:
         """Counts a step of all environments."""
         self.num_timesteps += num_envs
-        self.count(step.episodes)
+        if step.episodes:  # on few steps
+            self.count(step.episodes)
 
     def count(self, episodes: Sequence[Episode]) -> None:
         """Counts episodes that have just ended, and keeps their results."""
