@@ -105,8 +105,8 @@ _PARITY = (
     ("ppo", "Hopper-v5", 100_000, 5, 1.3),
     ("ppo", "HalfCheetah-v5", 100_000, 5, 1.3),
     ("sac", "Hopper-v5", 30_000, 5, 7.5),
-    ("dqn", "LunarLander-v3", 100_000, 5, 1.2),
-    ("dqn", "Acrobot-v1", 100_000, 5, 1.2),
+    ("dqn", "LunarLander-v3", 100_000, 10, 1.2),
+    ("dqn", "Acrobot-v1", 100_000, 10, 1.2),
 )
 _BARE = {
     "ppo": (
