@@ -3,8 +3,8 @@
 The threads of numpy's linear algebra library split each product and wait for each other in a busy loop. Small products
 become ten times slower, and all products a hundred times slower if another process uses a CPU. So that library is
 limited to one thread. Instead, independent functions run in two threads, such as the passes of policy and value
-function, all that is computed with each of twin critics, the two halves of a batch in one network, or the two products in a layer's backward
-pass. Each function computes the same result, to the last bit, as it would in one thread.
+function, all that is computed with each of twin critics, the two halves of a batch in one network, or the two products
+in a layer's backward pass. Each function computes the same result, to the last bit, as it would in one thread.
 
 A function whose result is needed later can be begun ahead, such as the target values of DQN's next batches.
 """
