@@ -75,8 +75,7 @@ def write_checkpoint(
         staging.prepare(root)
         existing = _open_existing(target, shards or ())
         with staging.stage(target) as staged:
-            settings = _describe(config)
-            entries = _write_files(staged, settings.text, policy, trainer, shards or ())
+            entries = _write_files(staged, _describe(config).text, policy, trainer, shards or ())
             if existing is not None and existing.manifest.files == entries:
                 return existing
             manifest = Manifest(
@@ -85,7 +84,7 @@ def write_checkpoint(
                 run_uid=run_uid,
                 created=datetime.now(UTC).isoformat(timespec="seconds"),
                 versions=versions(),
-                config_hash=settings.hash,
+                config_hash=_describe(config).hash,
                 policy_sha256=policy_sha256(policy),
                 files=entries,
                 extra={**(extra or {}), **({} if shards is None else {REPLAY: describe_shards(shards)})},

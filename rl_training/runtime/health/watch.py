@@ -59,6 +59,9 @@ class HealthWatch(Callback):
         self._config, self._history = config, History(config.total_timesteps)
         self._plays_elsewhere = plays_elsewhere(config)
         self._space: gym.Space[Any] | None = None
+        self._fallen: rules.Finding | None = None
+        self._judged: tuple[int, float | None] | None = None
+        """The evaluations that `_fallen` is about, by their number, and the first return of training."""
         self._warnings: dict[Kind, HealthWarning] = {}
         self._recorded = False
 
@@ -98,6 +101,7 @@ class HealthWatch(Callback):
             CheckpointError: It is no such state.
         """
         self._history.load_state_dict(state["history"])
+        self._judged = None
         restored = validate("health.warnings", state["warnings"], list[HealthWarningForm])
         self._warnings = {warning.kind: warning for warning in read_health_warnings({HEALTH: restored})}
 
@@ -153,7 +157,7 @@ class HealthWatch(Callback):
         start = None if history.returns is None or self._plays_elsewhere else history.returns.first
         values = next((series[name] for name in Q_VALUES if name in series), [])
         found: dict[Kind, rules.Finding | None] = {
-            "evaluation_fell": rules.find_fallen_evaluation(evaluations, start, total),
+            "evaluation_fell": self._find_fallen(start),
             "exploration_collapsed": rules.find_collapsed_exploration(
                 series.get(EXPLORATION, []), evaluations, start, total
             ),
@@ -164,6 +168,15 @@ class HealthWatch(Callback):
             "returns_never_differ": rules.find_equal_returns(history.returns, evaluations, total),
         }
         yield from ((kind, finding) for kind, finding in found.items() if finding is not None)
+
+    def _find_fallen(self, start: float | None) -> rules.Finding | None:
+        """Returns what the rule finds, which can't change between two evaluations."""
+        judged = len(self._history.evaluations), start
+        if judged != self._judged:
+            total = self._config.total_timesteps
+            self._fallen = rules.find_fallen_evaluation(self._history.evaluations, start, total)
+            self._judged = judged
+        return self._fallen
 
     def _record(self, state: TrainerState) -> None:
         """Writes the warnings that hold to `metadata.json`, unless it has them."""
