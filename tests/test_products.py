@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.networks import backend, mlp
+from rl_training.networks import backend, workspace
 from rl_training.networks.backend import LEAST_FOR_TORCH, Form, is_quicker_in_torch
 from rl_training.networks.flat import FlatParameters
 from rl_training.networks.mlp import StackedMLP
@@ -79,7 +79,7 @@ def test_networks_compute_the_same_with_either_library(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch, "bmm", count)
     results = []
     for by_torch in (False, True):
-        monkeypatch.setattr(mlp, "is_quicker_in_torch", lambda form, answer=by_torch: answer)
+        monkeypatch.setattr(workspace, "is_quicker_in_torch", lambda form, answer=by_torch: answer)
         stack.bind(stack.bound.backend)
         outputs = [output.copy() for output in stack.bound.evaluate(x)]
         d_inputs = stack.bound.backpropagate(x, d_outputs, columns=slice(0, 5))

@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rl_training.networks.backend import Array, Backend, Form, is_quicker_in_torch
+from rl_training.networks.backend import Array, Backend
 from rl_training.networks.initialization import HIDDEN_GAIN, orthogonal_
 from rl_training.networks.threads import THREADS
-from rl_training.networks.workspace import Buffer, Part, StackArrays, Workspace
+from rl_training.networks.workspace import Buffer, Part, StackArrays, Workspace, add_bias, multiply
 
 
 @dataclass(frozen=True)
@@ -199,9 +199,9 @@ class BoundMLPs:
             if below is None:
                 xp.matmul(x_BI, weight.array, out=output.array)  # which broadcasts the input over the networks
             else:
-                _multiply(part, below, weight, output, xp)
+                multiply(part, below, weight, output, xp)
             below = output
-            _add_bias(output, bias, xp)
+            add_bias(output, bias, xp)
             self._activation.apply_(output, xp)
         for s, output in enumerate(part.heads):
             xp.matmul(x_BI if below is None else below.array[s], own.head_weights[s].array, out=output)
@@ -256,13 +256,13 @@ class BoundMLPs:
     def _compute_parameter_gradient(self, part: Part, layer: int, x_BI: Array, d: Buffer) -> None:
         xp, gradients = self.backend.xp, part.own_gradients
         if layer:
-            _multiply(part, part.outputs[layer - 1].transposed, d, gradients.weights[layer], xp)
+            multiply(part, part.outputs[layer - 1].transposed, d, gradients.weights[layer], xp)
         else:
             xp.matmul(x_BI.T, d.array, out=gradients.weights[0].array)
         xp.matmul(part.ones_1B, d.array, out=gradients.biases[layer].array)
 
     def _compute_input_gradient(self, part: Part, layer: int, d: Buffer, below: Buffer) -> None:
-        _multiply(part, d, part.own.weights[layer].transposed, below, self.backend.xp)
+        multiply(part, d, part.own.weights[layer].transposed, below, self.backend.xp)
 
     def _split(self, work: Workspace) -> list[Part]:
         """Returns all networks as one part, or each as its own part if threads should compute them in parallel."""
@@ -287,23 +287,3 @@ class BoundMLPs:
             work = Workspace(batch, self._widths, self._own, self._gradients, self._like, self.backend)
             self._workspaces.setdefault(batch, work)  # the one of another lane may have come first
         return self._workspaces[batch]
-
-
-def _multiply(part: Part, left: Buffer, right: Buffer, out: Buffer, xp: Any) -> None:
-    """Computes products of hidden layers, out = left @ right, by the quicker library if both give equal results."""
-    if part.may_use_torch:
-        key = (left.tensor.stride(), right.tensor.stride(), torch.get_num_threads())
-        if key not in part.uses_torch:
-            part.uses_torch[key] = is_quicker_in_torch(Form.of(left.tensor, right.tensor))
-        if part.uses_torch[key]:
-            torch.bmm(left.tensor, right.tensor, out=out.tensor)
-            return
-    xp.matmul(left.array, right.array, out=out.array)
-
-
-def _add_bias(output: Buffer, bias: Buffer, xp: Any) -> None:
-    """Computes h <- h + bias; torch takes half of numpy's time, except for the single row of an acting policy."""
-    if output.array.shape[1] == 1:
-        xp.add(output.array, bias.array, out=output.array)
-    else:
-        output.tensor.add_(bias.tensor)
