@@ -51,8 +51,18 @@ class Pages(NamedTuple):
 
 @pytest.fixture(scope="module")
 def pages(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
-    """The command, started on a store with one run, after it has printed its link."""
-    home = tmp_path_factory.mktemp("home")
+    """The command for all tests that leave it running; see `start`."""
+    yield from start(store_template, tmp_path_factory.mktemp("home"))
+
+
+@pytest.fixture
+def own_pages(store_template: Path, tmp_path: Path) -> Iterator[Pages]:
+    """The command for a test that ends it, because other tests may run after that one."""
+    yield from start(store_template, tmp_path)
+
+
+def start(store_template: Path, home: Path) -> Iterator[Pages]:
+    """Yields the command, started on a store with one run, after it has printed its link; ends it afterwards."""
     shutil.copy(store_template, home / "mlflow.db")
     (home / "mlflow.db").chmod(0o644)
     client = connect(f"sqlite:///{home}/mlflow.db")
@@ -163,14 +173,14 @@ def test_a_link_that_nobody_can_read_is_a_one_line_error(stdout: str, pages: Pag
     assert done.stderr.count("\n") == 1
 
 
-def test_a_signal_ends_it_in_order(pages: Pages) -> None:
-    assert psutil.Process(pages.process.pid).children(recursive=True) == []
-    with socket.create_connection(("127.0.0.1", pages.port)) as asking:  # and does not end its request
-        asking.sendall(f"POST /{pages.secret}/graphql HTTP/1.1\r\nHost: 127.0.0.1:{pages.port}\r\n".encode())
+def test_a_signal_ends_it_in_order(own_pages: Pages) -> None:
+    assert psutil.Process(own_pages.process.pid).children(recursive=True) == []
+    with socket.create_connection(("127.0.0.1", own_pages.port)) as asking:  # and does not end its request
+        asking.sendall(f"POST /{own_pages.secret}/graphql HTTP/1.1\r\nHost: 127.0.0.1:{own_pages.port}\r\n".encode())
         asking.sendall(b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n")
-        pages.process.send_signal(signal.SIGINT)
-        out, err = pages.process.communicate(timeout=LIMIT)
-    assert (pages.process.returncode, out, err) == (0, "", "private link, valid until Ctrl-C\n")
+        own_pages.process.send_signal(signal.SIGINT)
+        out, err = own_pages.process.communicate(timeout=LIMIT)
+    assert (own_pages.process.returncode, out, err) == (0, "", "private link, valid until Ctrl-C\n")
 
 
 def test_a_port_that_is_taken_is_a_one_line_error() -> None:
