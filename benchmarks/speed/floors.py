@@ -33,7 +33,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from benchmarks.speed.products import Array, list_products, multiply_all, time_calls
+from benchmarks.speed.products import Array, call_all, list_products, plan_products, time_calls
 from benchmarks.speed.runners.run_ours import TRAIN, make_speed_config
 from benchmarks.speed.tasks import SPEED, SpeedTask, Task
 from rl_training import Callback, TrainerState
@@ -158,8 +158,9 @@ def measure_products(task: SpeedTask, threads: int) -> dict[str, float]:
     tensors = [tuple(torch.from_numpy(array) for array in arrays) for arrays in operands]
     result = {"products": float(len(operands)), "environment": measure_bare_speed(task)}
     for name, multiply, work in (("numpy", np.matmul, operands), ("torch", torch.mm, tensors)):
-        result[f"{name}_ms"] = 1e3 * time_calls(partial(multiply_all, multiply, work))
-        result[f"{name}_hot_ms"] = 1e3 * sum(time_calls(partial(multiply_all, multiply, [one]), 0.03) for one in work)
+        calls = plan_products(multiply, work)
+        result[f"{name}_ms"] = 1e3 * time_calls(partial(call_all, calls))
+        result[f"{name}_hot_ms"] = 1e3 * sum(time_calls(call, 0.03) for call in calls)
     phases, updates = Phases(), task.settings["gradient_steps"]
     TRAIN[task.algo](make_speed_config(task, threads, 0), [phases])
     first = task.warm // task.settings["train_freq"]  # blocks of the warm-up

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from benchmarks.speed.tasks import Task
 
@@ -101,10 +103,25 @@ def list_products(task: Task) -> Operands:
     return list_sac_products(*form, int(np.prod(actions.shape)), task.settings["network"]["hidden"])
 
 
-def multiply_all(multiply: Callable[..., Any], operands: Sequence[Sequence[Any]]) -> None:
-    """Computes products (left, right, result) one after another."""
-    for left, right, result in operands:
-        multiply(left, right, out=result)
+def plan_products(multiply: Callable[..., Any], operands: Sequence[Sequence[Any]]) -> list[Callable[[], object]]:
+    """Returns a call for each product (left, right, result), by `np.matmul` or `torch.mm`.
+
+    A column times a row, which is the way back through a head of one output, is a broadcast product in torch, because
+    numpy's product of two matrices takes ten times as long.
+    """
+    tensors = [tuple(torch.as_tensor(array) for array in arrays) for arrays in operands]
+    return [
+        partial(torch.mul, left_T, right_T, out=result_T)
+        if left.shape[1] == 1
+        else partial(multiply, left, right, out=result)
+        for (left, right, result), (left_T, right_T, result_T) in zip(operands, tensors, strict=True)
+    ]
+
+
+def call_all(calls: Sequence[Callable[[], object]]) -> None:
+    """Calls functions one after another."""
+    for call in calls:
+        call()
 
 
 def time_calls(work: Callable[[], object], seconds: float = SECONDS) -> float:
