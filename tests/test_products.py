@@ -83,7 +83,7 @@ def test_networks_compute_the_same_with_either_library(monkeypatch: pytest.Monke
         stack.bind(stack.bound.backend)
         outputs = [output.copy() for output in stack.bound.evaluate(x)]
         d_inputs = stack.bound.backpropagate(x, d_outputs, columns=slice(0, 5))
-        results.append([*outputs, *d_inputs, flat.gradient.numpy().copy()])
+        results.append([*outputs, d_inputs, flat.gradient.numpy().copy()])
         flat.gradient.zero_()
     for numpys, torchs in zip(*results, strict=True):
         np.testing.assert_allclose(torchs, numpys, rtol=1e-4, atol=1e-5)

@@ -145,7 +145,7 @@ def test_networks_side_by_side_compute_what_they_would_alone(activation: str, mo
             with THREADS.using(threads):
                 outputs = [output.copy() for output in stack.bound.evaluate(x)]
                 d_inputs = stack.bound.backpropagate(x, d_outputs, columns=slice(1, 3))
-            results.append([*outputs, *d_inputs, flat.gradient.numpy().copy()])
+            results.append([*outputs, d_inputs, flat.gradient.numpy().copy()])
             flat.gradient.zero_()
         for alone, others in zip(results[0], zip(*results[1:], strict=True), strict=True):
             assert all(np.array_equal(alone, other) for other in others)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,6 @@ from rl_training.algorithms.schedules import anneal
 from rl_training.algorithms.soft_returns import draw_middle, sum_middle_logprobs
 from rl_training.algorithms.space_checks import describe_wrong_actions, find_encoding_faults
 from rl_training.algorithms.temperature import make_temperature
-from rl_training.algorithms.twin_critics import follow_smaller, value_next_actions
 from rl_training.config.sac import SACConfig
 from rl_training.data.replay_buffer import ReplayBatch
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
@@ -82,7 +81,6 @@ class SAC(OffPolicyAlgorithm):
         self.target_critics = copy.deepcopy(self.critics)
         self.parameters = FlatParameters(self.actor, device)
         self.backend = self.parameters.backend
-        self._sample_ahead: squashed_gaussian.SquashedSample | None = None
         self._backpropagate_critics = self.backend.captured(self._critic_gradient)
         self._backpropagate_actor = self.backend.captured(self._actor_gradient)
         critics = FlatParameters(self.critics, device)
@@ -143,8 +141,6 @@ class SAC(OffPolicyAlgorithm):
     def update(self, batch: ReplayBatch, progress: float) -> dict[str, float]:
         """Takes one gradient step for critics, temperature and policy, then moves the target critics.
 
-        All losses weight the entropy by the alpha from before the temperature's step.
-
         Args:
             batch: Transitions with normalised observations.
             progress: The completed fraction of all timesteps, in [0, 1].
@@ -155,27 +151,39 @@ class SAC(OffPolicyAlgorithm):
         Raises:
             NumericError: A loss, gradient or weight is NaN or infinite.
         """
+        with self.critics.all_threads(len(batch)):
+            return self._update(batch, progress)
+
+    def _update(self, batch: ReplayBatch, progress: float) -> dict[str, float]:
         config, state, temperature = self.config, self.state, self.temperature
         learning_rate = anneal(config.learning_rate, config.learning_rate_schedule, progress)
-        alpha = temperature.alpha
+        alpha = temperature.alpha  # for all losses, also after the temperature's own step
         metrics = {"entropy_coef": alpha, "learning_rate": learning_rate}
 
         backend, shape = self.backend, (2, len(batch), self.action_dims)
-        noise_2BA = backend.array(state.noise_rng.standard_normal(shape, dtype=np.float32))
+        next_noise_BA, noise_BA = backend.array(state.noise_rng.standard_normal(shape, dtype=np.float32))
         observations, next_observations = to_arrays(batch.obs, backend), to_arrays(batch.next_obs, backend)
         middle = draw_middle(batch, self.action_dims, state.noise_rng, backend)
 
-        taken = (backend.array(each) for each in (batch.actions, batch.rewards, batch.discounts))
         critic = self._name_measurements(
             ("critic_loss", "q_mean", "gradient_norm"),
-            self._backpropagate_critics(observations, next_observations, *taken, noise_2BA, alpha, *middle),
+            self._backpropagate_critics(
+                observations,
+                next_observations,
+                backend.array(batch.actions),
+                backend.array(batch.rewards),
+                backend.array(batch.discounts),
+                next_noise_BA,
+                alpha,
+                *middle,
+            ),
         )
         require_finite_update(critic, batch, self._name_networks())
         state.critic_optimizer.step(state.critics.vector, state.critics.gradient, learning_rate)
 
         actor = self._name_measurements(
             ("actor_loss", "entropy", "actor_gradient_norm"),
-            self._backpropagate_actor(observations, noise_2BA[1], alpha),
+            self._backpropagate_actor(observations, noise_BA, alpha),
         )
         require_finite_update(actor, batch, self._name_networks())
         if temperature.optimizer is not None:
@@ -197,32 +205,23 @@ class SAC(OffPolicyAlgorithm):
         actions_BA: Array,
         rewards_B: Array,
         discounts_B: Array,
-        noise_2BA: Array,
+        next_noise_BA: Array,
         alpha: Array,
         *middle: Any,
     ) -> tuple[Array, ...]:
         """Writes the critics' gradient; their loss is half the sum of both mean squared errors.
 
-        A second thread draws the actions for `_actor_gradient` too, as the policy stays until then. The noise is of the
-        next actions and of these; `middle` is what `draw_middle` returns. For the other arguments see `_targets`.
+        For the arguments see `_targets`; `middle` is what `draw_middle` returns.
 
         Returns:
             The loss, the mean value of the first critic, and the squared norm of the gradient.
         """
-        backend, self._sample_ahead = self.backend, None
-        self.critics.prepare(observations, actions_BA, with_gradients=True)
-
-        def beside(network: int | None) -> None:
-            if network == 1:
-                self._sample_ahead = squashed_gaussian.sample(self.actor(observations)[0], noise_2BA[1], backend)
-            self.critics.compute(network)
-
-        targets_B1 = self._targets(
-            next_observations, rewards_B, discounts_B, noise_2BA[0], alpha, *middle, beside=beside
-        )
-        errors = [values_B1 - targets_B1 for values_B1 in self.critics.outputs]
+        backend = self.backend
+        targets_B1 = self._targets(next_observations, rewards_B, discounts_B, next_noise_BA, alpha, *middle)
+        values = self.critics(observations, actions_BA)
+        errors = [values_B1 - targets_B1 for values_B1 in values]
         critic_loss = 0.5 * sum(backend.mean(errors_B1[:, 0] ** 2) for errors_B1 in errors)
-        q_mean = backend.mean(self.critics.outputs[0][:, 0])
+        q_mean = backend.mean(values[0][:, 0])
         self.critics.backward(*(errors_B1 * (1.0 / len(actions_BA)) for errors_B1 in errors))
         return critic_loss, q_mean, self.state.critics.squared_gradient_norm()
 
@@ -234,17 +233,15 @@ class SAC(OffPolicyAlgorithm):
         noise_BA: Array,
         alpha: Array,
         *middle: Any,
-        beside: Callable[[int | None], object] = lambda network: None,
     ) -> Array:
         """Returns r + discount * (min Q_target(s', a') - alpha log pi(a'|s')), with a' from the policy, [B, 1].
 
-        The reward of n steps includes the entropy between them (`soft_returns`). For `beside` see `value_next_actions`.
+        The reward of n steps includes the entropy between them; see `soft_returns`.
         """
         if middle:
             rewards_B = rewards_B - alpha * sum_middle_logprobs(self.actor, self.backend, *middle)
-        sample, (first_B1, second_B1) = value_next_actions(
-            self.actor, self.target_critics, next_observations, noise_BA, beside
-        )
+        sample = squashed_gaussian.sample(self.actor.evaluate(next_observations)[0], noise_BA, self.backend)
+        first_B1, second_B1 = self.target_critics.evaluate(next_observations, sample.actions_BA)
         next_B1 = self.backend.xp.minimum(first_B1, second_B1) - alpha * sample.logprobs_B[:, None]
         return rewards_B[:, None] + discounts_B[:, None] * next_B1
 
@@ -255,10 +252,13 @@ class SAC(OffPolicyAlgorithm):
             The loss, the entropy, and the squared norm of the gradient.
         """
         backend, xp, count = self.backend, self.backend.xp, len(noise_BA)
-        sample = self._sample_ahead or squashed_gaussian.sample(self.actor(observations)[0], noise_BA, backend)
-        self._sample_ahead = None
-        (first_B1, second_B1), d_actions_BA = follow_smaller(self.critics, observations, sample.actions_BA)
+        sample = squashed_gaussian.sample(self.actor(observations)[0], noise_BA, backend)
+        first_B1, second_B1 = self.critics.evaluate(observations, sample.actions_BA)
         actor_loss = backend.mean(alpha * sample.logprobs_B - xp.minimum(first_B1, second_B1)[:, 0])
+        first_is_less_B1 = backend.numbers(first_B1 <= second_B1, first_B1)
+        d_actions_BA = self.critics.further_gradient(
+            first_is_less_B1 * (-1.0 / count), (first_is_less_B1 - 1.0) * (1.0 / count)
+        )
         self.actor.backward(sample.backward(d_actions_BA, alpha / count, xp))
         return actor_loss, -backend.mean(sample.logprobs_B), self.parameters.squared_gradient_norm()
 

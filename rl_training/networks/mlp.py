@@ -113,26 +113,14 @@ class BoundMLPs:
         """Returns the parameters of one network, as a stack of itself, and the activation of its hidden layers."""
         return self._own.select(slice(network, network + 1)), self._activation
 
-    def lanes(self, batch: int) -> Sequence[int | None]:
-        """Returns what to evaluate and backpropagate through in one task each: all networks (None), or one and another.
+    def is_large(self, batch: int) -> bool:
+        """Returns whether products of a batch of this size are large enough for all threads."""
+        return self._get_workspace(batch).is_large
 
-        A caller that has more to do with each network gives each lane to a thread, instead of each evaluation.
-        """
-        work = self._get_workspace(batch)
-        return (0, 1) if len(work.each) == 2 and work.is_large and THREADS.splits(work.multiplications) else (None,)
-
-    def evaluate(self, x_BI: Array, network: int | None = None) -> list[Array]:
-        """Returns the output of each network, [B, K] each; valid until the next evaluation of a batch of equal size.
-
-        Args:
-            x_BI: The inputs.
-            network: Index of the only network to evaluate, in this thread; the outputs of the others stay.
-        """
+    def evaluate(self, x_BI: Array) -> list[Array]:
+        """Returns the output of each network, [B, K] each; valid until the next evaluation of a batch of equal size."""
         work = self._get_workspace(len(x_BI))
-        if network is not None:
-            self._forward(work.each[network], x_BI)
-        elif work.is_large:
-            # One network has halves in one thread too, because the sizes of a product may decide how its sums round.
+        if work.is_large:
             parts = work.halves if len(work.heads) == 1 else self._split(work)
             tasks = (partial(self._forward, part, x_BI[part.rows]) for part in parts)
             THREADS.call(work.multiplications, *tasks)
@@ -156,41 +144,31 @@ class BoundMLPs:
         return [h[:, min(s, h.shape[1] - 1)] @ weight.array + bias for s, (weight, bias) in enumerate(heads)]
 
     def backpropagate(
-        self,
-        x_BI: Array,
-        d_outputs: Sequence[Array],
-        *,
-        network: int | None = None,
-        parameters: bool = True,
-        columns: slice | None = None,
-    ) -> list[Array]:
+        self, x_BI: Array, d_outputs: Sequence[Array], *, parameters: bool = True, columns: slice | None = None
+    ) -> Array | None:
         """Backpropagates through the last evaluation of a batch of equal size, which must have been that of `x_BI`.
 
         Args:
             x_BI: The inputs.
-            d_outputs: Gradient of the loss with respect to each output, [B, K] each; with `network`, only of that one.
-            network: Index of the only network to go through, in this thread.
+            d_outputs: Gradient of the loss with respect to each output, [B, K] each.
             parameters: Whether to overwrite the gradients of the parameters.
             columns: Columns of the inputs whose gradient to return.
 
         Returns:
-            The gradient with respect to `columns` of the inputs, [B, columns], through each of these networks; their
-            sum is that of the loss. Nothing if `columns` is None.
+            The gradient with respect to `columns` of the inputs, [B, columns]; None if `columns` is None.
         """
         work = self._get_workspace(len(x_BI))
-        part = work.whole if network is None else work.each[network]
-        if work.is_large and network is None:
+        if work.is_large:
             backward = partial(self._backward, x_BI, parameters)
             tasks = (partial(backward, part, d_outputs[part.networks]) for part in self._split(work))
             THREADS.call(work.multiplications, *tasks)
         else:
-            self._backward(x_BI, parameters, part, d_outputs)
+            self._backward(x_BI, parameters, work.whole, d_outputs)
         if columns is None:
-            return []
-        if not part.outputs:
-            return [d @ weight.array[columns].T for d, weight in zip(d_outputs, part.own.head_weights, strict=True)]
-        pairs = zip(part.gradients[0].array, part.own.weights[0].array, strict=True)
-        return [d @ weight[columns].T for d, weight in pairs]
+            return None
+        if not work.outputs:
+            return _sum_products(d_outputs, [weight.array for weight in self._own.head_weights], columns)
+        return _sum_products(work.gradients[0].array, self._own.weights[0].array, columns)
 
     def _forward(self, part: Part, x_BI: Array) -> None:
         xp, own = self.backend.xp, part.own
@@ -222,11 +200,6 @@ class BoundMLPs:
         for layer in reversed(range(len(own.weights))):
             self._activation.backward_(d.tensor, part.outputs[layer].tensor)
             below = part.gradients[layer - 1] if layer else None
-            if layer == 1 and parameters and part.is_large:
-                # Below this layer there is only one small product, so the thread of the inputs' gradient goes on.
-                rest = partial(self._backpropagate_lowest, part, x_BI, d)
-                THREADS.call(part.multiplications, rest, partial(self._compute_parameter_gradient, part, 1, x_BI, d))
-                return
             if below is not None and parameters and part.is_large:
                 parameter_task = partial(self._compute_parameter_gradient, part, layer, x_BI, d)
                 THREADS.call(
@@ -238,13 +211,6 @@ class BoundMLPs:
                 if below is not None:
                     self._compute_input_gradient(part, layer, d, below)
             d = below or d
-
-    def _backpropagate_lowest(self, part: Part, x_BI: Array, d: Buffer) -> None:
-        """Computes the lowest layer's gradients, given that with respect to the output of the layer above it."""
-        lowest = part.gradients[0]
-        self._compute_input_gradient(part, 1, d, lowest)
-        self._activation.backward_(lowest.tensor, part.outputs[0].tensor)
-        self._compute_parameter_gradient(part, 0, x_BI, lowest)
 
     def _pass_through_head(self, d_output_BK: Array, weight_HK: Buffer, out_BH: Buffer) -> None:
         """Writes the gradient with respect to a head's inputs, given that with respect to its outputs."""
@@ -284,6 +250,12 @@ class BoundMLPs:
 
     def _get_workspace(self, batch: int) -> Workspace:
         if batch not in self._workspaces:
-            work = Workspace(batch, self._widths, self._own, self._gradients, self._like, self.backend)
-            self._workspaces.setdefault(batch, work)  # the one of another lane may have come first
+            self._workspaces[batch] = Workspace(
+                batch, self._widths, self._own, self._gradients, self._like, self.backend
+            )
         return self._workspaces[batch]
+
+
+def _sum_products(d_outputs: Sequence[Array], weights: Sequence[Array], columns: slice) -> Array:
+    """Returns the gradient with respect to columns of the common input, given that of the first layer, [B, columns]."""
+    return sum(d @ weight[columns].T for d, weight in zip(d_outputs, weights, strict=True))

@@ -6,6 +6,7 @@ Shapes: B batch, I inputs, F features of the observation, A further inputs, K ou
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from rl_training.networks.feature_extractors import (
     VectorExtractor,
     make_feature_extractor,
 )
-from rl_training.networks.mlp import BoundMLPs, StackedMLP
-from rl_training.networks.threads import THREADS
+from rl_training.networks.mlp import StackedMLP
+from rl_training.networks.threads import THREADS, Quicker
 
 
 class Evaluated:
@@ -30,8 +31,6 @@ class Evaluated:
     """The features with their graph, or the vectors themselves; None after an evaluation without gradients."""
     inputs: Array | None = None
     """The inputs of the MLPs, [B, I]."""
-    outputs: list[Array]
-    """The output of each MLP, [B, K] each."""
 
 
 class ObservedMLP(nn.Module):
@@ -58,66 +57,34 @@ class ObservedMLP(nn.Module):
         self._vectors = isinstance(self.body, VectorExtractor)
         inputs = self.body.features + further_inputs
         self.mlps = StackedMLP(inputs, hidden, outputs, activation, head_gains, rng)
-        self._evaluated = Evaluated()
+        self._evaluated, self._quicker = Evaluated(), Quicker()
 
     def bind(self, backend: Backend) -> None:
         """Makes the module compute with a backend, on the current memory of its parameters and gradients."""
         self.backend, self._bound, self._evaluated = backend, self.mlps.bound, Evaluated()
-        self._bound_aside = BoundMLPs(self.mlps, backend)
+
+    def all_threads(self, batch: int) -> AbstractContextManager[None]:
+        """Lets torch use all threads within the block, if a batch of this size is large and that is quicker."""
+        return THREADS.in_torch(self._quicker) if self._bound.is_large(batch) else nullcontext()
 
     def evaluate(self, observations: Observations, further_BA: Array | None = None) -> list[Array]:
-        """Returns the output of each MLP, [B, K] each, without preparing for `backward`.
+        """Returns the output of each MLP, [B, K] each, without preparing for `backward`; `further_gradient` may follow.
 
-        They are valid until the next evaluation of a batch of equal size. `further_gradients` may follow.
+        The outputs are valid until the next evaluation of a batch of equal size.
         """
-        self.prepare(observations, further_BA)
-        return self.compute()
-
-    def evaluate_aside(self, vectors_BO: Array) -> list[Array]:
-        """Returns the output of each MLP for vector observations, while another thread evaluates others in this object.
-
-        The outputs are valid until the next call with a batch of equal size; no gradient can follow.
-        """
-        return self._bound_aside.evaluate(vectors_BO)
+        if self._vectors:
+            return self._evaluate(None, observations, further_BA)
+        with torch.no_grad(), THREADS.in_torch():
+            features_BF = self.body(observations)
+        return self._evaluate(None, self.backend.view(features_BF), further_BA)
 
     def forward(self, observations: Observations, further_BA: Array | None = None) -> list[Array]:
         """Returns the output of each MLP, [B, K] each, and prepares for `backward`."""
-        self.prepare(observations, further_BA, with_gradients=True)
-        return self.compute()
-
-    def prepare(
-        self, observations: Observations, further_BA: Array | None = None, *, with_gradients: bool = False
-    ) -> None:
-        """Computes the inputs of the MLPs for `compute`; with gradients, `backward` may follow."""
         if self._vectors:
-            features, features_BF = observations, observations
-        else:
-            with torch.set_grad_enabled(with_gradients), THREADS.in_torch():
-                features = self.body(observations)
-            features_BF = self.backend.view(features)
-        inputs = features_BF if further_BA is None else self.backend.xp.concatenate((features_BF, further_BA), 1)
-        self._evaluated.features, self._evaluated.inputs = features if with_gradients else None, inputs
-
-    def lanes(self, batch: int) -> Sequence[int | None]:
-        """Returns which MLPs `compute` and `further_gradients` should get in one task each; see `BoundMLPs.lanes`.
-
-        Convolutions take both threads, so with images there is one task.
-        """
-        return self._bound.lanes(batch) if self._vectors else (None,)
-
-    def compute(self, network: int | None = None) -> list[Array]:
-        """Evaluates the MLPs, or one of them, on the inputs that `prepare` computed.
-
-        Returns:
-            The `outputs`; of the other MLPs, they are those of their own last evaluation.
-        """
-        self._evaluated.outputs = self._bound.evaluate(self._evaluated.inputs, network)
-        return self._evaluated.outputs
-
-    @property
-    def outputs(self) -> list[Array]:
-        """The output of each MLP in the last evaluation, [B, K] each."""
-        return self._evaluated.outputs
+            return self._evaluate(observations, observations, further_BA)
+        with torch.enable_grad(), THREADS.in_torch():
+            features_BF = self.body(observations)
+        return self._evaluate(features_BF, self.backend.view(features_BF), further_BA)
 
     def backward(self, *d_outputs: Array) -> None:
         """Overwrites the gradients of all parameters, given the gradient with respect to each output, [B, K] each.
@@ -134,25 +101,26 @@ class ObservedMLP(nn.Module):
         for parameter in self.body.parameters():
             if parameter.grad is not None:
                 parameter.grad.zero_()
-        d_features_BF = sum(self._bound.backpropagate(evaluated.inputs, d_outputs, columns=slice(self.body.features)))
+        d_features_BF = self._bound.backpropagate(evaluated.inputs, d_outputs, columns=slice(self.body.features))
         with THREADS.in_torch():
             evaluated.features.backward(self.backend.tensor(d_features_BF))
 
-    def further_gradients(self, *d_outputs: Array, network: int | None = None) -> list[Array]:
-        """Returns the gradient with respect to the further inputs of the last evaluation, [B, A], through each MLP.
+    def further_gradient(self, *d_outputs: Array) -> Array:
+        """Returns the gradient with respect to the further inputs of the last evaluation, [B, A].
 
         The gradients of the parameters stay unchanged.
-
-        Args:
-            *d_outputs: Gradient with respect to each output, [B, K] each; with `network`, only of that one.
-            network: Index of the only MLP to go through.
 
         Raises:
             RuntimeError: Nothing was evaluated.
         """
         if self._evaluated.inputs is None:
-            raise RuntimeError("`further_gradients` must follow an evaluation")
+            raise RuntimeError("`further_gradient` must follow an evaluation")
         columns = slice(self.body.features, None)
-        return self._bound.backpropagate(
-            self._evaluated.inputs, d_outputs, network=network, parameters=False, columns=columns
-        )
+        return self._bound.backpropagate(self._evaluated.inputs, d_outputs, parameters=False, columns=columns)
+
+    def _evaluate(self, kept: Any, features_BF: Array, further_BA: Array | None) -> list[Array]:
+        inputs = features_BF
+        if further_BA is not None:
+            inputs = self.backend.xp.concatenate((features_BF, further_BA), 1)
+        self._evaluated.features, self._evaluated.inputs = kept, inputs
+        return self._bound.evaluate(inputs)

@@ -3,16 +3,21 @@
 The threads of numpy's linear algebra library split each product and wait for each other in a busy loop. Small products
 become ten times slower, and all products a hundred times slower if another process uses a CPU. So that library is
 limited to one thread. Instead, independent functions run in two threads, such as the passes of policy and value
-function, all that is computed with each of twin critics, the two halves of a batch in one network, or the two products
-in a layer's backward pass. Each function computes the same result, to the last bit, as it would in one thread.
+function, the two halves of a batch in one network, or the two products in a layer's backward pass. Each function
+computes the same result, to the last bit, as it would in one thread.
 
 A function whose result is needed later can be begun ahead, such as the target values of DQN's next batches.
+
+An update of SAC is a chain of large products and passes over memory, with few independent parts. There torch's own
+threads split each operation. They too wait in a busy loop, so `in_torch` measures whether they are the quicker way.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Generic, TypeVar
@@ -25,6 +30,36 @@ ResultT = TypeVar("ResultT")
 
 PAYS = 10_000_000
 """Number of multiplications above which a second thread pays off: a product of 150 rows by 256 x 256."""
+
+
+TRY_EVERY = 64
+"""A `Quicker` takes two of this number of computations the slower way, so that it notices when that has changed."""
+
+
+class Quicker:
+    """Chooses, again and again, the quicker of two ways to compute the same numbers: in all threads, or in one.
+
+    A computation in two threads takes a third less time than in one on idle CPUs, and several times as long if another
+    process uses one of them. That changes while a training runs.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: dict[bool, deque[float]] = {in_all: deque(maxlen=4) for in_all in (True, False)}
+        self._count = 0
+
+    def choose(self) -> bool:
+        """Returns whether the next computation should use all threads."""
+        self._count += 1
+        for in_all, seconds in self._seconds.items():
+            if len(seconds) < 2:
+                return in_all
+        # The least of a few durations, because a single computation may be interrupted.
+        is_quicker = min(self._seconds[True]) <= min(self._seconds[False])
+        return is_quicker if self._count % TRY_EVERY > 1 else not is_quicker
+
+    def record(self, in_all: bool, seconds: float) -> None:
+        """Records the duration of a computation."""
+        self._seconds[in_all].append(seconds)
 
 
 class Helper:
@@ -184,16 +219,26 @@ class Threads:
         return ahead
 
     @contextmanager
-    def in_torch(self) -> Iterator[None]:
-        """Lets torch use all threads within the block, because convolutions are always large."""
+    def in_torch(self, quicker: Quicker | None = None) -> Iterator[None]:
+        """Lets torch use all threads within the block, and hands nothing over there.
+
+        Args:
+            quicker: Decides whether torch uses all threads or one; None always uses all, because convolutions are
+                always large.
+        """
         if not self._can_help():
             yield
             return
-        torch.set_num_threads(self._count)
+        in_all, before, was_busy = quicker is None or quicker.choose(), torch.get_num_threads(), self._busy
+        torch.set_num_threads(self._count if in_all else 1)
+        self._busy, began = True, time.perf_counter()
         try:
             yield
         finally:
-            torch.set_num_threads(1)
+            torch.set_num_threads(before)
+            self._busy = was_busy
+            if quicker is not None:
+                quicker.record(in_all, time.perf_counter() - began)
 
     def _can_help(self) -> bool:
         return self._helper is not None and threading.get_ident() == self._owner

@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError, CheckpointNotWritten
 from rl_training.runs.locks import require_not_taken_over
@@ -82,7 +84,8 @@ class Saver:
         self.failed = False
         """Whether the checkpoint being written has failed; `end` logs why."""
         self._run, self._config, self._on_complete = run, config, on_complete
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="saver")
+        # If two threads of a process had torch's own threads, these would no longer wait in readiness for training's.
+        self._thread = ThreadPoolExecutor(1, "saver", torch.set_num_threads, (1,))
         self._saving: Future[Checkpoint] | None = None
         self._progress = Progress()
         """The progress object of training, as passed to the latest `begin`."""
