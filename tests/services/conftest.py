@@ -47,11 +47,19 @@ def services(tmp_path_factory: pytest.TempPathFactory, store_template: Path) -> 
         ):
             done = services.prefect(*arguments)
             assert done.returncode == 0, done.stdout + done.stderr
+        _pause_schedules(services)
         worker = start(services, "worker", "worker", "start", "--pool", "rl-training", "--type", "process")
         yield services
     finally:
         for process in filter(None, [worker, server]):
             end(process)
+
+
+def _pause_schedules(services: Services) -> None:
+    """Pauses the deployments' schedules: tests that run at three o'clock should have no nightly retraining beside them."""
+    for deployment in services.post("/deployments/filter", {}):
+        for schedule in deployment["schedules"]:
+            services.patch(f"/deployments/{deployment['id']}/schedules/{schedule['id']}", {"active": False})
 
 
 @pytest.fixture(scope="session")

@@ -49,7 +49,7 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def project(gate: Path) -> Path:
-    """Deployments that store overrides: a training with two secrets, and a retraining each hour."""
+    """A training with two secrets, a retraining each hour (both store overrides), and a daily evaluation of a model."""
     secrets = {"api_token": "${prefect:simulator.token}", "at": "${env:CASE_TOKEN}"}
     training = {
         **TINY,
@@ -64,21 +64,26 @@ def project(gate: Path) -> Path:
         {
             "name": "mine",
             "entrypoint": "rl_training.flows.train.train_flow",
-            "parameters": {"overrides": {**training, **off}},
+            "parameters": {"config": "ppo/cartpole", "overrides": {**training, **off}},
             "concurrency_limit": 1,
         },
         {
             "name": "hourly",
             "entrypoint": "rl_training.flows.retrain.retrain_flow",
-            "parameters": {"overrides": hourly},
+            "parameters": {"config": "ppo/cartpole", "overrides": hourly},
             "schedules": [{"slug": "hourly", "interval": 3_600, "timezone": "UTC"}],
             "concurrency_limit": {"limit": 1, "collision_strategy": "CANCEL_NEW"},
         },
+        {
+            "name": "daily",
+            "entrypoint": "rl_training.flows.evaluate.evaluate_flow",
+            "parameters": {"source": "models:/never_promoted@champion"},
+            "schedules": [{"slug": "daily", "interval": 86_400, "timezone": "UTC"}],
+            "concurrency_limit": {"limit": 1, "collision_strategy": "ENQUEUE"},
+        },
     ]
     file = gate.with_name("prefect.yaml")
-    config = {"config": "ppo/cartpole"}
-    entries = [{**entry, **OURS, "parameters": config | entry["parameters"]} for entry in entries]
-    file.write_text(yaml.safe_dump({"pull": [], "deployments": entries}))
+    file.write_text(yaml.safe_dump({"pull": [], "deployments": [{**entry, **OURS} for entry in entries]}))
     return file
 
 
@@ -166,14 +171,14 @@ def test_of_runs_that_were_missed_one_runs_and_nothing_else_trains_its_job_meanw
     assert services.run_directories() - before == {run_dir}
 
 
-def test_the_daily_evaluation_is_skipped_until_there_is_a_champion_and_fails_where_somebody_asks_for_one(
+def test_a_daily_evaluation_is_skipped_until_there_is_a_champion_and_fails_where_somebody_asks_for_one(
     services: Services, deployed: dict[str, Any]
 ) -> None:
-    daily = services.get("/deployments/name/evaluate-flow/default")["id"]
+    daily = services.get("/deployments/name/evaluate-flow/daily")["id"]
     missed(services, daily, hours=48, runs=1)
-    asked = services.run("evaluate-flow/default")
+    asked = services.run("evaluate-flow/daily")
     assert asked["state"]["name"] == "Failed"
-    nobody = f"MLflow at sqlite:///{services.home}/mlflow.db has no version of a registered model 'cartpole'"
+    nobody = f"MLflow at sqlite:///{services.home}/mlflow.db has no version of a registered model 'never_promoted'"
     assert nobody in asked["state"]["message"]
     assert eventually(lambda: "Skipped" in states(services, daily), 60)
     runs = services.post("/flow_runs/filter", {"deployments": {"id": {"any_": [daily]}}})
