@@ -56,7 +56,7 @@ def services(tmp_path_factory: pytest.TempPathFactory, store_template: Path) -> 
 
 
 def _pause_schedules(services: Services) -> None:
-    """Pauses the deployments' schedules: tests that run at three o'clock should have no nightly retraining beside them."""
+    """Pauses the deployments' schedules, because a nightly retraining would disturb tests that run at three o'clock."""
     for deployment in services.post("/deployments/filter", {}):
         for schedule in deployment["schedules"]:
             services.patch(f"/deployments/{deployment['id']}/schedules/{schedule['id']}", {"active": False})
