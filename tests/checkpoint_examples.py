@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from rl_training.config.ppo import PPOConfig
+from rl_training.config.serialization import WrittenConfig
 from rl_training.runtime.checkpoint import Checkpoint, write_checkpoint
 
 CONFIG = PPOConfig(env_id="CartPole-v1", total_timesteps=1_000, seed=3)
@@ -41,7 +42,7 @@ def write(
 ) -> Checkpoint:
     return write_checkpoint(
         root,
-        config=CONFIG,
+        config=WrittenConfig(CONFIG),
         run_uid=run_uid,
         algorithm="ppo",
         num_timesteps=step,

@@ -6,6 +6,7 @@ import gymnasium as gym
 import torch
 
 from rl_training import run_layout
+from rl_training.config.serialization import WrittenConfig
 from rl_training.envs.space_json import space_to_json
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.runtime.checkpoint import Checkpoint, write_best, write_checkpoint
@@ -102,7 +103,7 @@ def write_policy(run_dir, step: int, gains: tuple[float, float]) -> Checkpoint:
     }
     return write_checkpoint(
         run_dir / "checkpoints",
-        config=config,
+        config=WrittenConfig(config),
         run_uid=json_files.read_json(run_dir / "metadata.json")["run_uid"],
         algorithm="ppo",
         num_timesteps=step,

@@ -15,6 +15,7 @@ import pytest
 from waiting import LIMIT
 
 from rl_training.config.ppo import PPOConfig
+from rl_training.config.serialization import WrittenConfig
 from rl_training.errors import CheckpointError, ConfigError, UserError
 from rl_training.experiment import registry
 from rl_training.experiment.builtin import SPECS
@@ -164,7 +165,13 @@ def test_the_registry_loads_policies_of_any_algorithm(tmp_path: Path, monkeypatc
     names = {"always_one": config, "never_registered": config}
     for name in names:
         write_checkpoint(
-            tmp_path / name, config=config, run_uid="u", algorithm=name, num_timesteps=1, policy={}, trainer={}
+            tmp_path / name,
+            config=WrittenConfig(config),
+            run_uid="u",
+            algorithm=name,
+            num_timesteps=1,
+            policy={},
+            trainer={},
         )
     result = evaluate_checkpoint(tmp_path / "always_one", episodes=2, allow_modules=["case_envs"])
     assert result.returns == (10.0, 10.0)

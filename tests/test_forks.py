@@ -12,6 +12,7 @@ from rl_training.config.off_policy import OffPolicyConfig
 from rl_training.config.ppo import PPOConfig
 from rl_training.config.resume_rules import EXPLORABLE, Rule, find_differences, get_rule, is_explorable
 from rl_training.config.sac import SACConfig
+from rl_training.config.serialization import WrittenConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError
 from rl_training.experiment.default_manager import DefaultExperimentManager
@@ -221,7 +222,7 @@ def save(run_dir: Path, steps: list[int], config: PPOConfig) -> set[str]:
     """Writes checkpoints at these steps into a new run or that of the directory; returns the names of all of them."""
     run = open_training_run(run_dir) if run_dir.exists() else create_training_run(config)
     for step in steps:
-        save_training_checkpoint(run, config, num_timesteps=step, policy={}, trainer={})
+        save_training_checkpoint(run, WrittenConfig(config), num_timesteps=step, policy={}, trainer={})
     return {path.name.lstrip("step_0") for path in run.checkpoints.glob("step_*")}
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import LIMIT
 
+from rl_training.config.serialization import WrittenConfig
 from rl_training.errors import CheckpointNotWritten, RunTakenOver, UserError
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.runs.locks import RunLock, job_lock, record_takeover, require_not_taken_over, take_over
@@ -176,7 +177,13 @@ def test_a_save_under_way_when_the_run_is_taken_over_does_not_come_to_its_place(
 
     def save(step: int) -> None:
         write_checkpoint(
-            root, config=config, run_uid="u", algorithm="ppo", num_timesteps=step, policy={"w": step}, trainer={}
+            root,
+            config=WrittenConfig(config),
+            run_uid="u",
+            algorithm="ppo",
+            num_timesteps=step,
+            policy={"w": step},
+            trainer={},
         )
 
     function = getattr(staging, asleep_before)

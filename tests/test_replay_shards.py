@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from waiting import LIMIT
 
+from rl_training.config.serialization import WrittenConfig
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.errors import CheckpointError, CheckpointNotWritten
 from rl_training.runtime.checkpoint import (
@@ -57,7 +58,7 @@ def play(buffer: ReplayBuffer, steps: int) -> None:
 def save(run_dir: Path, store: ReplayStore, buffer: ReplayBuffer, *, shift: float = 0.0) -> Checkpoint:
     return write_checkpoint(
         run_dir / "checkpoints",
-        config=CONFIG,
+        config=WrittenConfig(CONFIG),
         run_uid="run-a",
         algorithm="dqn",
         num_timesteps=buffer.total,
@@ -491,7 +492,13 @@ def test_a_damaged_shard_is_named_with_the_newest_checkpoint_that_does_without(t
 
 def test_a_checkpoint_without_a_buffer_says_so(tmp_path: Path) -> None:
     checkpoint = write_checkpoint(
-        tmp_path, config=CONFIG, run_uid="u", algorithm="dqn", num_timesteps=3, policy=policy_state(), trainer={}
+        tmp_path,
+        config=WrittenConfig(CONFIG),
+        run_uid="u",
+        algorithm="dqn",
+        num_timesteps=3,
+        policy=policy_state(),
+        trainer={},
     )
     assert refusal(checkpoint.path) == f"{checkpoint.path} has no replay buffer, which dqn needs to resume"
 

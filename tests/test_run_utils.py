@@ -17,6 +17,7 @@ import torch
 from checkpoint_examples import policy_state, trainer_state
 
 from rl_training.config.ppo import PPOConfig
+from rl_training.config.serialization import WrittenConfig
 from rl_training.errors import ConfigError, UserError
 from rl_training.experiment.loading import config_from_mapping, load_config
 from rl_training.runtime.checkpoint import newest_good, write_best
@@ -272,7 +273,13 @@ def test_secrets_in_a_command_line_are_hidden() -> None:
 
 
 def save(run: TrainingRun, settings: PPOConfig, step: int) -> None:
-    save_training_checkpoint(run, settings, num_timesteps=step, policy=policy_state(step), trainer=trainer_state(step))
+    save_training_checkpoint(
+        run,
+        WrittenConfig(settings),
+        num_timesteps=step,
+        policy=policy_state(step),
+        trainer=trainer_state(step),
+    )
 
 
 def test_the_newest_and_the_best_checkpoints_are_kept(tmp_path: Path) -> None:

@@ -20,6 +20,9 @@ from checkpoint_examples import CONFIG
 from off_policy_runs import Events, dqn
 from waiting import LIMIT, wait_for
 
+from rl_training.config import serialization
+from rl_training.config.serialization import dump_config
+from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointNotWritten, NumericError, RunTakenOver
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runs.locks import record_takeover
@@ -308,6 +311,18 @@ def test_a_moment_is_saved_once_and_a_nan_never(tmp_path: Path) -> None:
     run.saver.close()
     assert run.whole == [(5, False)]
     assert names(tmp_path / "checkpoints") == ["step_000000000005"]
+
+
+def test_a_run_writes_its_settings_out_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dumped: list[TrainConfig] = []
+    monkeypatch.setattr(serialization, "dump_config", lambda config: dumped.append(config) or dump_config(config))
+    run = Run(tmp_path)
+    for step in (5, 6):
+        run.begin(step)
+    run.saver.close()
+    assert dumped == [CONFIG]
+    for name in ("step_000000000005", "step_000000000006"):
+        assert open_checkpoint(tmp_path / "checkpoints" / name).config_text() == dump_config(CONFIG)
 
 
 def test_a_best_checkpoint_that_could_not_be_written_is_no_best(tmp_path: Path) -> None:

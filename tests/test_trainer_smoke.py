@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rl_training.config.ppo import PPOConfig
+from rl_training.config.serialization import WrittenConfig
 from rl_training.errors import CheckpointError, EnvironmentFault, UserError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime.callbacks import Callback, CallbackError, TrainerState
@@ -240,7 +241,7 @@ def test_a_trainer_state_without_its_parts_is_refused_by_name(tmp_path: Path) ->
     whole = train_ppo(config)
     assert whole.checkpoint is not None
     policy = load_policy_state(open_checkpoint(whole.checkpoint))
-    fields = {"config": config, "run_uid": "x", "algorithm": "ppo", "num_timesteps": 256}
+    fields = {"config": WrittenConfig(config), "run_uid": "x", "algorithm": "ppo", "num_timesteps": 256}
     foreign = write_checkpoint(tmp_path / "checkpoints", policy=policy, trainer={"step": 1}, **fields)
     with pytest.raises(CheckpointError, match=r"trainer\.pt is refused: it does not hold the state of ppo \(KeyError"):
         DefaultExperimentManager().resume(foreign)

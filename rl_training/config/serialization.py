@@ -6,6 +6,8 @@ import hashlib
 import json
 import math
 import re
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import yaml
@@ -59,6 +61,26 @@ def config_hash(config: TrainConfig) -> str:
     data = config.model_dump(mode="json", exclude=set(NOT_PART_OF_A_RUN))
     canonical = json.dumps(redact(data, references=True), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class WrittenConfig:
+    """Settings in the form that checkpoints record.
+
+    A run makes this form once for all its checkpoints, because it takes longer than writing a small policy.
+    """
+
+    config: TrainConfig
+
+    @cached_property
+    def text(self) -> bytes:
+        """The content of `config.yaml`."""
+        return dump_config(self.config).encode()
+
+    @cached_property
+    def hash(self) -> str:
+        """The `config_hash`."""
+        return config_hash(self.config)
 
 
 def _dump(data: Any, *, width: float, flow: bool = False) -> str:

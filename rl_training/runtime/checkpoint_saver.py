@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from rl_training.config.serialization import WrittenConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError, CheckpointNotWritten
 from rl_training.runs.locks import require_not_taken_over
@@ -84,6 +85,7 @@ class Saver:
         self.failed = False
         """Whether the checkpoint being written has failed; `end` logs why."""
         self._run, self._config, self._on_complete = run, config, on_complete
+        self._written = WrittenConfig(config)
         # If two threads of a process had torch's own threads, these would no longer wait in readiness for training's.
         self._thread = ThreadPoolExecutor(1, "saver", torch.set_num_threads, (1,))
         self._saving: Future[Checkpoint] | None = None
@@ -228,7 +230,7 @@ class Saver:
         self._sync(contents.files)
         checkpoint = save_training_checkpoint(
             self._run,
-            self._config,
+            self._written,
             num_timesteps=num_timesteps,
             policy=contents.policy,
             trainer=contents.trainer,

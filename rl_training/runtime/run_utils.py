@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from rl_training.config.serialization import config_hash, dump_config
+from rl_training.config.serialization import WrittenConfig, config_hash, dump_config
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import ConfigError, UserError
 from rl_training.run_layout import CHECKPOINTS, CONFIG, METADATA
@@ -199,7 +199,7 @@ def discard_training_run(run: TrainingRun) -> None:
 
 def save_training_checkpoint(
     run: TrainingRun,
-    config: TrainConfig,
+    written: WrittenConfig,
     *,
     num_timesteps: int,
     policy: Mapping[str, Any],
@@ -218,9 +218,9 @@ def save_training_checkpoint(
     """
     checkpoint = write_checkpoint(
         run.checkpoints,
-        config=config,
+        config=written,
         run_uid=run.run_uid,
-        algorithm=config.algo,
+        algorithm=written.config.algo,
         num_timesteps=num_timesteps,
         policy=policy,
         trainer=trainer,
@@ -229,7 +229,7 @@ def save_training_checkpoint(
     )
     best = best_path(run.checkpoints)
     keep = {checkpoint.path, *([best[0]] if best else []), *list_kept(run.checkpoints)}
-    prune(run.checkpoints, config.checkpoint.keep_last, keep)
+    prune(run.checkpoints, written.config.checkpoint.keep_last, keep)
     return checkpoint
 
 

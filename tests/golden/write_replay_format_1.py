@@ -19,6 +19,7 @@ sys.path[:0] = [str(GOLDEN.parents[1]), str(GOLDEN.parent)]
 
 from checkpoint_examples import CONFIG, policy_state  # noqa: E402
 
+from rl_training.config.serialization import WrittenConfig  # noqa: E402
 from rl_training.data.replay_buffer import ReplayBuffer  # noqa: E402
 from rl_training.runtime.checkpoint import ReplayStore, write_checkpoint  # noqa: E402
 
@@ -40,7 +41,7 @@ with tempfile.TemporaryDirectory() as folder:
         add(buffer)
     checkpoint = write_checkpoint(
         Path(folder) / "checkpoints",
-        config=CONFIG,
+        config=WrittenConfig(CONFIG),
         run_uid="0" * 32,
         algorithm="dqn",
         num_timesteps=buffer.total,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from rl_training.config.serialization import config_hash, dump_config
-from rl_training.config.settings import TrainConfig
+from rl_training.config.serialization import WrittenConfig
 from rl_training.errors import CheckpointError, NumericError
 from rl_training.run_layout import CONFIG, REPLAY, checkpoint_name
 from rl_training.runs.locks import require_not_taken_over
@@ -36,7 +34,7 @@ logger = logging.getLogger(__name__)
 def write_checkpoint(
     root: Path,
     *,
-    config: TrainConfig,
+    config: WrittenConfig,
     run_uid: str,
     algorithm: str,
     num_timesteps: int,
@@ -53,7 +51,7 @@ def write_checkpoint(
 
     Args:
         root: The `checkpoints` directory of the run; made if it is missing.
-        config: The settings, for `config.yaml`.
+        config: The settings of the run, for `config.yaml`; pass the same object for each checkpoint of a run.
         run_uid: The identity of the run.
         algorithm: The name of the registered algorithm.
         num_timesteps: Environment transitions so far.
@@ -75,7 +73,7 @@ def write_checkpoint(
         staging.prepare(root)
         existing = _open_existing(target, shards or ())
         with staging.stage(target) as staged:
-            entries = _write_files(staged, _describe(config).text, policy, trainer, shards or ())
+            entries = _write_files(staged, config.text, policy, trainer, shards or ())
             if existing is not None and existing.manifest.files == entries:
                 return existing
             manifest = Manifest(
@@ -84,7 +82,7 @@ def write_checkpoint(
                 run_uid=run_uid,
                 created=datetime.now(UTC).isoformat(timespec="seconds"),
                 versions=versions(),
-                config_hash=_describe(config).hash,
+                config_hash=config.hash,
                 policy_sha256=policy_sha256(policy),
                 files=entries,
                 extra={**(extra or {}), **({} if shards is None else {REPLAY: describe_shards(shards)})},
@@ -125,25 +123,6 @@ def prune(root: Path, keep_last: int, keep: Collection[Path] = ()) -> list[Path]
         for path in doomed:
             staging.remove(path)
     return doomed
-
-
-@dataclass(frozen=True)
-class _Description:
-    config: TrainConfig
-    text: bytes
-    hash: str
-
-
-_described: _Description | None = None
-"""The settings of the newest checkpoint: a run's stay the same, and take longer to write out than a small policy."""
-
-
-def _describe(config: TrainConfig) -> _Description:
-    global _described
-    described = _described
-    if described is None or described.config is not config:
-        _described = described = _Description(config, dump_config(config).encode(), config_hash(config))
-    return described
 
 
 def _write_files(
