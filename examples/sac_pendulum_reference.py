@@ -14,7 +14,7 @@ import argparse
 import torch
 
 from rl_training import SACConfig, load_config
-from rl_training.algorithms.sac import SAC
+from rl_training.algorithms.continuous.sac import SAC
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.runtime.evaluation import EvaluationResult, evaluate_policy

@@ -27,9 +27,9 @@ if TYPE_CHECKING:  # the one list of public names
     from rl_training.api.train_and_resume import train as train
     from rl_training.comparison.comparison import Comparison as Comparison
     from rl_training.comparison.comparison import compare as compare
-    from rl_training.config.dqn import DQNConfig as DQNConfig
-    from rl_training.config.ppo import PPOConfig as PPOConfig
-    from rl_training.config.sac import SACConfig as SACConfig
+    from rl_training.config.algorithms.dqn import DQNConfig as DQNConfig
+    from rl_training.config.algorithms.ppo import PPOConfig as PPOConfig
+    from rl_training.config.algorithms.sac import SACConfig as SACConfig
     from rl_training.config.settings import TrainConfig as TrainConfig
     from rl_training.envs.validation.validate import validate_env as validate_env
     from rl_training.experiment.default_manager import DefaultExperimentManager as DefaultExperimentManager
@@ -41,10 +41,10 @@ if TYPE_CHECKING:  # the one list of public names
     from rl_training.runs.train_result import TrainResult as TrainResult
     from rl_training.runtime.callbacks import Callback as Callback
     from rl_training.runtime.callbacks import TrainerState as TrainerState
-    from rl_training.runtime.dqn_trainer import train_dqn as train_dqn
     from rl_training.runtime.evaluation import EvaluationResult as EvaluationResult
-    from rl_training.runtime.ppo_trainer import train_ppo as train_ppo
-    from rl_training.runtime.sac_trainer import train_sac as train_sac
+    from rl_training.runtime.trainers.dqn_trainer import train_dqn as train_dqn
+    from rl_training.runtime.trainers.ppo_trainer import train_ppo as train_ppo
+    from rl_training.runtime.trainers.sac_trainer import train_sac as train_sac
     from rl_training.runtime.workflows import evaluate_checkpoint as evaluate_checkpoint
     from rl_training.sweeps.running import sweep as sweep
     from rl_training.sweeps.sweep_result import SweepResult as SweepResult

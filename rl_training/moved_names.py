@@ -12,7 +12,15 @@ from types import ModuleType
 from typing import Any
 
 MODULES = {
+    "rl_training.algorithms.sac": "rl_training.algorithms.continuous.sac",
+    "rl_training.config.dqn": "rl_training.config.algorithms.dqn",
+    "rl_training.config.ppo": "rl_training.config.algorithms.ppo",
+    "rl_training.config.sac": "rl_training.config.algorithms.sac",
     "rl_training.envs.training": "rl_training.envs.training_envs",
+    "rl_training.runtime.dqn_trainer": "rl_training.runtime.trainers.dqn_trainer",
+    "rl_training.runtime.off_policy_trainer": "rl_training.runtime.trainers.off_policy_trainer",
+    "rl_training.runtime.ppo_trainer": "rl_training.runtime.trainers.ppo_trainer",
+    "rl_training.runtime.sac_trainer": "rl_training.runtime.trainers.sac_trainer",
     "rl_training.runtime.setup": "rl_training.runtime.trainer_factory",
     "rl_training.runtime.stopping": "rl_training.runs.stopping",
     "rl_training.tracking.store": "rl_training.tracking.mlflow_store",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.serialization import WrittenConfig
 from rl_training.runtime.checkpoint import Checkpoint, write_checkpoint
 

@@ -8,10 +8,10 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from rl_training.algorithms.continuous.sac import SAC
 from rl_training.algorithms.dqn import DQN
-from rl_training.algorithms.sac import SAC
-from rl_training.config.dqn import DQNConfig
-from rl_training.config.sac import SACConfig
+from rl_training.config.algorithms.dqn import DQNConfig
+from rl_training.config.algorithms.sac import SACConfig
 from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.networks.backend import Backend

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from rl_training.config.dqn import DQNConfig
-from rl_training.config.sac import SACConfig
+from rl_training.config.algorithms.dqn import DQNConfig
+from rl_training.config.algorithms.sac import SACConfig
 from rl_training.runtime.callbacks import Callback, TrainerState
 
 COMMON: dict[str, Any] = {

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from rl_training.algorithms.ppo import PPO
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 

@@ -9,9 +9,9 @@ import pytest
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
 from rl_training import load_policy, train_dqn, train_ppo, train_sac
-from rl_training.config.dqn import DQNConfig
-from rl_training.config.ppo import PPOConfig
-from rl_training.config.sac import SACConfig
+from rl_training.config.algorithms.dqn import DQNConfig
+from rl_training.config.algorithms.ppo import PPOConfig
+from rl_training.config.algorithms.sac import SACConfig
 from rl_training.errors import UserError
 from rl_training.runtime.policy import LoadedPolicy
 from tests.trainings import OFF, PPO

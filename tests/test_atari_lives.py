@@ -9,7 +9,7 @@ import pytest
 from game_envs import FIRE, NOOP, RIGHT
 
 from rl_training import validate_env
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs.episode_replay import EpisodeReplay
 from rl_training.envs.factory import make_env
 from rl_training.errors import ConfigError, EnvironmentRefused

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs.box2d_worlds import FreshWorld
 from rl_training.envs.episode_replay import EpisodeReplay
 from rl_training.envs.factory import make_env

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs.contract import call_watch
 from rl_training.envs.contract.call_watch import CallBlocked, CallWatch
 from rl_training.envs.training_envs import TrainingEnvs

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback, CallbackError, CallbackList, TrainerState
 

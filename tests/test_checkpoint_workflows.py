@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from waiting import LIMIT
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.serialization import WrittenConfig
 from rl_training.errors import CheckpointError, ConfigError, UserError
 from rl_training.experiment import registry

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.errors import ConfigError
 from rl_training.experiment.loading import config_from_mapping, config_from_text, load_config
 

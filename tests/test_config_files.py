@@ -9,7 +9,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.reference import read_meanings, update_page
 from rl_training.config.serialization import NOT_PART_OF_A_RUN, config_hash, dump_config
 from rl_training.config.settings import TrainConfig

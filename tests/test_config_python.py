@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rl_training import DQNConfig, PPOConfig, SACConfig
-from rl_training.config.ppo import NetworkConfig
+from rl_training.config.algorithms.ppo import NetworkConfig
 from rl_training.config.sections import CurriculumStage, EvaluationConfig, WrapperConfig
 from rl_training.errors import ConfigError
 

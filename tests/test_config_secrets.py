@@ -2,7 +2,7 @@
 
 import pytest
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.resume_rules import find_differences
 from rl_training.config.serialization import config_hash, dump_config
 from rl_training.envs.factory import make_vector_env

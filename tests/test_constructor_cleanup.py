@@ -16,8 +16,8 @@ import psutil
 import pytest
 from waiting import wait_for
 
-from rl_training.config.dqn import DQNConfig
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.dqn import DQNConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.training_envs import TrainingEnvs
@@ -27,9 +27,9 @@ from rl_training.envs.vector.worker_process import WorkerProcess
 from rl_training.errors import ConfigError
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.experiment.registry import get_algorithm
-from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
-from rl_training.runtime.ppo_trainer import PPOTrainer
 from rl_training.runtime.trainer import Trainer
+from rl_training.runtime.trainers.off_policy_trainer import OffPolicyTrainer
+from rl_training.runtime.trainers.ppo_trainer import PPOTrainer
 from rl_training.services.embedded_server import EmbeddedServer
 from rl_training.tracking.session import TrackingSession
 from rl_training.tracking.shipping.shipper_process import ShipperProcess

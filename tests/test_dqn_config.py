@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rl_training.config.dqn import DQNConfig
+from rl_training.config.algorithms.dqn import DQNConfig
 from rl_training.config.shipped_configs import list_shipped_configs
 from rl_training.errors import ConfigError
 from rl_training.experiment.loading import config_from_text, load_config

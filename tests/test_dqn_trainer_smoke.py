@@ -10,13 +10,13 @@ import pytest
 
 from rl_training.api.train_and_resume import train
 from rl_training.api.training import check_environment
-from rl_training.config.dqn import DQNConfig
+from rl_training.config.algorithms.dqn import DQNConfig
 from rl_training.envs.validation.validate import validate_env
 from rl_training.errors import ConfigError, EnvironmentFault, EnvironmentRefused
 from rl_training.experiment.registry import get_algorithm
 from rl_training.runtime.callbacks import CallbackError, TrainerState
 from rl_training.runtime.checkpoint import open_checkpoint
-from rl_training.runtime.dqn_trainer import DQNTrainer, make_dqn_trainer, train_dqn
+from rl_training.runtime.trainers.dqn_trainer import DQNTrainer, make_dqn_trainer, train_dqn
 from rl_training.runtime.workflows import evaluate_checkpoint
 from tests.off_policy_runs import Events, dqn, sac
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.errors import EnvironmentFault
 

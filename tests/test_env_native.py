@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs.native.masked_cartpole import MaskedCartPole
 from rl_training.envs.native.native_vector_env import NativeVectorEnv
 from rl_training.envs.training_envs import TrainingEnvs

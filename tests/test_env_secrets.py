@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs.factory import make_env
 from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.envs.validation.validate import validate_env

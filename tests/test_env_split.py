@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs import factory
 from rl_training.envs.factory import divide_into_groups, make_env, make_vector_env
 from rl_training.envs.vector import worker_channel

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from waiting import LIMIT
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.vector.masked_vector_env import MaskedVectorEnv
 from rl_training.envs.vector.worker_channel import STEP
@@ -23,7 +23,7 @@ from rl_training.errors import EnvironmentRefused
 PARENT = """
 import sys, time
 import numpy as np
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs import factory
 factory.usable_cpus = lambda: 2
 envs = factory.make_vector_env(PPOConfig(

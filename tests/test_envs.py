@@ -13,7 +13,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import RecordEpisodeStatistics
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs.factory import make_env, make_vector_env
 from rl_training.envs.training_envs import TrainingEnvs, VectorStep
 from rl_training.errors import EnvironmentRefused
@@ -269,7 +269,7 @@ def test_what_cannot_be_made_is_refused_in_one_line(env_id: str, words: str) -> 
 
 def test_an_id_without_its_module_is_unknown_in_a_fresh_process_and_the_module_is_named() -> None:
     script = (
-        "from rl_training.config.ppo import PPOConfig\n"
+        "from rl_training.config.algorithms.ppo import PPOConfig\n"
         "from rl_training.envs.factory import make_env\n"
         "make_env(PPOConfig(env_id='trialplug/Walk-v0', total_timesteps=1), 0)\n"
     )

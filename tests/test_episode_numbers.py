@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rl_training.api.train_and_resume import resume
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs import factory
 from rl_training.envs.episodes import episode_numbers
 from rl_training.envs.episodes.episode_numbers import EpisodeNumbers
@@ -25,7 +25,7 @@ from rl_training.envs.factory import make_env
 from rl_training.envs.training_envs import Episode, TrainingEnvs
 from rl_training.errors import CheckpointError
 from rl_training.runs.progress import Progress
-from rl_training.runtime.ppo_trainer import train_ppo
+from rl_training.runtime.trainers.ppo_trainer import train_ppo
 from rl_training.state_checks import validate
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from scipy import stats
 
 from rl_training.api.summary import format_evaluation
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs.factory import make_env
 from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rl_training.cli.app import run
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.shipped_configs import list_shipped_configs
 from rl_training.envs.env_lookup import find_spec
 from rl_training.envs.factory import make_env, make_vector_env

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.config.dqn import DQNConfig
-from rl_training.config.off_policy import OffPolicyConfig
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.dqn import DQNConfig
+from rl_training.config.algorithms.off_policy import OffPolicyConfig
+from rl_training.config.algorithms.ppo import PPOConfig
+from rl_training.config.algorithms.sac import SACConfig
 from rl_training.config.resume_rules import EXPLORABLE, Rule, find_differences, get_rule, is_explorable
-from rl_training.config.sac import SACConfig
 from rl_training.config.serialization import WrittenConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError
@@ -27,9 +27,9 @@ from rl_training.runtime.checkpoint import (
     to_plain,
 )
 from rl_training.runtime.loop_parts.run_origin import ForkOf
-from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
 from rl_training.runtime.run_utils import create_training_run, open_training_run, save_training_checkpoint
 from rl_training.runtime.trainer import Trainer
+from rl_training.runtime.trainers.off_policy_trainer import OffPolicyTrainer
 from tests.off_policy_runs import Events, dqn, sac
 
 MANAGER = DefaultExperimentManager()

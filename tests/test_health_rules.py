@@ -9,9 +9,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rl_training.config.dqn import DQNConfig
-from rl_training.config.ppo import PPOConfig
-from rl_training.config.sac import SACConfig
+from rl_training.config.algorithms.dqn import DQNConfig
+from rl_training.config.algorithms.ppo import PPOConfig
+from rl_training.config.algorithms.sac import SACConfig
 from rl_training.errors import CheckpointError
 from rl_training.runs.health_warnings import KINDS
 from rl_training.runtime.health.advice import ADVICE, give_advice

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import TrainerState
 from rl_training.runtime.evaluation import EvaluationResult

@@ -44,9 +44,9 @@ def test_help_and_lists_import_nothing_heavy(words):
     [
         "rl_training",
         "rl_training.errors",
-        "rl_training.config.dqn",
-        "rl_training.config.ppo",
-        "rl_training.config.sac",
+        "rl_training.config.algorithms.dqn",
+        "rl_training.config.algorithms.ppo",
+        "rl_training.config.algorithms.sac",
         "rl_training.config.parsing",
         "rl_training.experiment.registry",
         "rl_training.experiment.builtin",

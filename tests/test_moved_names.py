@@ -15,9 +15,9 @@ from rl_training.errors import CheckpointError
 from rl_training.moved_names import MODULES, NAMES
 from rl_training.runtime import network_trainer
 from rl_training.runtime.checkpoint import load_policy_state, open_checkpoint
-from rl_training.runtime.ppo_trainer import PPOTrainer
 from rl_training.runtime.trainer import Trainer
 from rl_training.runtime.trainer_factory import make_trainer
+from rl_training.runtime.trainers.ppo_trainer import PPOTrainer
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -11,15 +11,15 @@ import pytest
 from scripted_envs import SCRIPTED, Counts, Scripted, StopsAt
 from waiting import LIMIT
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.errors import ConfigError, ModuleRefused, UserError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_from_mapping, config_to_resume
 from rl_training.runs.health_warnings import HEALTH
 from rl_training.runtime.callbacks import CallbackError
 from rl_training.runtime.checkpoint import find_checkpoint, load_trainer_state
-from rl_training.runtime.ppo_trainer import train_ppo
 from rl_training.runtime.trainer import Trainer
+from rl_training.runtime.trainers.ppo_trainer import train_ppo
 
 MANAGER = DefaultExperimentManager()
 PLAIN = {

@@ -12,7 +12,7 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 
 from benchmarks.resume.run_comparison import find_differences
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs.native.masked_cartpole import MaskedCartPole
 from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.errors import CheckpointError, EnvironmentFault

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rl_training.cli.app import run
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import EnvironmentFault, NumericError
 from rl_training.experiment.default_manager import DefaultExperimentManager

@@ -13,8 +13,8 @@ import pytest
 from rl_training.errors import CheckpointError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime.checkpoint import load_trainer_state, manifest, open_checkpoint
-from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
 from rl_training.runtime.trainer import Trainer, TrainResult
+from rl_training.runtime.trainers.off_policy_trainer import OffPolicyTrainer
 from tests.off_policy_runs import Events, StopsAt, dqn, sac
 from tests.stop_flags import StopAfterPolls
 

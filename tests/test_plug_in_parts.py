@@ -11,16 +11,16 @@ import pytest
 
 from rl_training import evaluate, load_policy, resume
 from rl_training.algorithms.ppo import PPO
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.errors import CheckpointError, UserError
 from rl_training.experiment import registry
 from rl_training.experiment.builtin import SPECS
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.network_trainer import load_network_policy
 from rl_training.runtime.policy import Policy
-from rl_training.runtime.ppo_trainer import PPOTrainer
 from rl_training.runtime.trainer import Trainer
 from rl_training.runtime.trainer_factory import make_trainer
+from rl_training.runtime.trainers.ppo_trainer import PPOTrainer
 
 FIELDS: dict[str, Any] = {
     "env_id": "case_envs:Plain-v0",

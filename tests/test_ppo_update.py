@@ -12,7 +12,7 @@ from torch import nn
 from rl_training.algorithms import ppo as module
 from rl_training.algorithms import ppo_losses
 from rl_training.algorithms.ppo import PPO, check_spaces
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.data.rollout_buffer import Minibatch, RolloutBuffer
 from rl_training.errors import CheckpointError, NumericError
 from rl_training.networks.backend import Backend

@@ -7,11 +7,11 @@ import pytest
 from mlflow_store import BAD, GOOD, NETWORK, make_run, write_policy
 from off_policy_runs import sac
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.errors import CheckpointError
 from rl_training.runtime.checkpoint import find_checkpoint
-from rl_training.runtime.ppo_trainer import train_ppo
-from rl_training.runtime.sac_trainer import train_sac
+from rl_training.runtime.trainers.ppo_trainer import train_ppo
+from rl_training.runtime.trainers.sac_trainer import train_sac
 from rl_training.runtime.workflows import load_policy
 from rl_training.tracking.pyfunc import check_model, make_signature, save_model
 

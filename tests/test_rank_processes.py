@@ -15,7 +15,7 @@ import torch
 
 import rl_training
 from rl_training import train_ppo
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.errors import RankFailed, UserError
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.runs.metadata import read_metadata

@@ -10,7 +10,7 @@ import torch
 from rl_training.algorithms import ppo as module
 from rl_training.algorithms.ppo import PPO
 from rl_training.algorithms.ranked_ppo import RankedPPO
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.errors import NumericError

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.distributed.group import Group
 from rl_training.distributed.moments import Moments, combine, combine_ranks, measure
 from rl_training.distributed.share import Share

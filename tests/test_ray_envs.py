@@ -17,7 +17,7 @@ import psutil
 import pytest
 from waiting import LIMIT, wait_for
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs.factory import make_vector_env
 from rl_training.envs.vector.ray_worker import RayWorker
 from rl_training.errors import EnvironmentFault, EnvironmentRefused

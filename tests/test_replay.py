@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs.episode_replay import EpisodeReplay
 from rl_training.envs.factory import make_env
 from rl_training.envs.random_state import random_state, random_state_to_json, write_random_state

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.seeding import generator, generator_state, restore_generator

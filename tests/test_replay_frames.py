@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rl_training import train_dqn
-from rl_training.config.dqn import DQNConfig
+from rl_training.config.algorithms.dqn import DQNConfig
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer, count_planes
 from rl_training.errors import ReplayBufferFull

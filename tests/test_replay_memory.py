@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from rl_training.config.dqn import DQNConfig
+from rl_training.config.algorithms.dqn import DQNConfig
 from rl_training.data.buffer_memory import measure_available_memory
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.resume_rules import RULES, Rule, check_differences, find_differences
 from rl_training.errors import CheckpointError
 

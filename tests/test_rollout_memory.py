@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rl_training import train_ppo
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.data import rollout_memory
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.data.rollout_memory import check_memory

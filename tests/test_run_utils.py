@@ -16,7 +16,7 @@ import pytest
 import torch
 from checkpoint_examples import policy_state, trainer_state
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.serialization import WrittenConfig
 from rl_training.errors import ConfigError, UserError
 from rl_training.experiment.loading import config_from_mapping, load_config

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rl_training.config.sac import SACConfig
+from rl_training.config.algorithms.sac import SACConfig
 from rl_training.errors import ConfigError
 from rl_training.experiment.loading import config_from_text
 

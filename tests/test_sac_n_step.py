@@ -5,7 +5,7 @@ import math
 import pytest
 
 from rl_training import train_sac
-from rl_training.config.sac import SACConfig
+from rl_training.config.algorithms.sac import SACConfig
 
 SETTINGS = {
     "env_id": "idle_envs:Idle-v0",

@@ -11,7 +11,7 @@ import torch
 
 from examples.sac_pendulum_reference import evaluate, train
 from rl_training.runtime.checkpoint import load_policy_state, open_checkpoint
-from rl_training.runtime.sac_trainer import train_sac
+from rl_training.runtime.trainers.sac_trainer import train_sac
 from rl_training.runtime.workflows import evaluate_checkpoint
 from tests.off_policy_runs import sac
 

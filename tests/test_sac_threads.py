@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.algorithms.sac import SAC
+from rl_training.algorithms.continuous.sac import SAC
 from rl_training.networks.threads import PAYS, THREADS, TRY_EVERY, Helper, Quicker
 from tests.off_policy_parts import make_sac, moves, random_batch
 from tests.test_sac_update import bits, with_middle

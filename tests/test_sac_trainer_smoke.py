@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.config.sac import SACConfig
+from rl_training.config.algorithms.sac import SACConfig
 from rl_training.runtime.checkpoint import load_trainer_state, open_checkpoint
-from rl_training.runtime.sac_trainer import SACTrainer, make_sac_trainer, train_sac
+from rl_training.runtime.trainers.sac_trainer import SACTrainer, make_sac_trainer, train_sac
 from rl_training.runtime.workflows import evaluate_checkpoint, load_policy
 from tests.off_policy_runs import Events, sac
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from rl_training.algorithms.sac import SAC, check_spaces
-from rl_training.algorithms.soft_returns import draw_middle
+from rl_training.algorithms.continuous.sac import SAC, check_spaces
+from rl_training.algorithms.continuous.soft_returns import draw_middle
 from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
 from rl_training.envs.spaces import ActionCodec
 from rl_training.errors import CheckpointError, NumericError

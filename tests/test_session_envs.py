@@ -16,7 +16,7 @@ from case_envs.plain import Plain
 from waiting import LIMIT
 
 from rl_training import Callback, TrainerState, resume, train
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.resume_rules import Rule, find_differences
 from rl_training.envs.validation import step_speed
 from rl_training.envs.validation.validate import Finding, validate_env

@@ -36,7 +36,7 @@ from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.promotion.promote import promote
 from rl_training.runtime.evaluation import EvaluationResult
-from rl_training.runtime.ppo_trainer import make_ppo_trainer
+from rl_training.runtime.trainers.ppo_trainer import make_ppo_trainer
 from rl_training.tracking import json_files
 from rl_training.tracking.checkpoint_sources import download_checkpoint
 from rl_training.tracking.mlflow_links import get_ui_hint

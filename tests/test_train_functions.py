@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import ConfigError, EnvironmentRefused
-from rl_training.runtime.dqn_trainer import train_dqn
-from rl_training.runtime.ppo_trainer import train_ppo
-from rl_training.runtime.sac_trainer import train_sac
+from rl_training.runtime.trainers.dqn_trainer import train_dqn
+from rl_training.runtime.trainers.ppo_trainer import train_ppo
+from rl_training.runtime.trainers.sac_trainer import train_sac
 from tests.off_policy_runs import dqn, sac
 
 Train = Callable[[Any], Any]

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.serialization import WrittenConfig
 from rl_training.errors import CheckpointError, EnvironmentFault, UserError
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime.callbacks import Callback, CallbackError, TrainerState
 from rl_training.runtime.checkpoint import load_policy_state, newest_good, open_checkpoint, write_checkpoint
-from rl_training.runtime.ppo_trainer import train_ppo
+from rl_training.runtime.trainers.ppo_trainer import train_ppo
 from rl_training.runtime.workflows import evaluate_checkpoint
 
 

@@ -9,9 +9,9 @@ import torch
 
 from rl_training.algorithms.training_state import load_fields, save_fields
 from rl_training.errors import CheckpointError
-from rl_training.runtime.dqn_trainer import DQNTrainer
-from rl_training.runtime.ppo_trainer import PPOTrainer
-from rl_training.runtime.sac_trainer import SACTrainer
+from rl_training.runtime.trainers.dqn_trainer import DQNTrainer
+from rl_training.runtime.trainers.ppo_trainer import PPOTrainer
+from rl_training.runtime.trainers.sac_trainer import SACTrainer
 from tests.off_policy_parts import make_dqn, make_sac
 from tests.ppo_parts import make_ppo
 

@@ -13,7 +13,7 @@ import pytest
 
 from rl_training import DefaultExperimentManager, TrainResult, evaluate_checkpoint, resume, train_ppo
 from rl_training.api.train_and_resume import resume_training, train
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.errors import RunFailed, UserError
 from rl_training.networks.threads import PAYS, THREADS
 from rl_training.runs.single_training import reserve_training

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from case_envs import processes
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.envs.validation import step_speed
 from rl_training.envs.validation.validate import Finding, ValidationReport, validate_env

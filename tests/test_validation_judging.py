@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from rl_training.config.dqn import DQNConfig
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.dqn import DQNConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs.validation import step_speed
 from rl_training.envs.validation.validate import Finding, ValidationReport, require_valid, validate_env
 from rl_training.errors import EnvironmentRefused

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rl_training import resume, train, train_ppo
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from tests.tiny_tasks import PLAIN
 
 

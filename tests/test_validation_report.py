@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs.validation.validate import ValidationReport, require_valid, validate_env
 from rl_training.errors import EnvironmentRefused
 

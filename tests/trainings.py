@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from rl_training import TrainResult, train_dqn, train_ppo, train_sac
-from rl_training.config.dqn import DQNConfig
-from rl_training.config.ppo import PPOConfig
-from rl_training.config.sac import SACConfig
+from rl_training.config.algorithms.dqn import DQNConfig
+from rl_training.config.algorithms.ppo import PPOConfig
+from rl_training.config.algorithms.sac import SACConfig
 
 SMALL: dict[str, Any] = {"network": {"hidden": [16, 16]}, "seed": 3, "evaluation": {"episodes": 1, "video": False}}
 OFF: dict[str, Any] = {"total_timesteps": 192, "learning_starts": 64, "batch_size": 16, "buffer_size": 256, **SMALL}

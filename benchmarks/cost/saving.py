@@ -34,7 +34,7 @@ import torch
 
 from benchmarks.harness import record
 from benchmarks.speed.meter import read_peak_memory
-from rl_training.config.dqn import DQNConfig
+from rl_training.config.algorithms.dqn import DQNConfig
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.run_layout import REPLAY
 from rl_training.runs.progress import Progress

@@ -34,8 +34,8 @@ from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.loading import config_from_mapping
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.checkpoint import find_checkpoint, load_trainer_state
-from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
-from rl_training.runtime.ppo_trainer import PPOTrainer
+from rl_training.runtime.trainers.off_policy_trainer import OffPolicyTrainer
+from rl_training.runtime.trainers.ppo_trainer import PPOTrainer
 from rl_training.tracking.metric_log import MetricLog
 
 NAME = "resume-exactness"

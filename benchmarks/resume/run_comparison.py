@@ -18,7 +18,7 @@ import torch
 
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime.checkpoint import find_checkpoint, load_policy_state, load_trainer_state
-from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
+from rl_training.runtime.trainers.off_policy_trainer import OffPolicyTrainer
 
 UNCOMPARED = "time/"
 """Prefix of the metrics that always differ."""

@@ -38,7 +38,7 @@ from benchmarks.speed.runners.run_ours import TRAIN, make_speed_config
 from benchmarks.speed.tasks import SPEED, SpeedTask, Task
 from rl_training import Callback, TrainerState
 from rl_training.algorithms.ppo import PPO
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.training_envs import TrainingEnvs
 

@@ -26,7 +26,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 from benchmarks.harness import RESULTS, ROOT
 from benchmarks.speed.processes import add_to_file
 from benchmarks.speed.ray_nodes import start_nodes
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs.factory import make_vector_env
 from rl_training.system.ray_cluster import connect_to_ray, leave_ray
 

@@ -34,7 +34,7 @@ from benchmarks.speed.processes import add_to_file, run_recorded
 from benchmarks.speed.runners.run_ours import ALONE
 from benchmarks.speed.tasks import SPEED
 from rl_training import train_ppo
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.experiment.loading import config_from_mapping
 
 NAME = "scaling"

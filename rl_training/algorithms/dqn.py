@@ -20,7 +20,7 @@ from rl_training.algorithms.finite_checks import require_finite_update
 from rl_training.algorithms.network_algorithm import OffPolicyAlgorithm
 from rl_training.algorithms.schedules import anneal
 from rl_training.algorithms.space_checks import describe_wrong_actions, find_encoding_faults
-from rl_training.config.dqn import DQNConfig
+from rl_training.config.algorithms.dqn import DQNConfig
 from rl_training.data.replay_buffer import ReplayBatch
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.networks.adam import FlatAdam

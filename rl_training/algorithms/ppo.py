@@ -20,7 +20,7 @@ from rl_training.algorithms.network_algorithm import NetworkAlgorithm
 from rl_training.algorithms.ppo_losses import clipped_surrogate_loss, clipped_value_loss, normalize_advantages
 from rl_training.algorithms.schedules import anneal
 from rl_training.algorithms.space_checks import find_encoding_faults
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.data.rollout_buffer import Minibatch, RolloutBuffer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.errors import CheckpointError, NumericError

@@ -18,7 +18,7 @@ import torch
 
 from rl_training.algorithms.explained_variance import explain_variance
 from rl_training.algorithms.ppo import PPO
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.data.rollout_buffer import Minibatch, RolloutBuffer
 from rl_training.distributed.moments import Moments, combine, measure
 from rl_training.distributed.share import Exchange, Share

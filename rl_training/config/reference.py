@@ -19,12 +19,12 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from rl_training.config.algorithms.dqn import DQNConfig
+from rl_training.config.algorithms.off_policy import OffPolicyConfig
+from rl_training.config.algorithms.ppo import PPOConfig
+from rl_training.config.algorithms.sac import SACConfig
 from rl_training.config.document import EXPECTED
-from rl_training.config.dqn import DQNConfig
-from rl_training.config.off_policy import OffPolicyConfig
-from rl_training.config.ppo import PPOConfig
 from rl_training.config.resume_rules import FIXED_IN_FINE_TUNING, INTERCHANGEABLE, REASONS, RULES, SESSION, Rule
-from rl_training.config.sac import SACConfig
 from rl_training.config.settings import AUTO, TrainConfig
 from rl_training.config.suggestions import get_section_type
 

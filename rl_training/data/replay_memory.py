@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
-from rl_training.config.off_policy import OffPolicyConfig
+from rl_training.config.algorithms.off_policy import OffPolicyConfig
 from rl_training.data.buffer_memory import RESERVE, format_gigabytes, measure_available_memory, round_down
 from rl_training.data.replay_frames import PLACE_BYTES, PLANE_RECORD_BYTES, count_planes
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder

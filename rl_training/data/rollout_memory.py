@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.data.buffer_memory import RESERVE, format_gigabytes, measure_available_memory, round_down
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.errors import ConfigError, one_line

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pkgutil import resolve_name
 from typing import Any
 
-from rl_training.config.dqn import DQNConfig
-from rl_training.config.ppo import PPOConfig
-from rl_training.config.sac import SACConfig
+from rl_training.config.algorithms.dqn import DQNConfig
+from rl_training.config.algorithms.ppo import PPOConfig
+from rl_training.config.algorithms.sac import SACConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.experiment.algorithm_spec import AlgorithmSpec
 
@@ -26,13 +26,13 @@ def _import_when_called(name: str) -> Callable[..., Any]:
 
 
 def _make_spec(name: str, config_type: type[TrainConfig]) -> AlgorithmSpec:
-    trainer = f"rl_training.runtime.{name}_trainer"
+    trainer = f"rl_training.runtime.trainers.{name}_trainer"
     return AlgorithmSpec(
         name=name,
         config_type=config_type,
         train=_import_when_called(f"{trainer}:train_{name}"),
         make_trainer=_import_when_called(f"{trainer}:make_{name}_trainer"),
-        check_spaces=_import_when_called(f"rl_training.algorithms.{name}:check_spaces"),
+        check_spaces=_import_when_called(f"{trainer}:check_spaces"),
         load_policy=_import_when_called(f"{trainer}:load_{name}_policy"),
     )
 

@@ -11,10 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.checking import check_settings, to_config_error
 from rl_training.config.document import MapNode, Node, Scalar, is_null, read_mapping
 from rl_training.config.parsing import Overrides, decode, expand_dotted, expand_json, merge, read_overrides, read_yaml
-from rl_training.config.ppo import PPOConfig
 from rl_training.config.reading.typed_reader import Fault
 from rl_training.config.settings import TrainConfig
 from rl_training.config.shipped_configs import find_config, find_sweep

@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.envs.validation.validate import validate_env
 from rl_training.errors import EnvironmentRefused

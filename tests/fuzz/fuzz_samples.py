@@ -14,16 +14,16 @@ import yaml
 from fuzz_edits import Case, on_archive, on_bytes, on_values, to_json, to_tensors, to_yaml
 
 from rl_training import run_layout
-from rl_training.config.dqn import DQNConfig
-from rl_training.config.ppo import PPOConfig
-from rl_training.config.sac import SACConfig
+from rl_training.config.algorithms.dqn import DQNConfig
+from rl_training.config.algorithms.ppo import PPOConfig
+from rl_training.config.algorithms.sac import SACConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.runtime.checkpoint.plain_state import policy_sha256
 from rl_training.runtime.checkpoint.tensor_file import read_tensor_file
-from rl_training.runtime.dqn_trainer import DQNTrainer
-from rl_training.runtime.ppo_trainer import PPOTrainer
 from rl_training.runtime.run_utils import TrainingRun, create_training_run
-from rl_training.runtime.sac_trainer import SACTrainer
+from rl_training.runtime.trainers.dqn_trainer import DQNTrainer
+from rl_training.runtime.trainers.ppo_trainer import PPOTrainer
+from rl_training.runtime.trainers.sac_trainer import SACTrainer
 from rl_training.tracking import json_files
 from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.run_description import describe_run

@@ -15,7 +15,7 @@ from pathlib import Path
 GOLDEN = Path(__file__).parent
 sys.path.insert(0, str(GOLDEN.parents[1]))
 
-from rl_training.config.ppo import PPOConfig  # noqa: E402
+from rl_training.config.algorithms.ppo import PPOConfig  # noqa: E402
 from rl_training.experiment.default_manager import DefaultExperimentManager  # noqa: E402
 from rl_training.runs.stopping import StopFlag  # noqa: E402
 from rl_training.runtime.callbacks import Callback, TrainerState  # noqa: E402

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from benchmarks.speed.ray_nodes import start_nodes
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs.factory import make_vector_env
 
 STEPS = 60

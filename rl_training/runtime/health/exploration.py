@@ -14,8 +14,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from rl_training.config.ppo import PPOConfig
-from rl_training.config.sac import SACConfig
+from rl_training.config.algorithms.ppo import PPOConfig
+from rl_training.config.algorithms.sac import SACConfig
 from rl_training.config.settings import TrainConfig
 
 

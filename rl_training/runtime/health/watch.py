@@ -13,7 +13,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from rl_training.config.off_policy import OffPolicyConfig
+from rl_training.config.algorithms.off_policy import OffPolicyConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import UserError
 from rl_training.runs.health_warnings import (

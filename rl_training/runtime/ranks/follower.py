@@ -14,9 +14,9 @@ from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.checking import build_settings
 from rl_training.config.parsing import read_yaml
-from rl_training.config.ppo import PPOConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.distributed.group import Group, join_torchrun, open_store
 from rl_training.distributed.torchrun import find_place, require_ranks

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from rl_training.algorithms.ranked_ppo import RankedPPO
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.data.rollout_memory import check_memory
 from rl_training.distributed.group import Group

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.serialization import dump_config
 from rl_training.distributed.group import Group, join_torchrun, open_store
 from rl_training.distributed.torchrun import find_place, require_ranks

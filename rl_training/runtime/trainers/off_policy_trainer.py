@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
 from rl_training.algorithms.network_algorithm import OffPolicyAlgorithm
-from rl_training.config.off_policy import OffPolicyConfig
+from rl_training.config.algorithms.off_policy import OffPolicyConfig
 from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer
 from rl_training.data.replay_memory import check_memory

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl_training.config.sac import SACConfig
+from rl_training.config.algorithms.sac import SACConfig
 from rl_training.networks.adam import FlatAdam
 
 

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rl_training.algorithms.continuous.soft_returns import draw_middle, sum_middle_logprobs
+from rl_training.algorithms.continuous.temperature import make_temperature
 from rl_training.algorithms.finite_checks import require_finite_update
 from rl_training.algorithms.network_algorithm import OffPolicyAlgorithm
 from rl_training.algorithms.schedules import anneal
-from rl_training.algorithms.soft_returns import draw_middle, sum_middle_logprobs
 from rl_training.algorithms.space_checks import describe_wrong_actions, find_encoding_faults
-from rl_training.algorithms.temperature import make_temperature
-from rl_training.config.sac import SACConfig
+from rl_training.config.algorithms.sac import SACConfig
 from rl_training.data.replay_buffer import ReplayBatch
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.networks import squashed_gaussian

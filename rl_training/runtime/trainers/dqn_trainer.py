@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 
 from rl_training.algorithms.dqn import DQN, check_spaces
-from rl_training.config.dqn import DQNConfig
+from rl_training.config.algorithms.dqn import DQNConfig
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.network_trainer import load_network_policy
-from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
 from rl_training.runtime.trainer import TrainResult
 from rl_training.runtime.trainer_factory import make_trainer, train
+from rl_training.runtime.trainers.off_policy_trainer import OffPolicyTrainer
 
 
 class DQNTrainer(OffPolicyTrainer):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rl_training.algorithms.ppo import PPO, check_spaces
-from rl_training.config.ppo import PPOConfig
+from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.data.rollout_memory import check_memory

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt
 
-from rl_training.config.off_policy import OffPolicyConfig
+from rl_training.config.algorithms.off_policy import OffPolicyConfig
 from rl_training.config.sections import Settings
 
 

@@ -6,18 +6,18 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from rl_training.algorithms.sac import SAC, check_spaces
-from rl_training.config.sac import SACConfig
+from rl_training.algorithms.continuous.sac import SAC, check_spaces
+from rl_training.config.algorithms.sac import SACConfig
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.network_trainer import load_network_policy
-from rl_training.runtime.off_policy_trainer import OffPolicyTrainer
 from rl_training.runtime.trainer import TrainResult
 from rl_training.runtime.trainer_factory import make_trainer, train
+from rl_training.runtime.trainers.off_policy_trainer import OffPolicyTrainer
 
 
 class SACTrainer(OffPolicyTrainer):
-    """Trains SAC; see `rl_training.algorithms.sac` for the mathematics."""
+    """Trains SAC; see `rl_training.algorithms.continuous.sac` for the mathematics."""
 
     config: SACConfig
     algorithm: SAC
