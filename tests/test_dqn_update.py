@@ -12,9 +12,11 @@ from torch import nn
 from rl_training.algorithms.dqn import DQN, check_spaces, epsilon_at
 from rl_training.algorithms.schedules import anneal
 from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
+from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.errors import CheckpointError, NumericError
 from rl_training.networks.backend import Backend
 from rl_training.networks.q_network import QNetwork
+from rl_training.runtime.network_trainer import require_weights
 from tests.docs_code import losses_of
 from tests.network_parts import by_autograd, to_tensors
 from tests.off_policy_parts import (
@@ -41,22 +43,35 @@ OPTIONS = {
     "double": {"double": True},
     "dueling": {"dueling": True},
     "both": {"double": True, "dueling": True},
+    "quantiles": {"quantiles": 5},
+    "all": {"double": True, "dueling": True, "quantiles": 4},
 }
 
 
-def q_of(parameters: dict[str, torch.Tensor], x: torch.Tensor, dueling: bool) -> torch.Tensor:
-    """Q in plain torch."""
-    outputs = [mlp(parameters, s, x, "observed.") for s in range(2 if dueling else 1)]
-    return PLAIN.dueling(*outputs) if dueling else outputs[0]
+def combine(outputs: list[torch.Tensor], config: Any) -> torch.Tensor:
+    """Values [B, K], or quantiles [B, K, M], of a network's outputs, by the page's functions."""
+    shaped = [output.reshape(len(output), -1, config.quantiles) if config.quantiles else output for output in outputs]
+    return PLAIN.dueling(*shaped) if config.dueling else shaped[0]
+
+
+def outputs_of(parameters: dict[str, torch.Tensor], x: torch.Tensor, config: Any) -> torch.Tensor:
+    """What a network of two layers returns, in plain torch."""
+    return combine([mlp(parameters, s, x, "observed.") for s in range(2 if config.dueling else 1)], config)
+
+
+def page_loss(networks: Any, batch: ReplayBatch, config: Any) -> torch.Tensor:
+    """The page's loss, of an online and a target network given as functions."""
+    b = {name: to_tensors(array) for name, array in vars(batch).items() if array is not None}
+    loss = PLAIN.quantile_dqn_loss if config.quantiles else PLAIN.dqn_loss
+    return loss(*networks, b, double=config.double)
 
 
 def reference_loss(
     online: dict[str, torch.Tensor], target: dict[str, torch.Tensor], batch: ReplayBatch, config: Any
 ) -> torch.Tensor:
     """The page's loss, of networks given by their parameters."""
-    networks = (partial(q_of, parameters, dueling=config.dueling) for parameters in (online, target))
-    b = {name: torch.from_numpy(array) for name, array in vars(batch).items() if array is not None}
-    return PLAIN.dqn_loss(*networks, b, double=config.double)
+    networks = [partial(outputs_of, parameters, config=config) for parameters in (online, target)]
+    return page_loss(networks, batch, config)
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -105,10 +120,10 @@ def test_written_out_gradients_equal_autograd(backend: Backend, option: str) -> 
             assert float((parameter.grad - expected).norm()) <= 1e-10 * float(expected.norm()), name
 
 
-@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("option", ["plain", "dueling", "all"])
 @pytest.mark.parametrize("space", [gym.spaces.Box(0, 255, (6, 6, 1), np.uint8), CAMERA], ids=["image", "mixed"])
-def test_gradients_of_convolutions_equal_autograd(backend: Backend, space: gym.Space, dueling: bool) -> None:
-    dqn = make_dqn(space, dueling=dueling)
+def test_gradients_of_convolutions_equal_autograd(backend: Backend, space: gym.Space, option: str) -> None:
+    dqn = make_dqn(space, **OPTIONS[option])
     dqn.parameters, dqn.state.target = in_float64(dqn.network), in_float64(dqn.target_network)
     batch = wide(random_batch(choices, space, count=5, scale=3.0))
     dqn._gradient(batch)
@@ -116,13 +131,10 @@ def test_gradients_of_convolutions_equal_autograd(backend: Backend, space: gym.S
     dqn._gradient(batch)
     torch.testing.assert_close(dqn.parameters.gradient, got, rtol=1e-12, atol=0)  # overwritten and not added to
 
-    def q_by_autograd(network: QNetwork, observations: Any) -> torch.Tensor:
-        outputs = by_autograd(network.observed, observations)
-        return PLAIN.dueling(*outputs) if dueling else outputs[0]
+    def by_graph(network: QNetwork, observations: Any) -> torch.Tensor:
+        return combine(by_autograd(network.observed, observations), dqn.config)
 
-    networks = (partial(q_by_autograd, network) for network in (dqn.network, dqn.target_network))
-    b = {name: to_tensors(array) for name, array in vars(batch).items() if array is not None}
-    loss = PLAIN.dqn_loss(*networks, b, double=False)
+    loss = page_loss([partial(by_graph, network) for network in (dqn.network, dqn.target_network)], batch, dqn.config)
     expected = torch.autograd.grad(loss, list(dqn.network.parameters()))
     for (name, parameter), gradient in zip(dqn.network.named_parameters(), expected, strict=True):
         assert float(gradient.norm()) > 0.0
@@ -196,6 +208,49 @@ def test_double_q_values_the_online_networks_choice() -> None:
     assert targets(double, batch).tolist() == [10.0]
 
 
+QUANTILES = [[0.0, 9.0], [3.0, 5.0], [1.0, 2.0]]
+"""Two quantiles of the return of each of three actions, whose means are 4.5, 4 and 1.5."""
+
+
+def with_quantiles(online: list[list[float]], target: list[list[float]], **settings: Any) -> DQN:
+    """An agent whose networks return these quantiles for any observation."""
+    dqn = make_dqn(quantiles=2, gamma=0.5, **settings)
+    for vector in (dqn.parameters.vector, dqn.state.target.vector):
+        vector.zero_()
+    with torch.no_grad():
+        dqn.network.observed.mlps.head_biases[0].copy_(torch.tensor(online).flatten())
+        dqn.target_network.observed.mlps.head_biases[0].copy_(torch.tensor(target).flatten())
+    return dqn
+
+
+def test_the_value_of_an_action_is_the_mean_of_its_quantiles() -> None:
+    dqn, x = with_quantiles(QUANTILES, QUANTILES), np.ones((2, 3), np.float32)
+    assert dqn.q_values(x).tolist() == dqn.policy_outputs(x).tolist() == [[4.5, 4.0, 1.5]] * 2
+    assert dqn.act_greedy(x).tolist() == [0, 0]
+
+
+def test_quantile_targets_are_all_quantiles_of_the_best_next_action() -> None:
+    x, zero = np.ones((2, 3), np.float32), np.zeros(2, np.int64)
+    batch = ReplayBatch(x, zero, np.float32([1, 1]), x, np.float32([0.5, 0]))  # the second one ended its episode
+    plain, double = (with_quantiles([*QUANTILES[1:], [8.0, 8.0]], QUANTILES, double=double) for double in (False, True))
+    assert targets(plain, batch).tolist() == [[1.0, 5.5], [1.0, 1.0]]  # the first action has the mean of 4.5
+    assert targets(double, batch).tolist() == [[1.5, 2.0], [1.0, 1.0]]  # the online network chooses the last action
+
+
+def test_the_quantile_loss_by_hand() -> None:
+    """Quantiles 0 and 2 at the levels 1/4 and 3/4, against the target 1 with both samples: errors of 1 and -1.
+
+    The Huber loss of both is a half; a quantile below its target weighs as its level, one above as one less its level.
+    """
+    dqn, x = with_quantiles([[0.0, 2.0]] * 3, QUANTILES), np.ones((1, 3), np.float32)
+    batch = ReplayBatch(x, np.array([1]), np.float32([1]), x, np.float32([0]))
+    measured = dqn._gradient(batch)
+    assert measured["q_loss"] == pytest.approx(0.25 * 0.5 + 0.25 * 0.5)
+    assert (measured["q_mean"], measured["q_max"]) == (1.0, 1.0)
+    bias = dqn.network.observed.mlps.head_biases[0].grad
+    assert bias.tolist() == pytest.approx([0.0, 0.0, -0.25, 0.25, 0.0, 0.0])
+
+
 # Target values of several batches at once.
 
 
@@ -211,14 +266,16 @@ def test_updates_with_target_values_from_ahead_equal_updates_without(option: str
         assert ahead == pytest.approx(alone, rel=1e-4)
 
 
+@pytest.mark.parametrize("quantiles", [0, 7])
 @pytest.mark.parametrize("double", [False, True])
-def test_no_bit_of_a_target_value_depends_on_how_many_are_computed_at_once(double: bool) -> None:
-    dqn = make_dqn(batch_size=50, gradient_steps=10, network={"hidden": [64, 64]}, double=double)
+def test_no_bit_of_a_target_value_depends_on_how_many_are_computed_at_once(double: bool, quantiles: int) -> None:
+    settings = {"double": double, "quantiles": quantiles}
+    dqn = make_dqn(batch_size=50, gradient_steps=10, network={"hidden": [64, 64]}, **settings)
     batches = random_batch(choices, count=500)
     values = dqn.look_ahead(batches).ahead
     assert values is not None
     alone = dqn.target_network.evaluate(batches.next_obs)
-    expected = alone if double else batches.rewards + batches.discounts * alone.max(1)
+    expected = alone if double else targets(dqn, batches)
     np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-6)
     for first in (50, 250, 450):
         assert np.array_equal(dqn.look_ahead(batches.select(slice(first, None))).ahead, values[first:])
@@ -317,10 +374,10 @@ def test_one_environment_draws_what_numpy_draws_for_arrays_of_one() -> None:
     assert dqn.state.action_rng.bit_generator.state == rng.bit_generator.state
 
 
-@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("space", [VECTOR, CAMERA], ids=["vector", "mixed"])
-def test_greedy_actions_have_the_largest_q(space: gym.Space, dueling: bool) -> None:
-    dqn = make_dqn(space, dueling=dueling)
+def test_greedy_actions_have_the_largest_q(space: gym.Space, option: str) -> None:
+    dqn = make_dqn(space, **OPTIONS[option])
     dqn.parameters.vector.add_(
         0.2 * torch.randn(dqn.parameters.vector.shape, generator=torch.Generator().manual_seed(0))
     )
@@ -420,8 +477,26 @@ def test_weights_of_another_network_are_refused() -> None:
     small, large = make_dqn(), make_dqn(network={"hidden": [8, 8]})
     with pytest.raises(CheckpointError, match="weights do not fit"):
         small.load_policy_state(large.policy_state())
-    with pytest.raises(CheckpointError, match="weights do not fit"):
-        make_dqn(dueling=True).load_state_dict(small.state_dict())
+    for option in ("dueling", "quantiles"):
+        with pytest.raises(CheckpointError, match="weights do not fit"):
+            make_dqn(**OPTIONS[option]).load_state_dict(small.state_dict())
+
+
+def test_a_received_network_with_more_quantiles_than_its_file_holds_is_refused() -> None:
+    """Before it is made: its head alone would have 16 * 3 * 10^9 weights."""
+    small, space = make_dqn(), ObservationEncoder(VECTOR)
+    config = make_dqn().config.model_copy(update={"quantiles": 10**9})
+    with pytest.raises(CheckpointError, match=r"it has at least 48,000,000,304 in 3 layers"):
+        require_weights(config, space, ActionCodec(gym.spaces.Discrete(3)), small.policy_state())
+
+
+def test_epsilon_of_adam_is_a_setting() -> None:
+    """Adam's first step is lr g / (|g| + epsilon): with a large epsilon, about lr g / epsilon."""
+    dqn = make_dqn(adam_epsilon=1e6, learning_rate=1.0, max_grad_norm=1e9)
+    before = dqn.parameters.vector.clone()
+    dqn.update(random_batch(choices), 0.0)
+    torch.testing.assert_close(dqn.parameters.vector, before - 1e-6 * dqn.parameters.gradient, rtol=0, atol=1e-7)
+    assert make_dqn().state.optimizer.epsilon == 1e-8
 
 
 def test_the_seed_decides_weights_and_actions() -> None:

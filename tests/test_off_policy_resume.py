@@ -45,6 +45,10 @@ CONFIGS = {
     "dqn with target values ahead in two threads": dqn(
         "CartPole-v1", target_update_every=30, threads=2, **{**SMALL, "gradient_steps": 20}
     ),
+    "dqn of quantiles": dqn("CartPole-v1", target_update_every=30, quantiles=7, double=True, dueling=True, **SMALL),
+    "dqn of quantiles with targets ahead": dqn(
+        "CartPole-v1", target_update_every=30, quantiles=7, **{**SMALL, "gradient_steps": 20}
+    ),
     "dqn on images and numbers": dqn("DictObs", target_update_every=30, **SMALL),
     "dqn on frames": dqn("GreyImage", target_update_every=30, frame_channels=1, **{**SMALL, **STACKS}),
 }
@@ -74,6 +78,8 @@ def phase_and_updates(result: TrainResult) -> tuple[str, int]:
         ("sac", "sync", [1, 69, 105, 132, 150, 213, 258, 285]),
         pytest.param("dqn", "async", [132, 258], marks=pytest.mark.slow),
         ("dqn", "split", [132]),
+        ("dqn of quantiles", "sync", [67, 150, 285]),
+        ("dqn of quantiles with targets ahead", "sync", [149, 250]),
         ("dqn with target values ahead", "sync", [141, 149, 250]),
         ("dqn with target values ahead in two threads", "sync", [141, 149, 152, 250]),
         pytest.param("sac", "async", [132, 258], marks=pytest.mark.slow),

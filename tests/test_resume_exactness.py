@@ -54,4 +54,8 @@ def test_every_algorithm_is_tried_with_everything_that_a_run_can_have() -> None:
     tried = {algo: {case.variant for case in CASES if case.algo == algo} for algo in ALGORITHMS}
     everything = {"sync", "normalised", "async", "frames", "n-step", "changed", "curriculum", "all"}
     native = {"native", "native-normalised"}
-    assert tried == {"ppo": everything - {"n-step"} | native, "dqn": everything | native, "sac": everything}
+    assert tried == {
+        "ppo": everything - {"n-step"} | native,
+        "dqn": everything | native | {"quantiles"},
+        "sac": everything,
+    }

@@ -42,6 +42,9 @@ EVERYWHERE = ("sync", "normalised")
 NATIVE = ("native", "native-normalised")
 """The variants with the environments as arrays, which Gymnasium has for `CartPole-v1` alone."""
 
+ONLY_FOR = {"n-step": ("dqn", "sac"), "quantiles": ("dqn",)}
+"""The algorithms of the variants that others don't have."""
+
 NORMALISED = {"normalization": {"observation": True, "reward": True}}
 FRAMES = {"wrappers": [{"name": "FrameStackObservation", "kwargs": {"stack_size": 3}}, {"name": "FlattenObservation"}]}
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -50,6 +53,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "async": {"vectorization": "async"},
     "frames": FRAMES,
     "n-step": {"n_step": 3},
+    "quantiles": {"quantiles": 8},
     "changed": {
         "training_wrappers": [{"name": "ClipReward", "kwargs": {"min_reward": -1.0, "max_reward": 1.0}}],
         "reset_options": {"low": -0.02, "high": 0.02, "x_init": 1.0, "y_init": 0.5},
@@ -120,7 +124,7 @@ def _make_cases() -> Iterator[Case]:
     for env_id, (off_policy, limit) in ENVIRONMENTS.items():
         for algo in ("ppo", off_policy):
             for variant in VARIANTS if env_id in COVERED else EVERYWHERE:
-                if not (algo == "ppo" and variant == "n-step") and not (env_id != "CartPole-v1" and variant in NATIVE):
+                if algo in ONLY_FOR.get(variant, ALGORITHMS) and (env_id == "CartPole-v1" or variant not in NATIVE):
                     yield Case(env_id, algo, variant, limit)
 
 

@@ -1,6 +1,7 @@
-"""Deep Q-learning (Mnih et al. 2015), with double and dueling networks as options.
+"""Deep Q-learning (Mnih et al. 2015), with double and dueling networks and quantiles of the return as options.
 
-Shapes: N environments, B batch, O observation dims, K actions.
+Shapes: N environments, B batch, O observation dims, K actions, M quantiles; [M] stands for an axis that only quantiles
+have.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from rl_training.algorithms.finite_checks import require_finite_update
 from rl_training.algorithms.network_algorithm import OffPolicyAlgorithm
+from rl_training.algorithms.q_losses import add_rewards, make_loss
 from rl_training.algorithms.schedules import anneal
 from rl_training.algorithms.space_checks import describe_wrong_actions, find_encoding_faults
 from rl_training.config.algorithms.dqn import DQNConfig
@@ -30,8 +32,6 @@ from rl_training.networks.flat import FlatParameters, Layers
 from rl_training.networks.q_network import QNetwork
 from rl_training.seeding import generator
 
-HUBER_DELTA = 1.0
-"""Larger errors count linearly, so that a distant target does not pull harder than one at this distance."""
 AHEAD_ROWS = 256
 """Number of transitions whose target values are computed at once, if a block of updates has that many."""
 MOST_AHEAD = {1: 1_024, 2: 2_048}
@@ -66,14 +66,16 @@ class DQN(OffPolicyAlgorithm):
         """Makes the networks with weights from the seed's `init` stream; the target network starts as a copy."""
         network, rng = config.network, generator(config.seed, "init")
         self.config, self.num_actions, self._takes_vectors = config, codec.nvec[0], encoder.kind == "vector"
-        self.network = QNetwork(encoder, self.num_actions, network.hidden, network.activation, config.dueling, rng)
+        outputs = (config.dueling, config.quantiles)
+        self.network = QNetwork(encoder, self.num_actions, network.hidden, network.activation, *outputs, rng)
         self.target_network = copy.deepcopy(self.network)
         self.parameters = FlatParameters(self.network, device)
         self.backend = self.parameters.backend
+        self._loss = make_loss(config.quantiles, self.backend)
         self._backpropagate = self.backend.captured(self._loss_gradient)
         self.state = DQNState(
             target=FlatParameters(self.target_network, device),
-            optimizer=FlatAdam(self.parameters.vector),
+            optimizer=FlatAdam(self.parameters.vector, config.adam_epsilon),
             action_rng=generator(config.seed, "action"),
             replay_rng=generator(config.seed, "replay"),
         )
@@ -100,12 +102,12 @@ class DQN(OffPolicyAlgorithm):
 
     def act_greedy(self, observation: np.ndarray) -> np.ndarray:
         """Returns the action with the largest Q in each environment, int64 [N]."""
-        outputs = self.network.observed.evaluate(to_arrays(observation, self.backend))
-        return self.backend.numpy(outputs[-1].argmax(1))
+        return self.backend.numpy(self.network.best_actions(to_arrays(observation, self.backend)))
 
     def q_values(self, observation: np.ndarray) -> np.ndarray:
         """Returns Q of every action, float32 [N, K]."""
-        return self.backend.numpy(self.network.evaluate(to_arrays(observation, self.backend))).copy()
+        outputs = self.network.evaluate(to_arrays(observation, self.backend))
+        return self.backend.numpy(self.network.expect(outputs)).copy()
 
     def policy_outputs(self, observation: np.ndarray) -> np.ndarray:
         """Returns Q of every action, as `q_values`."""
@@ -125,7 +127,7 @@ class DQN(OffPolicyAlgorithm):
 
     @np.errstate(all="ignore")  # the updates look for such values
     def look_ahead(self, batches: ReplayBatch) -> ReplayBatch:
-        """Adds the targets of all batches, or with double DQN the target network's values, [B, K].
+        """Adds the targets of all batches, [B, [M]], or with double DQN the target network's outputs, [B, K, [M]].
 
         All products have `AHEAD_ROWS` rows: these are fewer and larger ones than batch by batch, and no bit depends on
         how many batches remain after a resume.
@@ -134,10 +136,10 @@ class DQN(OffPolicyAlgorithm):
             return batches
         missing = -len(batches) % AHEAD_ROWS
         vectors = np.pad(batches.next_obs, ((0, missing), (0, 0))) if missing else batches.next_obs
-        values_BK = self.target_network.evaluate_blocks(vectors, AHEAD_ROWS)[: len(batches)]
+        values = self.target_network.evaluate_blocks(vectors, AHEAD_ROWS)[: len(batches)]
         if self.config.double:
-            return replace(batches, ahead=values_BK)
-        return replace(batches, ahead=batches.rewards + batches.discounts * self.backend.row_max(values_BK))
+            return replace(batches, ahead=values)
+        return replace(batches, ahead=add_rewards(batches.rewards, batches.discounts, self._best(values)))
 
     def update(self, batch: ReplayBatch, progress: float) -> dict[str, float]:
         """Takes one gradient step.
@@ -164,7 +166,7 @@ class DQN(OffPolicyAlgorithm):
 
     @np.errstate(all="ignore")  # `require_finite_update` looks for such values in the measurements
     def _gradient(self, batch: ReplayBatch) -> dict[str, float]:
-        """Writes the gradient of the mean Huber loss; returns the measurements by name."""
+        """Writes the gradient of the mean loss; returns the measurements by name."""
         backend = self.backend
         ahead = () if batch.ahead is None else (batch.ahead,)
         *measured, squared_norm = backend.floats(
@@ -194,34 +196,43 @@ class DQN(OffPolicyAlgorithm):
         For `ahead` see `_targets`.
         """
         backend = self.backend
-        targets_B = self._targets(next_observations, rewards_B, discounts_B, *ahead)
-        q_BK = self.network(observations)
-        places_B = backend.row_starts(*q_BK.shape) + actions_B
-        taken_B = q_BK.reshape(-1)[places_B]
-        errors_B = taken_B - targets_B
-        slopes_B = errors_B.clip(-HUBER_DELTA, HUBER_DELTA)
-        q_loss = backend.mean(slopes_B * (errors_B - 0.5 * slopes_B))  # e^2 / 2, and linear beyond delta
-        d_q_BK = backend.zeros_like(q_BK)
-        d_q_BK.reshape(-1)[places_B] = slopes_B * (1.0 / len(actions_B))
-        self.network.backward(d_q_BK)
-        return q_loss, backend.mean(taken_B), q_BK.max(), self.parameters.squared_gradient_norm()
+        targets = self._targets(next_observations, rewards_B, discounts_B, *ahead)
+        outputs = self.network(observations)
+        taken = self._select(outputs, actions_B)
+        losses_B, slopes = self._loss(taken, targets)
+        d_outputs = backend.zeros_like(outputs)
+        places_B = backend.row_starts(*outputs.shape[:2]) + actions_B
+        d_outputs.reshape(-1, *outputs.shape[2:])[places_B] = slopes * (1.0 / len(actions_B))
+        self.network.backward(d_outputs)
+        q_mean, q_max = backend.mean(taken.reshape(-1)), self.network.expect(outputs).max()
+        return backend.mean(losses_B), q_mean, q_max, self.parameters.squared_gradient_norm()
 
     def _targets(
         self, next_observations: Observations, rewards_B: Array, discounts_B: Array, ahead: Array | None = None
     ) -> Array:
-        """Returns r + discount * Q_target(s', a'), [B]; the discount is 0 if the episode terminated.
+        """Returns r + discount * Q_target(s', a'), [B], or the quantiles of this return, [B, M].
 
-        `ahead` is what `look_ahead` computed of it.
+        The discount is 0 if the episode terminated. `ahead` is what `look_ahead` computed of it.
         """
         if ahead is not None and not self.config.double:
             return ahead
-        next_BK = self.target_network.evaluate(next_observations) if ahead is None else ahead
+        values = self.target_network.evaluate(next_observations) if ahead is None else ahead
         if self.config.double:
-            chosen_B = self.network.evaluate(next_observations).argmax(1)
-            next_B = next_BK[self.backend.rows(len(rewards_B)), chosen_B]
+            chosen_B = self.network.expect(self.network.evaluate(next_observations)).argmax(1)
+            next_values = self._select(values, chosen_B)
         else:
-            next_B = self.backend.row_max(next_BK)
-        return rewards_B + discounts_B * next_B
+            next_values = self._best(values)
+        return add_rewards(rewards_B, discounts_B, next_values)
+
+    def _best(self, values: Array) -> Array:
+        """Returns the values or quantiles, [B, [M]], of the action with the largest Q, given those of all actions."""
+        if not self.config.quantiles:
+            return self.backend.row_max(values)
+        return self._select(values, self.network.expect(values).argmax(1))
+
+    def _select(self, values: Array, actions_B: Array) -> Array:
+        """Returns the values or quantiles of an action of each row, [B, [M]], given those of all, [B, K, [M]]."""
+        return values.reshape(-1, *values.shape[2:])[self.backend.row_starts(*values.shape[:2]) + actions_B]
 
     def update_target(self) -> None:
         """Copies the Q-network to the target network."""

@@ -68,7 +68,7 @@ INTERCHANGEABLE = ("sync", "async", "split", "ray")
 LEARNED = "auto"
 """The value of `entropy_coef` with which SAC learns it, so that its checkpoints have an optimizer of it."""
 
-FIXED_IN_FINE_TUNING = ("algo", "network", "dueling", "normalization.observation")
+FIXED_IN_FINE_TUNING = ("algo", "network", "dueling", "quantiles", "normalization.observation")
 """Dotted paths of the settings that fine-tuning may not change, because they define what the weights mean."""
 
 EXPLORABLE = (

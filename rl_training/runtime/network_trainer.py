@@ -131,6 +131,7 @@ def require_weights(config: TrainConfig, encoder: ObservationEncoder, codec: Act
     if not isinstance(weights, dict) or not all(isinstance(weight, Tensor) for weight in weights.values()):
         raise CheckpointError("weights: expected a mapping from names to tensors, got something else")
     hidden, outputs = _read_hidden_widths(config), sum(codec.nvec) or codec.size
+    outputs *= getattr(config, "outputs_per_action", 1)  # which only DQN's settings have
     needed, held = count_fewest_weights(encoder, hidden, outputs), sum(weight.numel() for weight in weights.values())
     if needed > held or len(hidden) > len(weights):
         raise CheckpointError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from rl_training.config.algorithms.off_policy import OffPolicyConfig
 from rl_training.config.sections import Settings
@@ -44,7 +44,17 @@ class DQNConfig(OffPolicyConfig):
     network evaluates it."""
     dueling: bool = False
     """Dueling architecture (Wang et al. 2016): the Q-network ends in a state value and advantages."""
+    quantiles: NonNegativeInt = 0
+    """Quantiles of the return that the Q-network estimates for each action, whose mean is the action's value, as in
+    QR-DQN (Dabney et al. 2018); with 0 it estimates the value itself."""
+    adam_epsilon: float = Field(default=1e-8, gt=0)
+    """Adam's epsilon."""
     max_grad_norm: float = Field(default=10.0, gt=0)
     """Largest norm of the gradient over all parameters; a larger gradient is scaled down."""
     network: QNetworkConfig = QNetworkConfig()
     """The Q-network."""
+
+    @property
+    def outputs_per_action(self) -> int:
+        """The number of outputs of the Q-network for each action."""
+        return self.quantiles or 1
