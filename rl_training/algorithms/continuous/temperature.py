@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rl_training.config.algorithms.sac import SACConfig
+from rl_training.config.algorithms.maximum_entropy import MaximumEntropyConfig
 from rl_training.networks.adam import FlatAdam
 
 
@@ -46,7 +46,7 @@ class Temperature:
         return loss
 
 
-def make_temperature(config: SACConfig, action_dims: int) -> Temperature:
+def make_temperature(config: MaximumEntropyConfig, action_dims: int) -> Temperature:
     """Returns the initial temperature; it lives on the CPU because it is a single number."""
     target_entropy = -float(action_dims) if config.target_entropy == "auto" else config.target_entropy
     learned = config.entropy_coef == "auto"
