@@ -80,10 +80,10 @@ def test_batches_of_groups_are_those_of_single_draws(threads: int) -> None:
             expected = scale(buffer.sample(SIZE, rng))
             for name in ("obs", "actions", "rewards", "next_obs", "discounts"):
                 assert np.array_equal(getattr(batch, name), getattr(expected, name)), name
-            targets = alone.look_ahead(expected).ahead
-            assert batch.ahead is not None
+            targets = alone.look_ahead(expected).targets
+            assert batch.targets is not None
             assert targets is not None
-            assert np.array_equal(batch.ahead, targets)
+            assert np.array_equal(batch.targets, targets)
         assert states(dqn.replay_rng) == states(rng)
         own = threading.get_ident()
         if threads == 1:

@@ -127,7 +127,7 @@ class DQN(OffPolicyAlgorithm):
 
     @np.errstate(all="ignore")  # the updates look for such values
     def look_ahead(self, batches: ReplayBatch) -> ReplayBatch:
-        """Adds the targets of all batches, [B, [M]], or with double DQN the target network's outputs, [B, K, [M]].
+        """Adds `targets` to all batches, or `next_outputs` with double DQN, whose choices need each update's weights.
 
         All products have `AHEAD_ROWS` rows: these are fewer and larger ones than batch by batch, and no bit depends on
         how many batches remain after a resume.
@@ -136,10 +136,10 @@ class DQN(OffPolicyAlgorithm):
             return batches
         missing = -len(batches) % AHEAD_ROWS
         vectors = np.pad(batches.next_obs, ((0, missing), (0, 0))) if missing else batches.next_obs
-        values = self.target_network.evaluate_blocks(vectors, AHEAD_ROWS)[: len(batches)]
+        next_outputs = self.target_network.evaluate_blocks(vectors, AHEAD_ROWS)[: len(batches)]
         if self.config.double:
-            return replace(batches, ahead=values)
-        return replace(batches, ahead=add_rewards(batches.rewards, batches.discounts, self._best(values)))
+            return replace(batches, next_outputs=next_outputs)
+        return replace(batches, targets=add_rewards(batches.rewards, batches.discounts, self._best(next_outputs)))
 
     def update(self, batch: ReplayBatch, progress: float) -> dict[str, float]:
         """Takes one gradient step.
@@ -168,7 +168,8 @@ class DQN(OffPolicyAlgorithm):
     def _gradient(self, batch: ReplayBatch) -> dict[str, float]:
         """Writes the gradient of the mean loss; returns the measurements by name."""
         backend = self.backend
-        ahead = () if batch.ahead is None else (batch.ahead,)
+        # A recording on a GPU takes no None, and nothing is computed ahead there.
+        ahead = (batch.targets, batch.next_outputs) if backend.xp is np else ()
         *measured, squared_norm = backend.floats(
             self._backpropagate(
                 to_arrays(batch.obs, backend),
@@ -189,14 +190,16 @@ class DQN(OffPolicyAlgorithm):
         actions_B: Array,
         rewards_B: Array,
         discounts_B: Array,
-        *ahead: Array,
+        targets: Array | None = None,
+        next_outputs: Array | None = None,
     ) -> tuple[Array, ...]:
         """Writes the gradient; returns the loss, the mean and largest Q, and the squared norm of the gradient.
 
-        For `ahead` see `_targets`.
+        `targets` and `next_outputs` are what `look_ahead` computed.
         """
         backend = self.backend
-        targets = self._targets(next_observations, rewards_B, discounts_B, *ahead)
+        if targets is None:
+            targets = self._targets(next_observations, rewards_B, discounts_B, next_outputs)
         outputs = self.network(observations)
         taken = self._select(outputs, actions_B)
         losses_B, slopes = self._loss(taken, targets)
@@ -208,15 +211,13 @@ class DQN(OffPolicyAlgorithm):
         return backend.mean(losses_B), q_mean, q_max, self.parameters.squared_gradient_norm()
 
     def _targets(
-        self, next_observations: Observations, rewards_B: Array, discounts_B: Array, ahead: Array | None = None
+        self, next_observations: Observations, rewards_B: Array, discounts_B: Array, outputs: Array | None = None
     ) -> Array:
         """Returns r + discount * Q_target(s', a'), [B], or the quantiles of this return, [B, M].
 
-        The discount is 0 if the episode terminated. `ahead` is what `look_ahead` computed of it.
+        The discount is 0 if the episode terminated. `outputs` are the target network's, if they were computed ahead.
         """
-        if ahead is not None and not self.config.double:
-            return ahead
-        values = self.target_network.evaluate(next_observations) if ahead is None else ahead
+        values = self.target_network.evaluate(next_observations) if outputs is None else outputs
         if self.config.double:
             chosen_B = self.network.expect(self.network.evaluate(next_observations)).argmax(1)
             next_values = self._select(values, chosen_B)

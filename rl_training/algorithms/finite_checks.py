@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rl_training.data.replay_buffer import ReplayBatch
+from rl_training.data.replay_buffer import COMPUTED_AHEAD, ReplayBatch
 from rl_training.errors import NumericError
 from rl_training.networks.flat import FlatParameters
 
@@ -33,7 +33,7 @@ def require_finite_update(
 
 def _find_cause(batch: ReplayBatch, networks: Mapping[str, FlatParameters]) -> str | None:
     for name, array in vars(batch).items():
-        if array is None or name == "ahead":  # which was not replayed, but computed from weights
+        if array is None or name in COMPUTED_AHEAD:
             continue
         vector = array["vector"] if array.dtype.names else array
         if not np.isfinite(vector).all():

@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 from rl_training.data.arrays import view_without_records
 
+COMPUTED_AHEAD = frozenset({"targets", "next_outputs"})
+"""The fields of a batch that are not replayed but computed from weights."""
+
 
 @dataclass(frozen=True)
 class ReplayBatch:
@@ -38,15 +41,18 @@ class ReplayBatch:
     buffer is told to return them."""
     middle_discounts: NDArray[np.float32] | None = None
     """[n_step - 1, B] gamma to the power of the number of steps before each of them; 0 if there are fewer steps."""
-    ahead: NDArray[np.float32] | None = None
-    """[B, ...] what the algorithm computed ahead of the updates; None if it computed nothing."""
+    targets: NDArray[np.float32] | None = None
+    """[B, ...] the targets of the values, if the algorithm computed them ahead of the update."""
+    next_outputs: NDArray[np.float32] | None = None
+    """[B, K, ...] the target network's outputs for `next_obs`, if the algorithm computed these ahead instead."""
 
     def __len__(self) -> int:
         return len(self.rewards)
 
     def select(self, rows: slice) -> ReplayBatch:
         """Returns some of the transitions, which share the memory of all of them."""
-        middle_obs, middle_discounts, ahead = self.middle_obs, self.middle_discounts, self.ahead
+        middle_obs, middle_discounts = self.middle_obs, self.middle_discounts
+        targets, next_outputs = self.targets, self.next_outputs
         return ReplayBatch(
             self.obs[rows],
             self.actions[rows],
@@ -55,7 +61,8 @@ class ReplayBatch:
             self.discounts[rows],
             None if middle_obs is None else middle_obs[:, rows],
             None if middle_discounts is None else middle_discounts[:, rows],
-            None if ahead is None else ahead[rows],
+            None if targets is None else targets[rows],
+            None if next_outputs is None else next_outputs[rows],
         )
 
     def copy(self) -> ReplayBatch:
