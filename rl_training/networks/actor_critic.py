@@ -15,7 +15,7 @@ from rl_training.networks.backend import LEAST_FOR_TORCH, NUMPY
 from rl_training.networks.distributions import Distribution
 from rl_training.networks.feature_extractors import ObservationLayout, to_arrays
 from rl_training.networks.initialization import POLICY_GAIN, VALUE_GAIN
-from rl_training.networks.mlp import BoundMLPs
+from rl_training.networks.mlp import BoundMLPs, evaluate_blocks
 from rl_training.networks.observed_mlp import ObservedMLP
 from rl_training.networks.workspace import Buffer
 
@@ -113,7 +113,7 @@ class SeparateBlock:
         self.outputs = np.zeros((steps, rows, self._policy.head_biases[0].shape[1]), kind)
         widths = [bias.array.shape[-1] for bias in self._policy.biases]
         self._hidden = [_make_buffer((rows, width), kind) for width in widths]
-        self._value_hidden = [_make_buffer((steps, rows, width), kind) for width in widths]
+        self._value_hidden = [_make_buffer((steps, 1, rows, width), kind) for width in widths]
         self._repeated = [np.zeros((rows, width), kind) for width in (*widths, self.outputs.shape[2])]
         weights = [weight.array[0] for weight in self._policy.weights]
         self._layers = [
@@ -143,15 +143,9 @@ class SeparateBlock:
 
     def values(self, observations: np.ndarray) -> np.ndarray:
         """Evaluates the value function, with a product for each step, as that of all steps may have other bits."""
-        x, own = observations, self._value
-        for weight, bias, buffer in zip(own.weights, own.biases, self._value_hidden, strict=True):
-            hidden = buffer[: len(observations)]
-            np.matmul(x, weight.array, out=hidden.array)
-            hidden.tensor.add_(bias.tensor)  # takes less than half of numpy's time
-            self._activation.apply_(hidden, np)
-            x = hidden.array
-        values_SN: np.ndarray = (x @ own.head_weights[0].array + own.head_biases[0])[..., 0]
-        return values_SN
+        hidden = [buffer[: len(observations)] for buffer in self._value_hidden]
+        values_SN1: np.ndarray = evaluate_blocks(self._value, self._activation, observations, hidden)[0]
+        return values_SN1[..., 0]
 
 
 def _choose_product(rows: int, weight: np.ndarray) -> Callable[..., object]:

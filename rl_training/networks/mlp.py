@@ -129,19 +129,8 @@ class BoundMLPs:
         return work.heads
 
     def evaluate_blocks(self, x_GBI: Array) -> list[Array]:
-        """Returns the output of each network for G batches, [G, B, K] each, as `evaluate` would for each of them.
-
-        The calls are as many as for one batch, all in numpy, and numpy has a thread compute each without Python. So
-        this thread hardly holds up the others.
-        """
-        h, layers = x_GBI[:, None], self._get_blocks(*x_GBI.shape[:2])
-        for weight, bias, output in zip(self._own.weights, self._own.biases, layers, strict=True):
-            np.matmul(h, weight.array, out=output.array)  # one product for each batch and network
-            h = output.array
-            output.tensor.add_(bias.tensor)
-            self._activation.apply_(output, np)
-        heads = zip(self._own.head_weights, self._own.head_biases, strict=True)
-        return [h[:, min(s, h.shape[1] - 1)] @ weight.array + bias for s, (weight, bias) in enumerate(heads)]
+        """Returns the output of each network for G batches on the CPU, [G, B, K] each; see `evaluate_blocks`."""
+        return evaluate_blocks(self._own, self._activation, x_GBI, self._get_blocks(*x_GBI.shape[:2]))
 
     def backpropagate(
         self, x_BI: Array, d_outputs: Sequence[Array], *, parameters: bool = True, columns: slice | None = None
@@ -254,6 +243,28 @@ class BoundMLPs:
                 batch, self._widths, self._own, self._gradients, self._like, self.backend
             )
         return self._workspaces[batch]
+
+
+def evaluate_blocks(own: StackArrays, activation: Activation, x_GBI: Array, outputs: Sequence[Buffer]) -> list[Array]:
+    """Returns the output of each network for G batches, [G, B, K] each, as `evaluate` would for each of them.
+
+    The calls are as many as for one batch, all in numpy, and numpy has a thread compute each without Python. So this
+    thread hardly holds up the others.
+
+    Args:
+        own: The parameters of the networks.
+        activation: The activation of the hidden layers.
+        x_GBI: The inputs.
+        outputs: Memory for the output of each hidden layer, [G, S, B, H].
+    """
+    h = x_GBI[:, None]
+    for weight, bias, output in zip(own.weights, own.biases, outputs, strict=True):
+        np.matmul(h, weight.array, out=output.array)  # one product for each batch and network
+        h = output.array
+        output.tensor.add_(bias.tensor)  # takes less than half of numpy's time
+        activation.apply_(output, np)
+    heads = zip(own.head_weights, own.head_biases, strict=True)
+    return [h[:, min(s, h.shape[1] - 1)] @ weight.array + bias for s, (weight, bias) in enumerate(heads)]
 
 
 def _sum_products(d_outputs: Sequence[Array], weights: Sequence[Array], columns: slice) -> Array:
