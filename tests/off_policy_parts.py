@@ -1,6 +1,7 @@
-"""Helpers of the tests of DQN's and SAC's mathematics: agents, batches and small tasks."""
+"""Helpers of the tests of the off-policy algorithms' mathematics: agents, batches and small tasks."""
 
 import io
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,10 +9,13 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from rl_training.algorithms.continuous.actor_critic import OffPolicyActorCritic
 from rl_training.algorithms.continuous.sac import SAC
+from rl_training.algorithms.continuous.td3 import TD3
 from rl_training.algorithms.dqn import DQN
 from rl_training.config.algorithms.dqn import DQNConfig
 from rl_training.config.algorithms.sac import SACConfig
+from rl_training.config.algorithms.td3 import TD3Config
 from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.networks.backend import Backend
@@ -24,11 +28,17 @@ CAMERA = gym.spaces.Dict(
     {"camera": gym.spaces.Box(0, 255, (6, 6, 1), np.uint8), "speed": gym.spaces.Box(-1, 1, (1,), np.float32)}
 )
 
+SPACES = {"vector": VECTOR, "image": gym.spaces.Box(0, 255, (6, 6, 1), np.uint8), "mixed": CAMERA}
+UNEQUAL = gym.spaces.Box(np.float32([0, -math.pi / 4]), np.float32([5, math.pi / 4]))
+"""Bounds that differ by dimension, and are not symmetric in the first."""
+SMALL: dict[str, Any] = {
+    "env_id": "none", "network": {"hidden": [16, 16]}, "learning_starts": 0, "total_timesteps": 10_000,
+}  # fmt: skip
+
 
 def make_dqn(observation_space: gym.Space[Any] = VECTOR, actions: int = 3, **settings: Any) -> DQN:
     """An agent on the CPU, with a small network unless told otherwise."""
-    settings = {"network": {"hidden": [16, 16]}, "learning_starts": 0, "total_timesteps": 10_000, **settings}
-    config = DQNConfig(env_id="none", **settings)
+    config = DQNConfig(**{**SMALL, **settings})
     return DQN(config, ObservationEncoder(observation_space), ActionCodec(gym.spaces.Discrete(actions)), CPU)
 
 
@@ -36,10 +46,21 @@ def make_sac(
     observation_space: gym.Space[Any] = VECTOR, action_space: gym.Space[Any] | None = None, **settings: Any
 ) -> SAC:
     """An agent on the CPU, with a small network unless told otherwise; two action dims by default."""
-    settings = {"network": {"hidden": [16, 16]}, "learning_starts": 0, "total_timesteps": 10_000, **settings}
-    config = SACConfig(env_id="none", **settings)
-    codec = ActionCodec(action_space or gym.spaces.Box(-2, 2, (2,)), scaled=True)
-    return SAC(config, ObservationEncoder(observation_space), codec, CPU)
+    return SAC(SACConfig(**{**SMALL, **settings}), *_code(observation_space, action_space), CPU)
+
+
+def make_td3(
+    observation_space: gym.Space[Any] = VECTOR, action_space: gym.Space[Any] | None = None, **settings: Any
+) -> TD3:
+    """An agent as `make_sac`."""
+    return TD3(TD3Config(**{**SMALL, **settings}), *_code(observation_space, action_space), CPU)
+
+
+def _code(
+    observation_space: gym.Space[Any], action_space: gym.Space[Any] | None
+) -> tuple[ObservationEncoder, ActionCodec]:
+    actions = action_space or gym.spaces.Box(-2, 2, (2,))
+    return ObservationEncoder(observation_space), ActionCodec(actions, scaled=True)
 
 
 def random_batch(
@@ -87,6 +108,13 @@ def in_float64(module: torch.nn.Module, noise: float = 0.2) -> FlatParameters:
     return parameters
 
 
+def assert_gradients(module: torch.nn.Module, expected: Any) -> None:
+    """Compares the gradients that are in a network with autograd's, none of which may be zero."""
+    for (name, parameter), gradient in zip(module.named_parameters(), expected, strict=True):
+        assert float(gradient.norm()) > 0.0, name
+        assert float((parameter.grad - gradient).norm()) <= 1e-10 * float(gradient.norm()), name
+
+
 def wide(batch: ReplayBatch) -> ReplayBatch:
     """The batch with its float32 arrays as float64."""
 
@@ -105,8 +133,8 @@ def in_arrays(batch: ReplayBatch, backend: Backend) -> tuple[Any, ...]:
     return *observations, *(backend.array(each) for each in (batch.actions, batch.rewards, batch.discounts))
 
 
-def targets(agent: DQN | SAC, batch: ReplayBatch, *others: Any) -> Any:
-    """Returns the targets of a batch's values; SAC's need noise and alpha too."""
+def targets(agent: DQN | OffPolicyActorCritic, batch: ReplayBatch, *others: Any) -> Any:
+    """Returns the targets of a batch's values, given what they draw: noise, and for SAC and TQC also alpha."""
     _, next_observations, _, rewards, discounts = in_arrays(batch, agent.backend)
     return agent._targets(next_observations, rewards, discounts, *others)
 
@@ -143,7 +171,11 @@ OBSERVATIONS: dict[str, tuple[gym.Space[Any], Callable[[np.ndarray], Any]]] = {
 
 
 def solve_contexts(
-    agent: DQN | SAC, kind: str, reward: Callable[[np.ndarray, np.ndarray], np.ndarray], steps: int, batch_size: int
+    agent: DQN | OffPolicyActorCritic,
+    kind: str,
+    reward: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    steps: int,
+    batch_size: int,
 ) -> np.ndarray:
     """Trains for `steps` of 8 environments, `reward(contexts, actions)`; returns the three encoded observations."""
     space, observe = OBSERVATIONS[kind]
@@ -171,7 +203,9 @@ def ten_steps(steps: np.ndarray, ends: str) -> np.ndarray:
     return shown
 
 
-def live_ten_steps(agent: DQN | SAC, ends: str, updates: int, after_update: Callable[[int], None]) -> None:
+def live_ten_steps(
+    agent: DQN | OffPolicyActorCritic, ends: str, updates: int, after_update: Callable[[int], None]
+) -> None:
     """Trains on episodes of ten steps, 8 environments out of phase."""
     steps = np.arange(8)
     action = agent.act(ten_steps(steps, ends), 0)

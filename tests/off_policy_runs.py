@@ -4,6 +4,7 @@ from typing import Any
 
 from rl_training.config.algorithms.dqn import DQNConfig
 from rl_training.config.algorithms.sac import SACConfig
+from rl_training.config.algorithms.td3 import TD3Config
 from rl_training.runtime.callbacks import Callback, TrainerState
 
 COMMON: dict[str, Any] = {
@@ -27,6 +28,12 @@ def sac(env: str = "AsymAct", **fields: Any) -> SACConfig:
     """Returns SAC settings; see `dqn`."""
     own = {"batch_size": 64, "buffer_size": 3_000, "gamma": 0.9, "tau": 0.01}
     return SACConfig.model_validate({**COMMON, "env_id": _id(env), **own, **fields})
+
+
+def td3(env: str = "AsymAct", **fields: Any) -> TD3Config:
+    """Returns TD3 settings; see `dqn`."""
+    own = {"batch_size": 64, "buffer_size": 3_000, "gamma": 0.9, "tau": 0.01}
+    return TD3Config.model_validate({**COMMON, "env_id": _id(env), **own, **fields})
 
 
 def _id(env: str) -> str:

@@ -452,9 +452,11 @@ def test_the_policys_own_parameters_are_in_the_vector() -> None:
 # MLPs on observations.
 
 
-def make_observed(kind: str, shape: tuple[int, ...], dtype: type, further: int = 2) -> ObservedMLP:
+def make_observed(
+    kind: str, shape: tuple[int, ...], dtype: type, further: int = 2, hidden: tuple[int, ...] = (16, 8)
+) -> ObservedMLP:
     layout = SimpleNamespace(kind=kind, shape=shape, dtype=np.dtype(dtype))
-    return ObservedMLP(layout, further, (16, 8), (3, 1), "relu", (1.0, 1.0), np.random.default_rng(0))
+    return ObservedMLP(layout, further, hidden, (3, 1), "relu", (1.0, 1.0), np.random.default_rng(0))
 
 
 def observations_of(shape: tuple[int, ...], dtype: type, count: int = 5) -> np.ndarray:
@@ -486,6 +488,24 @@ def test_an_observed_mlp_has_the_gradients_of_its_graph(
     network.evaluate(observations, backend.view(further))
     got = backend.tensor(network.further_gradient(*d_arrays))
     torch.testing.assert_close(got, d_further, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("hidden", [(16, 8), ()])
+@pytest.mark.parametrize(("kind", "shape", "dtype"), LAYOUTS)
+def test_the_first_mlp_alone_has_its_output_and_gradient(
+    backend: Backend, kind: str, shape: tuple[int, ...], dtype: type, hidden: tuple[int, ...]
+) -> None:
+    network = make_observed(kind, shape, dtype, hidden=hidden)
+    parameters = FlatParameters(network, CPU)
+    raw = observations_of(shape, dtype)
+    further = torch.randn(5, 2, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    first = by_autograd(network, to_tensors(raw), further)[0]
+    (expected,) = torch.autograd.grad(first, further, torch.ones_like(first))
+    got = backend.tensor(network.evaluate_first(to_arrays(raw, backend), backend.view(further)))
+    torch.testing.assert_close(got, first.detach(), rtol=1e-5, atol=1e-5)
+    d_further = backend.tensor(network.first_further_gradient(backend.view(torch.ones_like(first))))
+    torch.testing.assert_close(d_further, expected, rtol=1e-4, atol=1e-5)
+    assert not parameters.gradient.any()
 
 
 def test_a_backward_pass_must_follow_forward_and_nothing_else() -> None:

@@ -1,4 +1,4 @@
-"""Each detail on DQN's and SAC's pages is linked to the line that implements it."""
+"""Each detail on the pages of the off-policy algorithms is linked to the line that implements it."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 DOCS = Path(__file__).parents[1] / "docs" / "algorithms"
-PAGES = ("dqn.md", "sac.md")
+PAGES = ("dqn.md", "sac.md", "td3.md")
 LINKS = [
     (page, *link)
     for page in PAGES

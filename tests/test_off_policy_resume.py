@@ -1,4 +1,4 @@
-"""DQN and SAC runs that are stopped anywhere and resumed equal the uninterrupted run, replay buffer included."""
+"""Off-policy runs that are stopped anywhere and resumed equal the uninterrupted run, replay buffer included."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime.checkpoint import load_trainer_state, manifest, open_checkpoint
 from rl_training.runtime.trainer import Trainer, TrainResult
 from rl_training.runtime.trainers.off_policy_trainer import OffPolicyTrainer
-from tests.off_policy_runs import Events, StopsAt, dqn, sac
+from tests.off_policy_runs import Events, StopsAt, dqn, sac, td3
 from tests.stop_flags import StopAfterPolls
 
 MANAGER = DefaultExperimentManager()
@@ -41,6 +41,7 @@ STACKS: dict[str, Any] = {
 CONFIGS = {
     "dqn": dqn("CartPole-v1", target_update_every=30, double=True, dueling=True, **SMALL),
     "sac": sac("Pendulum-v1", max_episode_steps=25, warmup_hold=7, **SMALL),
+    "td3": td3("Pendulum-v1", max_episode_steps=25, policy_delay=3, **SMALL),
     "dqn with target values ahead": dqn("CartPole-v1", target_update_every=30, **{**SMALL, "gradient_steps": 20}),
     "dqn with target values ahead in two threads": dqn(
         "CartPole-v1", target_update_every=30, threads=2, **{**SMALL, "gradient_steps": 20}
@@ -76,6 +77,9 @@ def phase_and_updates(result: TrainResult) -> tuple[str, int]:
     [
         ("dqn", "sync", [1, 69, 105, 132, 150, 213, 258, 285]),
         ("sac", "sync", [1, 69, 105, 132, 150, 213, 258, 285]),
+        ("td3", "sync", [1, 132, 149, 150, 151, 258]),
+        ("td3", "split", [132]),
+        pytest.param("td3", "async", [132, 258], marks=pytest.mark.slow),
         pytest.param("dqn", "async", [132, 258], marks=pytest.mark.slow),
         ("dqn", "split", [132]),
         ("dqn of quantiles", "sync", [67, 150, 285]),

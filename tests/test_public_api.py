@@ -17,6 +17,7 @@ PROMISED = {
     "PPOConfig",
     "RunSummary",
     "SACConfig",
+    "TD3Config",
     "SweepResult",
     "Reproduction",
     "TrainConfig",
@@ -39,6 +40,7 @@ PROMISED = {
     "train_dqn",
     "train_ppo",
     "train_sac",
+    "train_td3",
     "validate_env",
 }
 
@@ -60,7 +62,7 @@ def test_unknown_name_is_an_attribute_error():
         rl_training.train_everything  # noqa: B018
 
 
-@pytest.mark.parametrize("train", [rl_training.train_ppo, rl_training.train_dqn, rl_training.train_sac])
+@pytest.mark.parametrize("train", [getattr(rl_training, f"train_{algo}") for algo in rl_training.list_algorithms()])
 def test_train_function_has_the_contracts_arguments(train):
     parameters = inspect.signature(train).parameters
     assert list(parameters)[:3] == ["config", "callbacks", "resume_from"]

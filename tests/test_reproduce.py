@@ -46,6 +46,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "ppo": PPO,
     "dqn": {"algo": "dqn", "env_id": "CartPole-v1", **OFF},
     "sac": {"algo": "sac", "env_id": "Pendulum-v1", **OFF},
+    "td3": {"algo": "td3", "env_id": "Pendulum-v1", **OFF},
 }
 
 

@@ -24,8 +24,11 @@ from tests.network_parts import BACKENDS, by_autograd, to_tensors
 from tests.off_policy_parts import (
     CAMERA,
     OBSERVATIONS,
+    SPACES,
     TEN_STEP_VALUES,
+    UNEQUAL,
     VECTOR,
+    assert_gradients,
     in_arrays,
     in_float64,
     live_ten_steps,
@@ -42,8 +45,6 @@ from tests.off_policy_parts import (
 
 NUMPY = BACKENDS["numpy"]
 PLAIN = losses_of("sac")
-UNEQUAL = gym.spaces.Box(np.float32([0, -math.pi / 4]), np.float32([5, math.pi / 4]))
-"""Bounds that differ by dimension, and are not symmetric in the first."""
 
 
 # Against plain torch.
@@ -185,9 +186,6 @@ def make_double(space: gym.Space, count: int) -> tuple[SAC, ReplayBatch, torch.T
     return sac, wide(random_batch(moves, space, count)), noise
 
 
-SPACES = {"vector": VECTOR, "image": gym.spaces.Box(0, 255, (6, 6, 1), np.uint8), "mixed": CAMERA}
-
-
 def plain_networks(sac: SAC) -> tuple[Any, Any, Any]:
     """Policy, critics and target critics as the page's functions take them, by autograd."""
 
@@ -198,12 +196,6 @@ def plain_networks(sac: SAC) -> tuple[Any, Any, Any]:
         return [values.squeeze(1) for values in by_autograd(critics, obs, actions)]
 
     return act, partial(q, sac.critics), partial(q, sac.target_critics)
-
-
-def assert_gradients(module: nn.Module, expected: Any) -> None:
-    for (name, parameter), gradient in zip(module.named_parameters(), expected, strict=True):
-        assert float(gradient.norm()) > 0.0, name
-        assert float((parameter.grad - gradient).norm()) <= 1e-10 * float(gradient.norm()), name
 
 
 @pytest.mark.parametrize("kind", SPACES)

@@ -33,6 +33,9 @@ ENVIRONMENTS: dict[str, tuple[str, int | None]] = {
 }
 """The off-policy algorithm that fits each environment's actions, and a step limit if its episodes are long."""
 
+FURTHER: dict[str, tuple[str, ...]] = {"Pendulum-v1": ("td3",)}
+"""Further off-policy algorithms of an environment, which share the loop and most of their code with the first one."""
+
 COVERED = {"CartPole-v1", "Pendulum-v1", "LunarLander-v3", "LunarLanderContinuous-v3", "HalfCheetah-v5"}
 """One environment of each family and kind of action, which is trained with every variant."""
 
@@ -42,7 +45,7 @@ EVERYWHERE = ("sync", "normalised")
 NATIVE = ("native", "native-normalised")
 """The variants with the environments as arrays, which Gymnasium has for `CartPole-v1` alone."""
 
-ONLY_FOR = {"n-step": ("dqn", "sac"), "quantiles": ("dqn",)}
+ONLY_FOR = {"n-step": ("dqn", "sac", "td3"), "quantiles": ("dqn",)}
 """The algorithms of the variants that others don't have."""
 
 NORMALISED = {"normalization": {"observation": True, "reward": True}}
@@ -87,6 +90,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "ppo": {"rollout_steps": 32, "batch_size": 16, "epochs": 2},
     "dqn": {**OFF_POLICY, "target_update_every": 30, "double": True, "dueling": True},
     "sac": OFF_POLICY,
+    "td3": OFF_POLICY,
 }
 SETTINGS = {"common": COMMON, "algorithms": ALGORITHMS, "variants": VARIANTS}
 EARLIEST_STOP = 230
@@ -122,7 +126,7 @@ class Case:
 
 def _make_cases() -> Iterator[Case]:
     for env_id, (off_policy, limit) in ENVIRONMENTS.items():
-        for algo in ("ppo", off_policy):
+        for algo in ("ppo", off_policy, *FURTHER.get(env_id, ())):
             for variant in VARIANTS if env_id in COVERED else EVERYWHERE:
                 if algo in ONLY_FOR.get(variant, ALGORITHMS) and (env_id == "CartPole-v1" or variant not in NATIVE):
                     yield Case(env_id, algo, variant, limit)

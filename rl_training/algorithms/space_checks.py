@@ -35,8 +35,13 @@ def describe_wrong_actions(algorithm: str, expected: str, action_space: gym.Spac
     """Returns the sentence that refuses an action space and names the algorithms that support it."""
     return (
         f"action space {action_space} is not supported; {algorithm} needs {expected}; "
-        f"{' and '.join(list_algorithms_for(action_space)) or 'no built-in algorithm'} can train on it"
+        f"{_join(list_algorithms_for(action_space))} can train on it"
     )
+
+
+def _join(names: list[str]) -> str:
+    *others, last = names or ["no built-in algorithm"]
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def list_algorithms_for(action_space: gym.Space[Any]) -> list[str]:
@@ -45,7 +50,7 @@ def list_algorithms_for(action_space: gym.Space[Any]) -> list[str]:
         case gym.spaces.Discrete():
             return ["ppo", "dqn"]
         case gym.spaces.Box() if action_space.is_bounded():
-            return ["ppo", "sac"]
+            return ["ppo", "sac", "td3"]
         case gym.spaces.Box() | gym.spaces.MultiDiscrete() | gym.spaces.MultiBinary():
             return ["ppo"]
     return []

@@ -19,10 +19,12 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from rl_training.config.algorithms.actor_critic import ActorCriticConfig
 from rl_training.config.algorithms.dqn import DQNConfig
+from rl_training.config.algorithms.maximum_entropy import MaximumEntropyConfig
 from rl_training.config.algorithms.off_policy import OffPolicyConfig
 from rl_training.config.algorithms.ppo import PPOConfig
-from rl_training.config.algorithms.sac import SACConfig
+from rl_training.config.algorithms.td3 import TD3Config
 from rl_training.config.document import EXPECTED
 from rl_training.config.resume_rules import FIXED_IN_FINE_TUNING, INTERCHANGEABLE, REASONS, RULES, SESSION, Rule
 from rl_training.config.settings import AUTO, TrainConfig
@@ -35,7 +37,9 @@ _TYPES: Types = {
     "PPOConfig": (PPOConfig, TrainConfig),
     "OffPolicyConfig": (OffPolicyConfig, TrainConfig),
     "DQNConfig": (DQNConfig, OffPolicyConfig),
-    "SACConfig": (SACConfig, OffPolicyConfig),
+    "ActorCriticConfig": (ActorCriticConfig, OffPolicyConfig),
+    "MaximumEntropyConfig": (MaximumEntropyConfig, ActorCriticConfig),
+    "TD3Config": (TD3Config, ActorCriticConfig),
 }
 """Each settings class that has a block, and the class whose fields the block leaves out."""
 

@@ -75,12 +75,12 @@ EXPLORABLE = (
     "learning_rate", "learning_rate_schedule", "gamma", "batch_size", "max_grad_norm", "entropy_coef",
     "normalization.clip", "epochs", "clip_range", "clip_range_schedule", "value_clip", "gae_lambda", "value_coef",
     "normalize_advantage", "target_kl", "adam_epsilon", "n_step", "exploration", "target_update_every", "double", "tau",
-    "target_entropy",
+    "target_entropy", "policy_delay", "exploration_noise", "target_noise", "target_noise_clip",
 )  # fmt: skip
 """Dotted paths of the settings that a fork may change while it continues the complete state of another run.
 
-None of them decides the shape of a part of that state. The number of updates of DQN and SAC is a function of the step
-alone, so `train_freq`, `gradient_steps` and `learning_starts`, which define that function, are not among them.
+None of them decides the shape of a part of that state. The number of updates from a replay buffer is a function of the
+step alone, so `train_freq`, `gradient_steps` and `learning_starts`, which define that function, are not among them.
 """
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from rl_training.config.algorithms.dqn import DQNConfig
 from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.algorithms.sac import SACConfig
+from rl_training.config.algorithms.td3 import TD3Config
 from rl_training.config.settings import TrainConfig
 from rl_training.experiment.algorithm_spec import AlgorithmSpec
 
@@ -39,5 +40,10 @@ def _make_spec(name: str, config_type: type[TrainConfig]) -> AlgorithmSpec:
 
 SPECS = {
     spec.name: spec
-    for spec in (_make_spec("ppo", PPOConfig), _make_spec("dqn", DQNConfig), _make_spec("sac", SACConfig))
+    for spec in (
+        _make_spec("ppo", PPOConfig),
+        _make_spec("dqn", DQNConfig),
+        _make_spec("sac", SACConfig),
+        _make_spec("td3", TD3Config),
+    )
 }

@@ -159,6 +159,29 @@ class BoundMLPs:
             return _sum_products(d_outputs, [weight.array for weight in self._own.head_weights], columns)
         return _sum_products(work.gradients[0].array, self._own.weights[0].array, columns)
 
+    def evaluate_first(self, x_BI: Array) -> Array:
+        """Returns the output of the first network alone, [B, K]; valid as that of `evaluate`."""
+        work = self._get_workspace(len(x_BI))
+        self._forward(work.each[0], x_BI)
+        return work.heads[0]
+
+    def backpropagate_first(self, x_BI: Array, d_output_BK: Array, columns: slice) -> Array:
+        """Backpropagates to the inputs through the last `evaluate_first` of a batch of equal size.
+
+        Args:
+            x_BI: The inputs of that evaluation.
+            d_output_BK: Gradient of the loss with respect to the output.
+            columns: Columns of the inputs whose gradient to return.
+
+        Returns:
+            The gradient with respect to `columns` of the inputs, [B, columns].
+        """
+        first = self._get_workspace(len(x_BI)).each[0]
+        self._backward(x_BI, False, first, [d_output_BK])
+        if not first.outputs:
+            return _sum_products([d_output_BK], [first.own.head_weights[0].array], columns)
+        return _sum_products(first.gradients[0].array, first.own.weights[0].array, columns)
+
     def _forward(self, part: Part, x_BI: Array) -> None:
         xp, own = self.backend.xp, part.own
         below: Buffer | None = None

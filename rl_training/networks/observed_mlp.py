@@ -72,19 +72,19 @@ class ObservedMLP(nn.Module):
 
         The outputs are valid until the next evaluation of a batch of equal size.
         """
-        if self._vectors:
-            return self._evaluate(None, observations, further_BA)
-        with torch.no_grad(), THREADS.in_torch():
-            features_BF = self.body(observations)
-        return self._evaluate(None, self.backend.view(features_BF), further_BA)
+        return self._bound.evaluate(self._prepare_inputs(observations, further_BA))
+
+    def evaluate_first(self, observations: Observations, further_BA: Array) -> Array:
+        """Returns the output of the first MLP alone, [B, K], as `evaluate`; `first_further_gradient` may follow."""
+        return self._bound.evaluate_first(self._prepare_inputs(observations, further_BA))
 
     def forward(self, observations: Observations, further_BA: Array | None = None) -> list[Array]:
         """Returns the output of each MLP, [B, K] each, and prepares for `backward`."""
         if self._vectors:
-            return self._evaluate(observations, observations, further_BA)
+            return self._bound.evaluate(self._keep(observations, observations, further_BA))
         with torch.enable_grad(), THREADS.in_torch():
             features_BF = self.body(observations)
-        return self._evaluate(features_BF, self.backend.view(features_BF), further_BA)
+        return self._bound.evaluate(self._keep(features_BF, self.backend.view(features_BF), further_BA))
 
     def backward(self, *d_outputs: Array) -> None:
         """Overwrites the gradients of all parameters, given the gradient with respect to each output, [B, K] each.
@@ -118,9 +118,27 @@ class ObservedMLP(nn.Module):
         columns = slice(self.body.features, None)
         return self._bound.backpropagate(self._evaluated.inputs, d_outputs, parameters=False, columns=columns)
 
-    def _evaluate(self, kept: Any, features_BF: Array, further_BA: Array | None) -> list[Array]:
+    def first_further_gradient(self, d_output_BK: Array) -> Array:
+        """Returns the gradient with respect to the further inputs of the last `evaluate_first`, [B, A].
+
+        The gradients of the parameters stay unchanged.
+        """
+        return self._bound.backpropagate_first(
+            self._evaluated.inputs, d_output_BK, columns=slice(self.body.features, None)
+        )
+
+    def _prepare_inputs(self, observations: Observations, further_BA: Array | None) -> Array:
+        """Returns the inputs of the MLPs, [B, I], for an evaluation without `backward`."""
+        if self._vectors:
+            return self._keep(None, observations, further_BA)
+        with torch.no_grad(), THREADS.in_torch():
+            features_BF = self.body(observations)
+        return self._keep(None, self.backend.view(features_BF), further_BA)
+
+    def _keep(self, features: Any, features_BF: Array, further_BA: Array | None) -> Array:
+        """Keeps and returns the inputs of the MLPs, [B, I]."""
         inputs = features_BF
         if further_BA is not None:
             inputs = self.backend.xp.concatenate((features_BF, further_BA), 1)
-        self._evaluated.features, self._evaluated.inputs = kept, inputs
-        return self._bound.evaluate(inputs)
+        self._evaluated.features, self._evaluated.inputs = features, inputs
+        return inputs

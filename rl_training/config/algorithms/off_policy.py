@@ -11,7 +11,7 @@ from rl_training.config.settings import Combination, TrainConfig
 
 
 class OffPolicyConfig(TrainConfig):
-    """The settings that DQN and SAC share."""
+    """The settings that the algorithms with a replay buffer share."""
 
     buffer_size: PositiveInt = 100_000
     """Transitions that the replay buffer holds, summed over all environments; a multiple of num_envs."""

@@ -13,6 +13,8 @@ ADVICE: Mapping[Kind, Mapping[str, str]] = {
         "batch_size, or double: true",
         "sac": "a lower learning_rate or one that decays (learning_rate_schedule: linear), a larger buffer_size, or a "
         "lower tau",
+        "td3": "a lower learning_rate or one that decays (learning_rate_schedule: linear), a larger buffer_size, or a "
+        "lower tau",
     },
     "exploration_collapsed": {
         "ppo": "a higher entropy_coef, a lower learning_rate, or target_kl; for Box actions also a higher "
@@ -27,12 +29,15 @@ ADVICE: Mapping[Kind, Mapping[str, str]] = {
         "dqn": "a higher target_update_every, double: true, a lower learning_rate, a lower gamma, or "
         "normalization.reward: true if rewards are large",
         "sac": "a lower tau, a lower learning_rate, a lower gamma, or normalization.reward: true if rewards are large",
+        "td3": "a lower tau, a lower learning_rate, a lower gamma, or normalization.reward: true if rewards are large",
     },
     "returns_never_differ": {
         "ppo": "a higher entropy_coef or network.initial_log_std, more num_envs, or a reward on the way to the goal "
         "(training_wrappers)",
         "dqn": "a higher exploration.fraction, or a reward on the way to the goal (training_wrappers)",
         "sac": "a higher warmup_hold and learning_starts, or a reward on the way to the goal (training_wrappers)",
+        "td3": "a higher warmup_hold and learning_starts, a higher exploration_noise, or a reward on the way to the "
+        "goal (training_wrappers)",
     },
 }
 """The advice for a kind of warning and an algorithm."""

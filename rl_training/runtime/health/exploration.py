@@ -1,8 +1,8 @@
 """How much a policy explores, as a share of the most that it could: 1 for a new policy, near 0 for a certain one.
 
 PPO over discrete actions: entropy / largest entropy. PPO over `Box` actions: standard deviation / its initial value.
-SAC: exp(entropy / A) / 2 for A action dimensions, the geometric mean over them of the width of the interval with this
-entropy, relative to the bounds [-1, 1].
+SAC and TQC: exp(entropy / A) / 2 for A action dimensions, the geometric mean over them of the width of the interval
+with this entropy, relative to the bounds [-1, 1].
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from rl_training.config.algorithms.maximum_entropy import MaximumEntropyConfig
 from rl_training.config.algorithms.ppo import PPOConfig
-from rl_training.config.algorithms.sac import SACConfig
 from rl_training.config.settings import TrainConfig
 
 
@@ -27,7 +27,7 @@ def measure_exploration(config: TrainConfig, space: gym.Space[Any], metrics: Map
         space: The space of actions.
         metrics: Metrics of an update, of which `train/std` and `train/entropy` are used.
     """
-    if isinstance(config, SACConfig) and "train/entropy" in metrics:
+    if isinstance(config, MaximumEntropyConfig) and "train/entropy" in metrics:
         return math.exp(metrics["train/entropy"] / math.prod(space.shape or (1,))) / 2.0
     if not isinstance(config, PPOConfig):
         return None

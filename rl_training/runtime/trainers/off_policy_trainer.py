@@ -43,21 +43,28 @@ class UpdateMetrics:
     sums: dict[str, float] = field(default_factory=dict)
     newest: dict[str, float] = field(default_factory=dict)
     updates: Count = 0
+    counts: dict[str, Count] = field(default_factory=dict)
+    """The number of updates with each metric: a delayed step of the policy has metrics that others lack."""
+
+    def __post_init__(self) -> None:
+        """Completes the state of an earlier version, whose updates had all metrics each."""
+        self.counts = self.counts or dict.fromkeys(self.sums, self.updates)
 
     def add(self, metrics: dict[str, float]) -> None:
         """Adds the metrics of one update."""
         for name, value in metrics.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
+            self.counts[name] = self.counts.get(name, 0) + 1
         self.newest, self.updates = metrics, self.updates + 1
 
     def summary(self) -> dict[str, float]:
         """Returns the means over these updates and the newest value of `STATES`; empty if there was no update."""
-        means = {name: total / self.updates for name, total in self.sums.items()}
+        means = {name: total / self.counts[name] for name, total in self.sums.items()}
         return means | {name: self.newest[name] for name in STATES if name in self.newest}
 
 
 class OffPolicyTrainer(Trainer):
-    """Trains an algorithm from a replay buffer; `dqn_trainer.py` and `sac_trainer.py` name the algorithm."""
+    """Trains an algorithm from a replay buffer; a trainer beside this file names the algorithm."""
 
     config: OffPolicyConfig
     algorithm: OffPolicyAlgorithm
