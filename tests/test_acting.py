@@ -14,7 +14,7 @@ from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.algorithms.sac import SACConfig
 from rl_training.config.algorithms.td3 import TD3Config
 from rl_training.errors import UserError
-from rl_training.runtime.policy import LoadedPolicy
+from rl_training.runtime.loaded_policy import LoadedPolicy
 from tests.trainings import OFF, PPO
 
 BATCH = 11

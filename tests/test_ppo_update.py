@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from rl_training.algorithms import ppo as module
+from rl_training.algorithms import ppo_learner as module
 from rl_training.algorithms import ppo_losses
 from rl_training.algorithms.ppo import PPO, check_spaces
 from rl_training.config.algorithms.ppo import PPOConfig

@@ -17,6 +17,10 @@ TIANSHOU = "Tianshou"
 of each seed's best evaluation."""
 
 
+VARIANTS = ("native", "no_velocity")
+"""How the name of a config ends whose task is another config's in another form."""
+
+
 @dataclass(frozen=True)
 class Published:
     """A published score."""
@@ -60,8 +64,9 @@ class Task:
 
     @property
     def title(self) -> str:
-        """The title in tables and figures, such as `DQN Acrobot-v1`."""
-        return f"{self.algo} {self.env_id.rpartition(':')[2]}{', native' if self.name.endswith('native') else ''}"
+        """The title in tables and figures, such as `DQN Acrobot-v1` or `PPO CartPole-v1, no velocity`."""
+        variant = next((f", {name.replace('_', ' ')}" for name in VARIANTS if self.name.endswith(name)), "")
+        return f"{self.algo} {self.env_id.rpartition(':')[2]}{variant}"
 
 
 _PONG = ("total_timesteps=2_500_000", "evaluation.stop_at_return=20", "evaluation.stop_after=1")
@@ -100,6 +105,7 @@ _TABLE = (
     ("ppo/lunar_lander", "LunarLander-v3", 245, 1_000_000, Published(242.119, 31.823, 1_000_000), 1.5, 20),
     ("ppo/mountain_car_continuous", "MountainCarContinuous-v0", 90, 100_000, Published(88.343, 2.572, 20_000), 0.1, 20),
     ("ppo/cartpole_native", "CartPole-v1", 490, 2_000_000, Published(500.0, 0.0, 100_000), 0.3, 20),
+    ("ppo/cartpole_no_velocity", "CartPole-v1", 500, 100_000, Published(500.0, 0.0, 100_000), 3, 5),
 )
 
 _LONG: tuple[Task, ...] = (

@@ -66,6 +66,9 @@ class RankedPPO(PPO):
         """Draws the noise that one rank would give to this rank's environments, [S, n, K]."""
         return super().draw_noise(steps, self.share.num_envs)[:, self.share.rows]
 
+    def _draw_order(self, buffer: RolloutBuffer) -> np.ndarray:
+        return self.state.permutation_rng.permutation(self._count_transitions(buffer))
+
     def _count_transitions(self, buffer: RolloutBuffer) -> int:
         return buffer.position * self.share.num_envs
 

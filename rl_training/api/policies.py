@@ -10,7 +10,7 @@ from rl_training.api.promotion import PromotionResult, promote_candidate
 from rl_training.runtime import workflows
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.evaluation import EvaluationResult
-from rl_training.runtime.policy import LoadedPolicy
+from rl_training.runtime.loaded_policy import LoadedPolicy
 from rl_training.system.download_directories import discard_downloads
 from rl_training.tracking.checkpoint_sources import download_checkpoint
 

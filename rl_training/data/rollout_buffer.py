@@ -207,6 +207,10 @@ class RolloutBuffer:
             advantage_N = out_N
         np.add(self.advantages[:t_end], values_TN, out=self.returns[:t_end])
 
+    def draw_order(self, rng: np.random.Generator) -> np.ndarray:
+        """Returns a random order of the transitions for `iter_minibatches`, int64 [T * N]."""
+        return rng.permutation(self.num_transitions)
+
     def iter_minibatches(self, batch_size: int, order: np.ndarray) -> Iterator[Minibatch]:
         """Yields minibatches of copies of the transitions in a given order; the last one may be smaller.
 
@@ -224,9 +228,8 @@ class RolloutBuffer:
             yield Minibatch(*(field.take(index, axis=0) for field in flat))
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns copies of the stored steps as tensors; records (mixed observations) as bytes."""
-        filled = {name: view_without_records(array[: self.position]) for name, array in self._arrays().items()}
-        tensors = {name: torch.from_numpy(array.copy()) for name, array in filled.items()}
+        """Returns copies of the stored steps as tensors."""
+        tensors = {name: torch.from_numpy(array.copy()) for name, array in self._filled().items()}
         return {"position": self.position, "steps": self.steps, **tensors}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -240,12 +243,13 @@ class RolloutBuffer:
             raise CheckpointError(f"buffer: {position} of {steps} steps do not fit a buffer of {self.rollout_steps}")
         self.reset(steps)
         self.position = position
-        for name, array in self._arrays().items():
-            own = view_without_records(array)[:position]
+        for name, own in self._filled().items():
             own[:] = require_same_form(f"buffer/{name}", state[name], torch.from_numpy(own)).numpy()
 
     def _flat(self, field: np.ndarray) -> np.ndarray:
         return field[: self.position].reshape(self.num_transitions, *field.shape[2:])
 
-    def _arrays(self) -> dict[str, np.ndarray]:
-        return {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+    def _filled(self) -> dict[str, np.ndarray]:
+        """Returns views of the part of each array that is filled, by name; records (mixed observations) as bytes."""
+        arrays = {name: value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
+        return {name: view_without_records(array)[: self.position] for name, array in arrays.items()}

@@ -28,6 +28,8 @@ NATURE = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))
 """Channels, kernel, stride and padding of each convolution, for images of 36 x 36 pixels or more (Mnih et al. 2015)."""
 SMALL = ((32, 3, 1, 1), (64, 3, 2, 1), (64, 3, 2, 1))
 """Channels, kernel, stride and padding of each convolution, for smaller images, down to a single pixel."""
+FEWEST_GATES = 3
+"""Number of gates of the smaller kind of recurrent layer, the GRU."""
 
 
 class ObservationLayout(Protocol):
@@ -130,14 +132,18 @@ class MixedExtractor(FeatureExtractor):
         return torch.cat(parts, dim=1)
 
 
-def count_fewest_weights(layout: ObservationLayout, hidden: Sequence[int], outputs: int) -> int:
+def count_fewest_weights(
+    layout: ObservationLayout, hidden: Sequence[int], outputs: int, recurrent_units: int = 0
+) -> int:
     """Returns the least number of weights, without biases, of a network for observations of a layout."""
     fields = {} if layout.dtype.names is None else {name: layout.dtype[name].shape for name in layout.dtype.names}
     vector = fields.pop(VECTOR_FIELD, (0,)) if fields else layout.shape if layout.kind == "vector" else (0,)
     images = list(fields.values()) if fields else [layout.shape] if layout.kind == "image" else []
     counts = [_count_convolution(shape) for shape in images]
-    widths = [prod(vector) + sum(features for _, features in counts), *hidden, outputs]
-    return sum(weights for weights, _ in counts) + sum(a * b for a, b in pairwise(widths))
+    features = prod(vector) + sum(features for _, features in counts)
+    widths = [recurrent_units or features, *hidden, outputs]
+    recurrent = FEWEST_GATES * recurrent_units * (features + recurrent_units)
+    return sum(weights for weights, _ in counts) + recurrent + sum(a * b for a, b in pairwise(widths))
 
 
 def _count_convolution(shape: tuple[int, ...]) -> tuple[int, int]:

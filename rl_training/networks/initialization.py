@@ -10,6 +10,8 @@ from torch import Tensor
 
 HIDDEN_GAIN = math.sqrt(2.0)
 """Gain of hidden layers and convolutions."""
+RECURRENT_GAIN = 1.0
+"""Gain of recurrent layers, whose outputs enter them again."""
 POLICY_GAIN = 0.01
 """Gain of the policy head; a small gain makes the first policy nearly uniform."""
 VALUE_GAIN = 1.0

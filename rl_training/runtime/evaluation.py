@@ -27,6 +27,7 @@ from rl_training.runs.evaluation_result import EvaluationResult as EvaluationRes
 from rl_training.runs.evaluation_result import select_evaluation_numbers as select_evaluation_numbers
 from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runtime.policy import Policy, require_same_spaces
+from rl_training.runtime.recurrent_policy import EpisodeActor
 from rl_training.system.paths import keep_working_folder
 from rl_training.system.signal_handlers import check_handlers
 
@@ -73,11 +74,13 @@ class Evaluator:
         players = [
             _Player(self.config, i, self._envs[i], list(seeds[i::count]), self.max_episode_steps) for i in range(count)
         ]
+        actor = EpisodeActor(policy)
         while active := [player for player in players if player.playing]:
             check_handlers()
             if stop is not None and stop.requested:
                 raise StopTraining
-            actions = policy.act([player.observation for player in active])
+            names = [(player.index, len(player.returns)) for player in active]
+            actions = actor.act(names, [player.observation for player in active])
             for player, action in zip(active, actions, strict=True):
                 player.step(action)
         returns, lengths = [0.0] * len(seeds), [0] * len(seeds)

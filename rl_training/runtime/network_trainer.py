@@ -33,6 +33,7 @@ from rl_training.runtime.checkpoint import Checkpoint, load_policy_state, load_t
 from rl_training.runtime.checkpoint.manifest import POLICY, TRAINER
 from rl_training.runtime.fine_tuning import CarriedOver, has_training_state
 from rl_training.runtime.policy import DrawsActions, GreedyPolicy, Policy, SamplingPolicy
+from rl_training.runtime.recurrent_policy import RecurrentPolicy, Remembers
 from rl_training.runtime.run_utils import TrainingRun, resolve_device
 from rl_training.runtime.trainer import Trainer
 from rl_training.state_checks import restoring
@@ -132,7 +133,8 @@ def require_weights(config: TrainConfig, encoder: ObservationEncoder, codec: Act
         raise CheckpointError("weights: expected a mapping from names to tensors, got something else")
     hidden, outputs = _read_hidden_widths(config), sum(codec.nvec) or codec.size
     outputs *= getattr(config, "outputs_per_action", 1)  # which only DQN's settings have
-    needed, held = count_fewest_weights(encoder, hidden, outputs), sum(weight.numel() for weight in weights.values())
+    held = sum(weight.numel() for weight in weights.values())
+    needed = count_fewest_weights(encoder, hidden, outputs, _count_recurrent_units(config))
     if needed > held or len(hidden) > len(weights):
         raise CheckpointError(
             f"weights do not fit the network of these settings: it has at least {needed:,} in {len(hidden) + 1} "
@@ -174,15 +176,17 @@ def make_policy(
     normalizer: ObservationNormalizer | None,
     codec: ActionCodec,
 ) -> Policy:
-    """Returns the greedy policy of an algorithm, which draws actions too if the algorithm has `DrawsActions`."""
+    """Returns the policy of an algorithm: with a memory if it `Remembers`, and drawing actions if it `DrawsActions`."""
     parts: dict[str, Any] = {
         "encoder": encoder,
         "normalizer": normalizer,
-        "act_greedy": algorithm.act_greedy,
         "codec": codec,
         "observation_space": encoder.space,
         "action_space": codec.space,
     }
+    if isinstance(algorithm, Remembers):
+        return RecurrentPolicy(**parts, algorithm=algorithm)
+    parts["act_greedy"] = algorithm.act_greedy
     return SamplingPolicy(**parts, drawer=algorithm) if isinstance(algorithm, DrawsActions) else GreedyPolicy(**parts)
 
 
@@ -233,6 +237,12 @@ class NetworkTrainer(Trainer):
     def carry_over(self, policy: Mapping[str, Any], trainer: Mapping[str, Any] | None) -> CarriedOver:
         """Takes over another run's weights and statistics; see `runtime.fine_tuning`."""
         return self.agent.carry_over(policy, trainer)
+
+
+def _count_recurrent_units(config: TrainConfig) -> int:
+    """Returns the number of units of a recurrent layer; 0 without one."""
+    network: Any = getattr(config, "network", None)  # a custom algorithm may have none
+    return network.recurrent_size if getattr(network, "recurrent", None) else 0
 
 
 def _read_hidden_widths(config: TrainConfig) -> Sequence[int]:

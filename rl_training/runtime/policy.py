@@ -13,12 +13,10 @@ from typing import Any, Protocol, runtime_checkable
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector.utils import batch_space, iterate
 
 from rl_training.envs.normalize import ObservationNormalizer
-from rl_training.envs.space_leaves import list_leaves
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
-from rl_training.errors import EnvironmentRefused, UserError, one_line
+from rl_training.errors import EnvironmentRefused, UserError
 from rl_training.state_checks import describe_lack
 
 BLOCK = 8
@@ -86,6 +84,11 @@ def require_policy(policy: Policy, algorithm: str) -> Policy:
     return policy
 
 
+def pad_to_blocks(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns rows [N, ...] followed by copies of the last one, so that their number is a multiple of `BLOCK`."""
+    return np.concatenate([rows, np.repeat(rows[-1:], -len(rows) % BLOCK, axis=0)])
+
+
 @dataclass(kw_only=True, eq=False)
 class GreedyPolicy:
     """The policy of a network, without exploration and with fixed observation statistics.
@@ -114,8 +117,7 @@ class GreedyPolicy:
         encoded = self.encoder.encode_list(observations)  # [N, *O]
         if self.normalizer is not None:
             encoded = self.normalizer.normalize(encoded)
-        count = len(encoded)
-        padded = np.concatenate([encoded, np.repeat(encoded[-1:], -count % BLOCK, axis=0)])
+        count, padded = len(encoded), pad_to_blocks(encoded)
         # the network may return memory that its next call overwrites
         with self._one_at_a_time:
             blocks = [np.array(network(padded[i : i + BLOCK])) for i in range(0, count, BLOCK)]
@@ -148,99 +150,6 @@ class SamplingPolicy(GreedyPolicy):
         outputs = self._evaluate(self.drawer.policy_outputs, observations)  # [N, K]
         drawn = [self.drawer.draw_actions(outputs[i : i + 1], rng) for i in range(len(outputs))]
         return list(self.codec.to_env(np.concatenate(drawn)))
-
-
-class LoadedPolicy:
-    """A policy to act with, for one observation or for many.
-
-    Args:
-        policy: The policy.
-        algorithm: The name of its algorithm.
-
-    Attributes:
-        observation_space: The space of an observation.
-        action_space: The space of an action.
-    """
-
-    def __init__(self, policy: Policy, algorithm: str) -> None:
-        self.observation_space, self.action_space = policy.observation_space, policy.action_space
-        self._policy, self._algorithm = policy, algorithm
-        self._rng = np.random.default_rng()
-
-    def seed(self, seed: int | None = None) -> None:
-        """Seeds the generator of `act(..., deterministic=False)`; without a seed, the draws differ each time."""
-        self._rng = np.random.default_rng(seed)
-
-    def act(self, observation: Any, deterministic: bool = True) -> Any:
-        """Returns the action for an observation, or the actions for several.
-
-        The action for an observation does not depend on the others: together they are the same to the last bit as one
-        by one.
-
-        Args:
-            observation: An observation as the environment returns it; a batch of N as a vector environment returns it,
-                [N, *observation], for `Dict` and `Tuple` spaces in each leaf; or a list of observations.
-            deterministic: Whether to act greedily. Otherwise PPO and SAC draw from their distributions, TD3 adds its
-                noise, and DQN takes a random action with the probability `exploration.end`.
-
-        Returns:
-            An action as `env.step` takes it; for a batch an array [N, *action]; for a list a list.
-
-        Raises:
-            UserError: The observation does not fit the space, or the algorithm has no way to draw actions.
-        """
-        if isinstance(observation, list):
-            return self._act_on_each(observation, deterministic)
-        count = self._count(observation)
-        if count is None:
-            return self._act_on_each([observation], deterministic)[0]
-        rows = list(iterate(batch_space(self.observation_space, count), observation))
-        return np.stack(self._act_on_each(rows, deterministic))
-
-    def __repr__(self) -> str:
-        return f"<policy of {self._algorithm}: {self.observation_space} -> {self.action_space}>"
-
-    def _act_on_each(self, observations: list[Any], deterministic: bool) -> list[Any]:
-        if not observations or self._count(observations[0]) is not None:
-            raise UserError(
-                f"got {one_line(observations, repr)}, expected at least one observation of {self.observation_space}; "
-                f"a list holds complete observations, so pass a single one as an array"
-            )
-        if deterministic:
-            return self._policy.act(observations)
-        sample = getattr(self._policy, "sample", None)
-        if sample is None:
-            raise UserError(
-                f"algorithm {self._algorithm} can't draw actions, because its policy has no "
-                f"sample(observations, rng); use deterministic=True"
-            )
-        actions: list[Any] = sample(observations, self._rng)
-        return actions
-
-    def _count(self, observation: Any) -> int | None:
-        """Returns the number of observations in a batch; None for a single observation."""
-        sizes = set()
-        for leaf in list_leaves(self.observation_space):
-            try:
-                shape = np.shape(leaf.pick(observation))
-            except (KeyError, IndexError, TypeError, ValueError):
-                raise UserError(
-                    f"got {one_line(observation, repr)}, expected an observation of {self.observation_space}"
-                ) from None
-            own = leaf.space.shape or ()
-            if shape not in (own, (*shape[:1], *own)):
-                name = f"{leaf.name}: " if leaf.name else ""
-                batch = f"({', '.join(map(str, ('N', *own)))})"
-                raise UserError(
-                    f"{name}got an observation of shape {shape}, expected {own}, or {batch} for a batch of N"
-                )
-            sizes.add(None if shape == own else shape[0])
-        if len(sizes) > 1:
-            raise UserError(
-                f"got parts of batch sizes {', '.join(sorted(map(str, sizes)))}; expected the same number of "
-                f"observations in each part of {self.observation_space}"
-            )
-        return sizes.pop()
 
 
 class CurrentPolicy:

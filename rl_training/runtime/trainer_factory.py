@@ -284,7 +284,10 @@ def _make(
 
 def _list_sizes(config: TrainConfig) -> Iterator[tuple[str, Any]]:
     """Yields the settings of the algorithm that decide how much memory a trainer takes."""
-    for path in ("num_envs", "rollout_steps", "buffer_size", "network.hidden"):
+    paths = ["num_envs", "rollout_steps", "buffer_size", "network.hidden"]
+    if getattr(getattr(config, "network", None), "recurrent", None):
+        paths.append("network.recurrent_size")
+    for path in paths:
         value: Any = config
         for name in path.split("."):
             value = getattr(value, name, None)

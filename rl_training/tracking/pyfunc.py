@@ -21,10 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from rl_training import __version__
-from rl_training.errors import CheckpointError, error_line
+from rl_training.envs.space_leaves import list_leaves
+from rl_training.errors import CheckpointError, UserError, error_line, one_line
 from rl_training.moved_names import find_old_names
 from rl_training.runtime.checkpoint import Checkpoint, open_checkpoint
 from rl_training.runtime.policy import Policy
+from rl_training.runtime.recurrent_policy import EpisodeActor, RecurrentPolicy
 from rl_training.runtime.workflows import load_policy
 from rl_training.tracking.version_files import LOADER, MODEL_DATA, SERVED
 
@@ -39,20 +41,53 @@ class PolicyModel:
     """The model whose `predict` MLflow calls."""
 
     def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+        self._policy, self._remembers = policy, isinstance(policy, RecurrentPolicy)
 
     def predict(self, model_input: Any, params: Mapping[str, Any] | None = None) -> npt.NDArray[Any]:
         """Returns the greedy action for each observation: [B, *action].
 
         Args:
             model_input: Observations as the environment returns them, stacked: an array [B, *observation], for Dict
-                spaces a mapping of names to such arrays, or a list of B observations.
+                spaces a mapping of names to such arrays, or a list of B observations. For a policy with a memory, each
+                of the B rows is instead the history of an episode: all of its observations so far, oldest first,
+                [T, *observation] or a list.
             params: Ignored; the model has no parameters.
 
         Returns:
-            The actions, in the environment's own units.
+            The actions, in the environment's own units; for histories, those for their newest observations.
+
+        Raises:
+            UserError: The policy has a memory, and a row is not a history.
         """
-        return np.asarray(self._policy.act(_split_rows(model_input)))
+        rows = _split_rows(model_input)
+        return np.asarray(self._act_on_histories(rows) if self._remembers else self._policy.act(rows))
+
+    def _act_on_histories(self, rows: list[Any]) -> list[Any]:
+        """Returns the action for the newest observation of each history, playing all of them through side by side."""
+        histories, actor = [self._read_history(row) for row in rows], EpisodeActor(self._policy)
+        actions: list[Any] = [None] * len(histories)
+        for step in range(max(map(len, histories))):
+            running = [i for i, history in enumerate(histories) if len(history) > step]
+            for i, action in zip(running, actor.act(running, [histories[i][step] for i in running]), strict=True):
+                actions[i] = action
+        return actions
+
+    def _read_history(self, row: Any) -> list[Any]:
+        """Returns the observations of a history."""
+        space = self._policy.observation_space
+        try:
+            history = _split_rows(row)
+            fits = bool(history) and all(
+                np.shape(leaf.pick(each)) == (leaf.space.shape or ()) for leaf in list_leaves(space) for each in history
+            )
+        except (KeyError, IndexError, TypeError, ValueError, StopIteration):
+            fits = False
+        if not fits:
+            raise UserError(
+                f"got {one_line(row, repr)}, expected the history of an episode: all of its observations so far, "
+                f"oldest first, each one of {space}, because the policy has a memory and this model keeps none"
+            )
+        return history
 
 
 def _split_rows(model_input: Any) -> list[Any]:
@@ -95,7 +130,9 @@ def save_model(checkpoint: Checkpoint, path: Path) -> None:
                 str(path),
                 loader_module=LOADER,
                 data_path=str(data),
-                signature=make_signature(policy.observation_space, policy.action_space),
+                signature=make_signature(
+                    policy.observation_space, policy.action_space, of_histories=isinstance(policy, RecurrentPolicy)
+                ),
                 pip_requirements=[f"rl-training=={__version__}"],  # given, so that MLflow does not infer any
             )
 
@@ -118,40 +155,53 @@ def check_model(path: Path, policy: Policy) -> None:
     space = copy.deepcopy(policy.observation_space)
     space.seed(0)
     observation = space.sample()
-    expected = np.asarray(policy.act([observation]))
+    expected = np.asarray(EpisodeActor(policy).act([0], [observation]))
     try:
-        action = mlflow.pyfunc.load_model(str(path)).predict(_make_batch(observation))
+        action = mlflow.pyfunc.load_model(str(path)).predict(
+            _make_batch(observation, isinstance(policy, RecurrentPolicy))
+        )
     except Exception as error:  # MLflow raises errors of many types
         raise CheckpointError(f"{path} can't be run by MLflow: {error_line(error)}") from error
     if not np.array_equal(action, expected):
         raise CheckpointError(f"{path} does not act like its policy: got {action}, expected {expected}")
 
 
-def _make_batch(observation: Any) -> Any:
-    """Returns one observation as a batch in the form that a model accepts."""
+def _make_batch(observation: Any, in_history: bool) -> Any:
+    """Returns one observation, as a history if the policy has a memory, as a batch in the form that a model accepts."""
+    if in_history:
+        observation = _make_batch(observation, False)
     if isinstance(observation, dict) and not any(isinstance(part, dict | tuple) for part in observation.values()):
         return {name: np.asarray(part)[None] for name, part in observation.items()}
     return [observation] if isinstance(observation, dict | tuple) else np.asarray(observation)[None]
 
 
-def make_signature(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> ModelSignature | None:
-    """Returns a signature with a leading batch dimension, or None if MLflow's schemas can't express the spaces."""
+def make_signature(
+    observation_space: gym.Space[Any], action_space: gym.Space[Any], *, of_histories: bool = False
+) -> ModelSignature | None:
+    """Returns a signature with a leading batch dimension, or None if MLflow's schemas can't express the spaces.
+
+    Args:
+        observation_space: The space of one observation.
+        action_space: The space of one action.
+        of_histories: Whether the rows of the input are histories, whose length is a second dimension.
+    """
     from mlflow.models import ModelSignature
     from mlflow.types import Schema
 
+    leading = (-1, -1) if of_histories else (-1,)
     if isinstance(observation_space, gym.spaces.Dict):
-        wanted = [_make_tensor_spec(space, name) for name, space in observation_space.items()]
+        wanted = [_make_tensor_spec(space, leading, name) for name, space in observation_space.items()]
     else:
-        wanted = [_make_tensor_spec(observation_space)]
-    inputs, output = [tensor for tensor in wanted if tensor is not None], _make_tensor_spec(action_space)
+        wanted = [_make_tensor_spec(observation_space, leading)]
+    inputs, output = [tensor for tensor in wanted if tensor is not None], _make_tensor_spec(action_space, (-1,))
     if output is None or len(inputs) < len(wanted):
         return None
     return ModelSignature(inputs=Schema([*inputs]), outputs=Schema([output]))
 
 
-def _make_tensor_spec(space: gym.Space[Any], name: str | None = None) -> TensorSpec | None:
+def _make_tensor_spec(space: gym.Space[Any], leading: tuple[int, ...], name: str | None = None) -> TensorSpec | None:
     from mlflow.types import TensorSpec
 
     if space.shape is None or space.dtype is None:
         return None
-    return TensorSpec(np.dtype(space.dtype), (-1, *space.shape), name)
+    return TensorSpec(np.dtype(space.dtype), (*leading, *space.shape), name)

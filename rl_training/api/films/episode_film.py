@@ -18,6 +18,7 @@ from rl_training.api.films.filmed_env import FilmedEnv
 from rl_training.config.settings import TrainConfig
 from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runtime.policy import Policy
+from rl_training.runtime.recurrent_policy import EpisodeActor
 from rl_training.system.paths import keep_working_folder
 
 MOST_FRAMES = 100
@@ -61,7 +62,7 @@ def _play(policy: Policy, env: FilmedEnv, seed: int, stop: StopFlag | None) -> t
     """
     frames: list[Image.Image] = []
     step, stride, over = 0, 1, False
-    observation = env.reset(seed)
+    observation, actor = env.reset(seed), EpisodeActor(policy)
     end = time.monotonic() + PLAY_SECONDS
     while not over and time.monotonic() < end:
         if stop is not None and stop.requested:
@@ -71,7 +72,7 @@ def _play(policy: Policy, env: FilmedEnv, seed: int, stop: StopFlag | None) -> t
                 frames, stride = frames[::2], 2 * stride
             if step % stride == 0:
                 frames.append(_shrink(env.render()))
-        (action,) = policy.act([observation])
+        (action,) = actor.act([seed], [observation])
         observation, _, over = env.step(action)
         step += 1
     frames.append(_shrink(env.render()))

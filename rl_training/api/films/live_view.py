@@ -16,6 +16,7 @@ from rl_training.envs.missing_extras import explain_missing_extra
 from rl_training.errors import EnvironmentFault, EnvironmentRefused, UserError
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.policy import require_same_spaces
+from rl_training.runtime.recurrent_policy import EpisodeActor
 from rl_training.system.download_directories import discard_downloads
 from rl_training.system.headless_rendering import has_display
 from rl_training.system.paths import keep_working_folder
@@ -67,10 +68,11 @@ def _play(show: Show, env: EpisodeReplay, seed: int) -> PlayedEpisode:
     info: dict[str, Any] = {}
     over = False
     try:
+        actor = EpisodeActor(show.policy)
         observation, _ = env.reset(seed=seed)
         while not over and env.episode_length < show.config.evaluation.max_episode_steps:
             check_handlers()
-            (action,) = show.policy.act([observation])
+            (action,) = actor.act([seed], [observation])
             observation, _, terminated, truncated, info = env.step(action)
             over = terminated or truncated
     except EnvironmentFault as error:

@@ -25,6 +25,7 @@ from rl_training.api.films.played_episode import PlayedEpisode, Show, prepare_sh
 from rl_training.errors import EnvironmentFault, EnvironmentRefused, UserError
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.policy import require_same_spaces
+from rl_training.runtime.recurrent_policy import EpisodeActor
 from rl_training.system.download_directories import discard_downloads
 from rl_training.system.durable_files import make_directory, replace_file
 from rl_training.system.paths import keep_working_folder
@@ -102,11 +103,11 @@ def _record_episode(show: Show, env: FilmedEnv, number: int, folder: Path) -> Pl
 
 def _play(show: Show, env: FilmedEnv, seed: int, frames: Frames) -> PlayedEpisode:
     length, total, over = 0, 0.0, False
-    observation = env.reset(seed)
+    observation, actor = env.reset(seed), EpisodeActor(show.policy)
     frames.add(env.render())
     while not over and length < show.config.evaluation.max_episode_steps:
         check_handlers()
-        (action,) = show.policy.act([observation])
+        (action,) = actor.act([seed], [observation])
         observation, reward, over = env.step(action)
         frames.add(env.render())
         length, total = length + 1, total + reward

@@ -23,6 +23,10 @@ class NetworkConfig(Settings):
     """Activation of the hidden layers."""
     initial_log_std: float = 0.0
     """Initial value of the state-independent log standard deviation of continuous actions."""
+    recurrent: Literal["lstm", "gru"] | None = None
+    """A recurrent layer before each MLP, with which policy and value function remember the episode so far."""
+    recurrent_size: PositiveInt = 256
+    """Units of each recurrent layer."""
 
 
 class PPOConfig(TrainConfig):
@@ -38,6 +42,9 @@ class PPOConfig(TrainConfig):
     """Steps that each environment takes between two updates (T)."""
     batch_size: PositiveInt = 64
     """Transitions in each minibatch; at most num_envs * rollout_steps."""
+    sequence_length: PositiveInt | None = None
+    """With `network.recurrent`: steps of the sequences that minibatches consist of, and through which gradients go
+    back; rollout_steps and batch_size are multiples of it. null: the complete rollout of an environment."""
     epochs: PositiveInt = 10
     """Passes over a rollout in each update."""
     learning_rate: float = Field(default=3e-4, gt=0)
@@ -69,6 +76,11 @@ class PPOConfig(TrainConfig):
     network: NetworkConfig = NetworkConfig()
     """The policy and value networks."""
 
+    @property
+    def sequence_steps(self) -> int:
+        """Steps of each sequence that a recurrent network learns from."""
+        return self.sequence_length or self.rollout_steps
+
     def combinations(self) -> Iterator[Combination]:
         """Yields each invalid combination of these settings."""
         yield from super().combinations()
@@ -84,8 +96,47 @@ class PPOConfig(TrainConfig):
                 ("batch_size", "normalize_advantage"),
                 "got 1, expected at least 2, because normalize_advantage divides by a minibatch's standard deviation",
             )
+        if self.network.recurrent:
+            yield from self._sequence_faults()
+        else:
+            yield from self._memory_faults()
         if self.ranks > 1:
             yield from self._rank_faults()
+
+    def _sequence_faults(self) -> Iterator[Combination]:
+        """Yields what a recurrent network can't learn from, or where it can't learn."""
+        steps = self.sequence_steps
+        if self.rollout_steps % steps:
+            yield Combination(
+                ("sequence_length", "rollout_steps"),
+                f"got {steps}, expected a divisor of rollout_steps = {self.rollout_steps}, because a rollout is "
+                f"divided into sequences of equal length",
+            )
+        elif self.batch_size % steps:
+            yield Combination(
+                ("batch_size", "sequence_length", "rollout_steps"),
+                f"got {self.batch_size}, expected a multiple of {steps}, because minibatches consist of sequences of "
+                f"{steps} steps (sequence_length, by default rollout_steps); change batch_size or sequence_length",
+            )
+        if self.ranks > 1:
+            yield Combination(
+                ("ranks", "network.recurrent"),
+                f"got {self.ranks} with network.recurrent: {self.network.recurrent}, which learns in one process; set "
+                f"ranks: 1, or leave network.recurrent out",
+            )
+
+    def _memory_faults(self) -> Iterator[Combination]:
+        """Yields settings of a recurrent network that have no effect, because the network has no memory."""
+        default = type(self.network).model_fields["recurrent_size"].default
+        given = {"sequence_length": self.sequence_length}
+        if self.network.recurrent_size != default:
+            given["network.recurrent_size"] = self.network.recurrent_size
+        for key, value in given.items():
+            if value is not None:
+                yield Combination(
+                    (key, "network.recurrent"),
+                    f"got {value} without network.recurrent; set network.recurrent: lstm or gru, or leave {key} out",
+                )
 
     def _rank_faults(self) -> Iterator[Combination]:
         """Yields what several ranks can't do."""

@@ -2,3 +2,4 @@
 
 from rl_training.envs.wrappers.atari_lives import EpisodicLife as EpisodicLife
 from rl_training.envs.wrappers.atari_lives import FireReset as FireReset
+from rl_training.envs.wrappers.hide_velocities import HideVelocities as HideVelocities

@@ -8,11 +8,12 @@ from __future__ import annotations
 import numpy as np
 
 from rl_training.algorithms.ppo import PPO
+from rl_training.algorithms.recurrent_ppo import RecurrentPPO
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.training_envs import TrainingEnvs, VectorStep
 
 
-def take_step(envs: TrainingEnvs, algorithm: PPO, buffer: RolloutBuffer) -> VectorStep:
+def take_step(envs: TrainingEnvs, algorithm: PPO | RecurrentPPO, buffer: RolloutBuffer) -> VectorStep:
     """Steps all environments once and stores the transitions; values and log-probabilities may follow later."""
     observation, acting = envs.normalized(), algorithm.acting  # [N, O]
     action = acting.act(observation)  # [N, A]
@@ -27,7 +28,7 @@ def take_step(envs: TrainingEnvs, algorithm: PPO, buffer: RolloutBuffer) -> Vect
     return step
 
 
-def complete_rollout(envs: TrainingEnvs, algorithm: PPO, buffer: RolloutBuffer) -> None:
+def complete_rollout(envs: TrainingEnvs, algorithm: PPO | RecurrentPPO, buffer: RolloutBuffer) -> None:
     """Computes the advantages and returns of a full buffer."""
     algorithm.acting.complete(buffer)
     last_value = algorithm.value(envs.normalized())  # [N]

@@ -13,7 +13,6 @@ from typing import Any
 
 from rl_training.algorithms.ranked_ppo import RankedPPO
 from rl_training.config.algorithms.ppo import PPOConfig
-from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.data.rollout_memory import check_memory
 from rl_training.distributed.group import Group
 from rl_training.distributed.moments import combine_ranks
@@ -47,9 +46,7 @@ class RankLearner:
         check_memory(own, encoder, codec)
         self.algorithm = RankedPPO(config, encoder, codec, self.device, group)
         self.agent = NetworkAgent(self.envs, self.algorithm)
-        self.buffer = RolloutBuffer(
-            config.rollout_steps, own.num_envs, encoder.shape, encoder.dtype, codec.shape, codec.dtype
-        )
+        self.buffer = self.algorithm.make_buffer(own.num_envs, encoder, codec)
         for normalizer in (self.envs.observation_normalizer, self.envs.reward_normalizer):
             if normalizer is not None:
                 normalizer.statistics.combine = partial(combine_ranks, group)

@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rl_training.algorithms.ppo import PPO, check_spaces
+from rl_training.algorithms.ppo import check_spaces
+from rl_training.algorithms.recurrent_ppo import make_ppo
 from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.settings import TrainConfig
-from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.data.rollout_memory import check_memory
 from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.errors import UserError
@@ -54,11 +54,9 @@ class PPOTrainer(Trainer):
         encoder, codec = self.envs.encoder, self.envs.codec
         self.device, self.device_reason = choose_device(config, encoder)
         check_memory(config, encoder, codec)
-        self.algorithm = PPO(config, encoder, codec, self.device)
+        self.algorithm = make_ppo(config, encoder, codec, self.device)
         self.agent = NetworkAgent(self.envs, self.algorithm)
-        self.buffer = RolloutBuffer(
-            config.rollout_steps, config.num_envs, encoder.shape, encoder.dtype, codec.shape, codec.dtype
-        )
+        self.buffer = self.algorithm.make_buffer(config.num_envs, encoder, codec)
 
     def _start(self) -> None:
         self.envs.start()
@@ -122,6 +120,7 @@ class PPOTrainer(Trainer):
         fresh = self.agent.load_states(policy, trainer)
         if fresh and self.buffer.position > 0 and self.progress.phase == "collect":
             self.buffer.cut_newest(fresh, self.algorithm.value(trainer["observation"]))
+        self.algorithm.begin_episodes(fresh)
         return fresh
 
     def carry_over(self, policy: Mapping[str, Any], trainer: Mapping[str, Any] | None) -> CarriedOver:
@@ -219,5 +218,5 @@ def train_ppo(
     return train(_choose_trainer(config), PPOConfig, check_spaces, config, callbacks, resume_from)
 
 
-load_ppo_policy = partial(load_network_policy, config_type=PPOConfig, make_algorithm=PPO)
+load_ppo_policy = partial(load_network_policy, config_type=PPOConfig, make_algorithm=make_ppo)
 """Returns the greedy policy of one of PPO's checkpoints; see `load_network_policy`."""
