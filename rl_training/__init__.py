@@ -31,6 +31,7 @@ if TYPE_CHECKING:  # the one list of public names
     from rl_training.config.algorithms.ppo import PPOConfig as PPOConfig
     from rl_training.config.algorithms.sac import SACConfig as SACConfig
     from rl_training.config.algorithms.td3 import TD3Config as TD3Config
+    from rl_training.config.algorithms.tqc import TQCConfig as TQCConfig
     from rl_training.config.settings import TrainConfig as TrainConfig
     from rl_training.envs.validation.validate import validate_env as validate_env
     from rl_training.experiment.default_manager import DefaultExperimentManager as DefaultExperimentManager
@@ -47,6 +48,7 @@ if TYPE_CHECKING:  # the one list of public names
     from rl_training.runtime.trainers.ppo_trainer import train_ppo as train_ppo
     from rl_training.runtime.trainers.sac_trainer import train_sac as train_sac
     from rl_training.runtime.trainers.td3_trainer import train_td3 as train_td3
+    from rl_training.runtime.trainers.tqc_trainer import train_tqc as train_tqc
     from rl_training.runtime.workflows import evaluate_checkpoint as evaluate_checkpoint
     from rl_training.sweeps.running import sweep as sweep
     from rl_training.sweeps.sweep_result import SweepResult as SweepResult

@@ -12,10 +12,12 @@ import torch
 from rl_training.algorithms.continuous.actor_critic import OffPolicyActorCritic
 from rl_training.algorithms.continuous.sac import SAC
 from rl_training.algorithms.continuous.td3 import TD3
+from rl_training.algorithms.continuous.tqc import TQC
 from rl_training.algorithms.dqn import DQN
 from rl_training.config.algorithms.dqn import DQNConfig
 from rl_training.config.algorithms.sac import SACConfig
 from rl_training.config.algorithms.td3 import TD3Config
+from rl_training.config.algorithms.tqc import TQCConfig
 from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.networks.backend import Backend
@@ -54,6 +56,13 @@ def make_td3(
 ) -> TD3:
     """An agent as `make_sac`."""
     return TD3(TD3Config(**{**SMALL, **settings}), *_code(observation_space, action_space), CPU)
+
+
+def make_tqc(
+    observation_space: gym.Space[Any] = VECTOR, action_space: gym.Space[Any] | None = None, **settings: Any
+) -> TQC:
+    """An agent as `make_sac`."""
+    return TQC(TQCConfig(**{**SMALL, **settings}), *_code(observation_space, action_space), CPU)
 
 
 def _code(

@@ -5,6 +5,7 @@ from typing import Any
 from rl_training.config.algorithms.dqn import DQNConfig
 from rl_training.config.algorithms.sac import SACConfig
 from rl_training.config.algorithms.td3 import TD3Config
+from rl_training.config.algorithms.tqc import TQCConfig
 from rl_training.runtime.callbacks import Callback, TrainerState
 
 COMMON: dict[str, Any] = {
@@ -34,6 +35,12 @@ def td3(env: str = "AsymAct", **fields: Any) -> TD3Config:
     """Returns TD3 settings; see `dqn`."""
     own = {"batch_size": 64, "buffer_size": 3_000, "gamma": 0.9, "tau": 0.01}
     return TD3Config.model_validate({**COMMON, "env_id": _id(env), **own, **fields})
+
+
+def tqc(env: str = "AsymAct", **fields: Any) -> TQCConfig:
+    """Returns TQC settings; see `dqn`."""
+    own = {"batch_size": 64, "buffer_size": 3_000, "gamma": 0.9, "tau": 0.01}
+    return TQCConfig.model_validate({**COMMON, "env_id": _id(env), **own, **fields})
 
 
 def _id(env: str) -> str:

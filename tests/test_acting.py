@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
-from rl_training import load_policy, train_dqn, train_ppo, train_sac, train_td3
+from rl_training import load_policy, train_dqn, train_ppo, train_sac, train_td3, train_tqc
 from rl_training.config.algorithms.dqn import DQNConfig
 from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.algorithms.sac import SACConfig
 from rl_training.config.algorithms.td3 import TD3Config
+from rl_training.config.algorithms.tqc import TQCConfig
 from rl_training.errors import UserError
 from rl_training.runtime.loaded_policy import LoadedPolicy
 from tests.trainings import OFF, PPO
@@ -29,6 +30,7 @@ KINDS = {
     "dqn": lambda: train_dqn(DQNConfig(env_id="CartPole-v1", double=True, dueling=True, **OFF)),
     "sac": lambda: train_sac(SACConfig(env_id="Pendulum-v1", **OFF)),
     "td3": lambda: train_td3(TD3Config(env_id="Pendulum-v1", **OFF)),
+    "tqc": lambda: train_tqc(TQCConfig(env_id="Pendulum-v1", **OFF)),
 }
 
 
@@ -70,7 +72,7 @@ def test_the_actions_of_a_batch_are_those_of_its_observations_one_by_one(
         assert np.array(actions).tobytes() == batch.tobytes()
 
 
-@pytest.mark.parametrize("kind", ["ppo", "ppo-box", "sac", "td3"])
+@pytest.mark.parametrize("kind", ["ppo", "ppo-box", "sac", "td3", "tqc"])
 def test_draws_follow_the_seed_and_vary_around_the_greedy_action(kind: str, policies: dict[str, LoadedPolicy]) -> None:
     policy = policies[kind]
     observation = draw_observations(policy.observation_space)[0]

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from rl_training.algorithms.continuous import td3
+from rl_training.algorithms.continuous import td3, tqc
 from rl_training.algorithms.continuous.actor_critic import OffPolicyActorCritic
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.envs.spaces import ActionCodec
@@ -26,6 +26,7 @@ from tests.off_policy_parts import (
     VECTOR,
     live_ten_steps,
     make_td3,
+    make_tqc,
     moves,
     random_batch,
     solve_contexts,
@@ -34,10 +35,10 @@ from tests.off_policy_parts import (
 )
 
 Make = Callable[..., OffPolicyActorCritic]
-MAKERS: dict[str, Make] = {"td3": make_td3}
-MODULES: dict[str, Any] = {"td3": td3}
+MAKERS: dict[str, Make] = {"td3": make_td3, "tqc": make_tqc}
+MODULES: dict[str, Any] = {"td3": td3, "tqc": tqc}
 ALL_RANDOM: dict[str, Any] = {"learning_starts": 20_000, "total_timesteps": 40_000}
-NO_ENTROPY: dict[str, dict[str, Any]] = {"td3": {}}
+NO_ENTROPY: dict[str, dict[str, Any]] = {"td3": {}, "tqc": {"entropy_coef": 0.0}}
 
 
 @pytest.fixture(params=MAKERS)

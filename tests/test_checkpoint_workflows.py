@@ -175,5 +175,7 @@ def test_the_registry_loads_policies_of_any_algorithm(tmp_path: Path, monkeypatc
         )
     result = evaluate_checkpoint(tmp_path / "always_one", episodes=2, allow_modules=["case_envs"])
     assert result.returns == (10.0, 10.0)
-    with pytest.raises(UserError, match=r"unknown algorithm 'never_registered'; known: always_one, dqn, ppo, sac, td3"):
+    with pytest.raises(
+        UserError, match=r"unknown algorithm 'never_registered'; known: always_one, dqn, ppo, sac, td3, tqc"
+    ):
         load_policy(tmp_path / "never_registered")

@@ -218,11 +218,11 @@ def test_required_keys():
 def test_an_unknown_algorithm_and_the_faults_that_do_not_depend_on_it():
     text = "algo: pppo\nenv_id: A-v0\ntotal_timesteps: x\nbuffer_size: 3\n"
     assert faults(text, head="") == [
-        "my.yaml:1: algo: got pppo, expected one of dqn, ppo, sac, td3 (did you mean ppo?)",
+        "my.yaml:1: algo: got pppo, expected one of dqn, ppo, sac, td3, tqc (did you mean ppo?)",
         "my.yaml:3: total_timesteps: got x, expected a whole number",
     ]
     assert faults("seed: 1\nenv_id: A-v0\ntotal_timesteps: 1\n", head="") == [
-        "my.yaml:1: algo: is required and missing; expected one of dqn, ppo, sac, td3"
+        "my.yaml:1: algo: is required and missing; expected one of dqn, ppo, sac, td3, tqc"
     ]
     assert faults("algo: [ppo]\nenv_id: A-v0\ntotal_timesteps: 1\n", head="") == [
         "my.yaml:1: algo: got a list, expected text"

@@ -130,7 +130,7 @@ def test_values_of_a_flows_parameters(key, given, value):
         ("evaluation.evry", "3", 3, "unknown key; did you mean every?"),
         ("episodes", "3", 3, "unknown key; it belongs in evaluation"),
         ("batch-size", "3", 3, "unknown key; did you mean batch_size?"),
-        ("algo", "pppo", "pppo", "expected one of dqn, ppo, sac, td3 (did you mean ppo?)"),
+        ("algo", "pppo", "pppo", "expected one of dqn, ppo, sac, td3, tqc (did you mean ppo?)"),
     ],
 )
 def test_the_same_answers_from_everywhere(key, text, python, expected):

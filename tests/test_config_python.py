@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rl_training import DQNConfig, PPOConfig, SACConfig, TD3Config
+from rl_training import DQNConfig, PPOConfig, SACConfig, TD3Config, TQCConfig
 from rl_training.config.algorithms.ppo import NetworkConfig
 from rl_training.config.sections import CurriculumStage, EvaluationConfig, WrapperConfig
 from rl_training.errors import ConfigError
@@ -33,7 +33,7 @@ def test_all_faults_are_reported_at_once_with_the_nearest_key():
     ]
 
 
-@pytest.mark.parametrize("config_type", [PPOConfig, DQNConfig, SACConfig, TD3Config])
+@pytest.mark.parametrize("config_type", [PPOConfig, DQNConfig, SACConfig, TD3Config, TQCConfig])
 def test_what_is_missing_is_named_and_the_algorithm_is_known(config_type):
     assert faults(config_type) == [
         f"{config_type.__name__}: env_id: is required and missing",

@@ -239,7 +239,7 @@ def test_frames_stay_bytes_in_a_buffer_that_fits() -> None:
         ("MultiDiscAct", "dqn", ("MultiDiscrete", "ppo")),
         ("MultiDiscAct", "sac", ("MultiDiscrete", "ppo")),
         ("Plain", "sac", ("Discrete(2)", "ppo", "dqn")),
-        ("AsymAct", "dqn", ("Box", "ppo", "sac", "td3")),
+        ("AsymAct", "dqn", ("Box", "ppo", "sac", "td3", "tqc")),
         ("UnboundedAct", "sac", ("Box", "ppo")),
     ],
 )

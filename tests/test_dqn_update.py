@@ -564,7 +564,7 @@ def test_spaces_that_dqn_trains_on(space: gym.Space) -> None:
     [
         (gym.spaces.MultiDiscrete([2, 3]), "ppo can train on it"),
         (gym.spaces.MultiBinary(2), "ppo can train on it"),
-        (gym.spaces.Box(-1, 1, (2,)), "ppo, sac and td3 can train on it"),
+        (gym.spaces.Box(-1, 1, (2,)), "ppo, sac, td3 and tqc can train on it"),
         (gym.spaces.Box(-np.inf, np.inf, (2,)), "ppo can train on it"),
         (gym.spaces.Text(3), "no built-in algorithm can train on it"),
     ],

@@ -17,12 +17,13 @@ from rl_training.experiment.registry import register_algorithm
 from rl_training.runtime.trainer import Trainer
 from rl_training.runtime.workflows import evaluate_checkpoint, load_policy
 
-BUILT_IN = ["dqn", "ppo", "sac", "td3"]
+BUILT_IN = ["dqn", "ppo", "sac", "td3", "tqc"]
 SETTINGS: dict[str, dict[str, Any]] = {
     "dqn": {"env_id": "CartPole-v1", "learning_starts": 64},
     "ppo": {"env_id": "CartPole-v1", "num_envs": 2, "rollout_steps": 32, "batch_size": 32},
     "sac": {"env_id": "Pendulum-v1", "learning_starts": 64, "batch_size": 32, "network": {"hidden": [16]}},
     "td3": {"env_id": "Pendulum-v1", "learning_starts": 64, "batch_size": 32, "network": {"hidden": [16]}},
+    "tqc": {"env_id": "Pendulum-v1", "learning_starts": 64, "batch_size": 32, "network": {"hidden": [16]}},
 }
 
 
@@ -88,7 +89,7 @@ def test_another_algorithm_is_found_by_its_name_and_its_name_is_taken() -> None:
     register_algorithm(mine)
     register_algorithm(mine)  # again the same is no fault: a module may be imported twice
     assert get_algorithm("mine") is mine
-    assert list_algorithms() == ["dqn", "mine", "ppo", "sac", "td3"]
+    assert list_algorithms() == ["dqn", "mine", "ppo", "sac", "td3", "tqc"]
     with pytest.raises(ValueError, match="algorithm 'ppo' is registered already"):
         register_algorithm(replace(get_algorithm("dqn"), name="ppo"))
 
@@ -104,7 +105,7 @@ def test_a_package_offers_its_algorithm_by_an_entry_point(offered_as: str, monke
 
 
 def test_an_unknown_name_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(UserError, match="unknown algorithm 'a2c'; known: dqn, ppo, sac, td3"):
+    with pytest.raises(UserError, match="unknown algorithm 'a2c'; known: dqn, ppo, sac, td3, tqc"):
         get_algorithm("a2c")
 
 

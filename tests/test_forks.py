@@ -12,6 +12,7 @@ from rl_training.config.algorithms.off_policy import OffPolicyConfig
 from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.algorithms.sac import SACConfig
 from rl_training.config.algorithms.td3 import TD3Config
+from rl_training.config.algorithms.tqc import TQCConfig
 from rl_training.config.resume_rules import EXPLORABLE, Rule, find_differences, get_rule, is_explorable
 from rl_training.config.serialization import WrittenConfig
 from rl_training.config.settings import TrainConfig
@@ -31,7 +32,7 @@ from rl_training.runtime.loop_parts.run_origin import ForkOf
 from rl_training.runtime.run_utils import create_training_run, open_training_run, save_training_checkpoint
 from rl_training.runtime.trainer import Trainer
 from rl_training.runtime.trainers.off_policy_trainer import OffPolicyTrainer
-from tests.off_policy_runs import Events, dqn, sac, td3
+from tests.off_policy_runs import Events, dqn, sac, td3, tqc
 
 MANAGER = DefaultExperimentManager()
 COMMON: dict[str, Any] = {
@@ -53,6 +54,7 @@ CONFIGS: dict[str, TrainConfig] = {
     "sac": sac("Pendulum-v1", max_episode_steps=25, **OFF_POLICY),
     "sac with a fixed weight": sac("Pendulum-v1", max_episode_steps=25, entropy_coef=0.1, **OFF_POLICY),
     "td3": td3("Pendulum-v1", max_episode_steps=25, **OFF_POLICY),
+    "tqc": tqc("Pendulum-v1", max_episode_steps=25, **OFF_POLICY),
 }
 CHANGES: dict[str, dict[str, Any]] = {
     "ppo": {
@@ -71,6 +73,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "normalization": {"clip": 5.0}, "n_step": 2, "tau": 0.02, "target_entropy": -0.5,
     },
     "sac with a fixed weight": {"entropy_coef": 0.2},
+    "tqc": {"learning_rate": 0.002, "learning_rate_schedule": "constant", "drop_quantiles": 0},
     "td3": {
         "learning_rate": 0.002, "learning_rate_schedule": "constant", "tau": 0.02, "policy_delay": 3,
         "exploration_noise": 0.3, "target_noise": 0.1, "target_noise_clip": 0.4,
@@ -199,7 +202,9 @@ def test_only_a_fork_may_change_hyperparameters() -> None:
 
 def test_every_explorable_setting_is_a_field_of_an_algorithm() -> None:
     fields = {
-        key for kind in (PPOConfig, OffPolicyConfig, DQNConfig, SACConfig, TD3Config) for key in kind.model_fields
+        key
+        for kind in (PPOConfig, OffPolicyConfig, DQNConfig, SACConfig, TD3Config, TQCConfig)
+        for key in kind.model_fields
     }
     assert {key.partition(".")[0] for key in EXPLORABLE} <= fields
 

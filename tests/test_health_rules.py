@@ -13,6 +13,7 @@ from rl_training.config.algorithms.dqn import DQNConfig
 from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.algorithms.sac import SACConfig
 from rl_training.config.algorithms.td3 import TD3Config
+from rl_training.config.algorithms.tqc import TQCConfig
 from rl_training.errors import CheckpointError
 from rl_training.runs.health_warnings import KINDS
 from rl_training.runtime.health.advice import ADVICE, give_advice
@@ -233,6 +234,7 @@ BOX = gym.spaces.Box(-1.0, 1.0, (2,))
         (SACConfig, BOX, {"train/entropy": 2 * math.log(2)}, 1.0),  # uniform in [-1, 1]
         (SACConfig, BOX, {"train/entropy": -2.0}, math.exp(-1.0) / 2),
         (SACConfig, BOX, {}, None),
+        (TQCConfig, BOX, {"train/entropy": -2.0}, math.exp(-1.0) / 2),
         (TD3Config, BOX, {"train/actor_loss": 1.0}, None),  # its noise has a fixed size
         (DQNConfig, gym.spaces.Discrete(4), {"train/q_mean": 1.0}, None),
     ],
@@ -280,7 +282,7 @@ def test_a_wrong_history_is_refused(wrong):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("config", [PPOConfig, DQNConfig, SACConfig, TD3Config])
+@pytest.mark.parametrize("config", [PPOConfig, DQNConfig, SACConfig, TD3Config, TQCConfig])
 def test_advice_names_settings_that_exist(kind, config):
     if config.model_fields["algo"].default not in ADVICE[kind]:
         return

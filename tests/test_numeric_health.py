@@ -17,9 +17,9 @@ from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.networks import flat
 from rl_training.runtime.checkpoint import load_policy_state, newest_good, read_best
 from rl_training.runtime.checkpoint.plain_state import find_non_finite
-from tests.off_policy_runs import dqn, sac, td3
+from tests.off_policy_runs import dqn, sac, td3, tqc
 
-ALGORITHMS = pytest.mark.parametrize("algo", ["ppo", "dqn", "sac", "td3"])
+ALGORITHMS = pytest.mark.parametrize("algo", ["ppo", "dqn", "sac", "td3", "tqc"])
 EVERY: dict[str, Any] = {"checkpoint": {"every": 20}, "evaluation": {"every": 50, "episodes": 2, "num_envs": 2}}
 
 
@@ -40,7 +40,7 @@ def settings(algo: str, env: str, env_kwargs: dict[str, Any], **fields: Any) -> 
             **EVERY,
             **fields,
         )
-    make = {"dqn": dqn, "sac": sac, "td3": td3}[algo]
+    make = {"dqn": dqn, "sac": sac, "td3": td3, "tqc": tqc}[algo]
     return make(env, env_kwargs=env_kwargs, total_timesteps=400, learning_starts=32, **EVERY, **fields)
 
 
@@ -83,7 +83,7 @@ def test_what_the_environment_gives(algo: str, what: str, value: float, named: s
 @ALGORITHMS
 def test_what_learning_makes_of_it(algo: str) -> None:
     """With a learning rate that no network survives."""
-    env = "AsymAct" if algo in ("sac", "td3") else "Plain"
+    env = "AsymAct" if algo in ("sac", "td3", "tqc") else "Plain"
     trainer = DefaultExperimentManager().setup(settings(algo, env, {}, learning_rate=1e30))
     with pytest.raises(NumericError, match=r"(weight|loss|gradient|policy|target|replayed|value|action)\S* .*finite"):
         trainer.train()
@@ -93,7 +93,7 @@ def test_what_learning_makes_of_it(algo: str) -> None:
 @ALGORITHMS
 def test_a_weight_that_is_spoilt_is_never_saved_nor_the_best(algo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between an update and the checkpoint that is due after it: nothing computes with the weight on the way there."""
-    env = "AsymAct" if algo in ("sac", "td3") else "Plain"
+    env = "AsymAct" if algo in ("sac", "td3", "tqc") else "Plain"
     trainer = DefaultExperimentManager().setup(settings(algo, env, {}))
     evaluate = trainer._evaluation.run
     monkeypatch.setattr(flat, "require_finite_values", lambda name, tensor: tensor)  # loading would refuse it

@@ -15,7 +15,7 @@ from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.runtime.checkpoint import load_trainer_state, manifest, open_checkpoint
 from rl_training.runtime.trainer import Trainer, TrainResult
 from rl_training.runtime.trainers.off_policy_trainer import OffPolicyTrainer
-from tests.off_policy_runs import Events, StopsAt, dqn, sac, td3
+from tests.off_policy_runs import Events, StopsAt, dqn, sac, td3, tqc
 from tests.stop_flags import StopAfterPolls
 
 MANAGER = DefaultExperimentManager()
@@ -42,6 +42,7 @@ CONFIGS = {
     "dqn": dqn("CartPole-v1", target_update_every=30, double=True, dueling=True, **SMALL),
     "sac": sac("Pendulum-v1", max_episode_steps=25, warmup_hold=7, **SMALL),
     "td3": td3("Pendulum-v1", max_episode_steps=25, policy_delay=3, **SMALL),
+    "tqc": tqc("Pendulum-v1", max_episode_steps=25, critics=3, quantiles=5, **SMALL),
     "dqn with target values ahead": dqn("CartPole-v1", target_update_every=30, **{**SMALL, "gradient_steps": 20}),
     "dqn with target values ahead in two threads": dqn(
         "CartPole-v1", target_update_every=30, threads=2, **{**SMALL, "gradient_steps": 20}
@@ -79,6 +80,9 @@ def phase_and_updates(result: TrainResult) -> tuple[str, int]:
         ("sac", "sync", [1, 69, 105, 132, 150, 213, 258, 285]),
         ("td3", "sync", [1, 132, 149, 150, 151, 258]),
         ("td3", "split", [132]),
+        ("tqc", "sync", [1, 132, 150, 258]),
+        ("tqc", "split", [132]),
+        pytest.param("tqc", "async", [132, 258], marks=pytest.mark.slow),
         pytest.param("td3", "async", [132, 258], marks=pytest.mark.slow),
         pytest.param("dqn", "async", [132, 258], marks=pytest.mark.slow),
         ("dqn", "split", [132]),

@@ -18,6 +18,7 @@ PROMISED = {
     "RunSummary",
     "SACConfig",
     "TD3Config",
+    "TQCConfig",
     "SweepResult",
     "Reproduction",
     "TrainConfig",
@@ -41,6 +42,7 @@ PROMISED = {
     "train_ppo",
     "train_sac",
     "train_td3",
+    "train_tqc",
     "validate_env",
 }
 

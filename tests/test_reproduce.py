@@ -47,6 +47,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "dqn": {"algo": "dqn", "env_id": "CartPole-v1", **OFF},
     "sac": {"algo": "sac", "env_id": "Pendulum-v1", **OFF},
     "td3": {"algo": "td3", "env_id": "Pendulum-v1", **OFF},
+    "tqc": {"algo": "tqc", "env_id": "Pendulum-v1", **OFF},
 }
 
 

@@ -34,10 +34,10 @@ def test_the_table_says_which_variants_are_not_exact() -> None:
         {"env_id": "Pendulum-v1", "algo": "sac", "variant": "sync", "exact": True},
     ]
     assert format_table(results).splitlines() == [
-        "| environment | PPO | DQN | SAC | TD3 |",
-        "|---|---|---|---|---|",
-        "| `CartPole-v1` | sync, **async: not exact** | - | - | - |",
-        "| `Pendulum-v1` | - | - | sync | - |",
+        "| environment | PPO | DQN | SAC | TD3 | TQC |",
+        "|---|---|---|---|---|---|",
+        "| `CartPole-v1` | sync, **async: not exact** | - | - | - | - |",
+        "| `Pendulum-v1` | - | - | sync | - | - |",
     ]
 
 
@@ -59,4 +59,5 @@ def test_every_algorithm_is_tried_with_everything_that_a_run_can_have() -> None:
         "dqn": everything | native | {"quantiles"},
         "sac": everything,
         "td3": everything,
+        "tqc": everything,
     }

@@ -13,7 +13,8 @@ from rl_training.runtime.trainers.dqn_trainer import DQNTrainer
 from rl_training.runtime.trainers.ppo_trainer import PPOTrainer
 from rl_training.runtime.trainers.sac_trainer import SACTrainer
 from rl_training.runtime.trainers.td3_trainer import TD3Trainer
-from tests.off_policy_parts import make_dqn, make_sac, make_td3
+from rl_training.runtime.trainers.tqc_trainer import TQCTrainer
+from tests.off_policy_parts import make_dqn, make_sac, make_td3, make_tqc
 from tests.ppo_parts import make_ppo
 
 BOX = gym.spaces.Box(-1.0, 1.0, (3,))
@@ -22,6 +23,7 @@ AGENTS = {
     "dqn": lambda: make_dqn(),
     "sac": lambda: make_sac(),
     "td3": lambda: make_td3(),
+    "tqc": lambda: make_tqc(),
 }
 
 
@@ -81,7 +83,7 @@ def test_a_value_of_another_form_is_refused_by_its_name(name: str, value: object
         load_fields(state, {**save_fields(state), name: value})
 
 
-@pytest.mark.parametrize("trainer", [PPOTrainer, DQNTrainer, SACTrainer, TD3Trainer])
+@pytest.mark.parametrize("trainer", [PPOTrainer, DQNTrainer, SACTrainer, TD3Trainer, TQCTrainer])
 def test_a_trainer_has_at_most_two_classes_of_the_package_above_it(trainer: type) -> None:
     above = [kind for kind in trainer.__mro__[1:] if kind.__module__.startswith("rl_training.")]
     assert len(above) <= 2

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from typing import Any
 
-from rl_training import TrainResult, train_dqn, train_ppo, train_sac, train_td3
+from rl_training import TrainResult, train_dqn, train_ppo, train_sac, train_td3, train_tqc
 from rl_training.config.algorithms.dqn import DQNConfig
 from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.algorithms.sac import SACConfig
 from rl_training.config.algorithms.td3 import TD3Config
+from rl_training.config.algorithms.tqc import TQCConfig
 
 SMALL: dict[str, Any] = {"network": {"hidden": [16, 16]}, "seed": 3, "evaluation": {"episodes": 1, "video": False}}
 OFF: dict[str, Any] = {"total_timesteps": 192, "learning_starts": 64, "batch_size": 16, "buffer_size": 256, **SMALL}
@@ -22,5 +23,6 @@ TRAININGS: dict[str, Callable[[str], TrainResult]] = {
     "dqn-images": lambda device: train_dqn(DQNConfig(**IMAGES, device=device, **OFF)),
     "sac": lambda device: train_sac(SACConfig(env_id="Pendulum-v1", device=device, **OFF)),
     "td3": lambda device: train_td3(TD3Config(env_id="Pendulum-v1", device=device, **OFF)),
+    "tqc": lambda device: train_tqc(TQCConfig(env_id="Pendulum-v1", device=device, **OFF)),
 }
 """PPO's batches have two sizes: 64 transitions, 48 at a time."""

@@ -29,7 +29,7 @@ T = TypeVar("T")
 PAGE = ROOT / "docs" / "learning.md"
 PICTURE = "learning.png"
 COLUMNS = 4
-COLORS = {"DQN": "#0072b2", "SAC": "#d55e00", "TD3": "#cc79a7", "PPO": "#009e73"}
+COLORS = {"DQN": "#0072b2", "SAC": "#d55e00", "TD3": "#cc79a7", "TQC": "#e69f00", "PPO": "#009e73"}
 """Colors of the palette of Okabe and Ito, which most color-blind people can distinguish."""
 BAR, PUBLISHED = "#222222", "#888888"
 

@@ -12,6 +12,9 @@ ZOO = "RL Baselines3 Zoo"
 """https://github.com/DLR-RM/rl-baselines3-zoo/blob/master/benchmark.md. Each of its scores is from a single training
 run: the mean and the standard deviation over the episodes of one agent, in the versions of the environments of that
 time (LunarLander-v2, HalfCheetah-v3)."""
+HUB = "RL Zoo on Hugging Face"
+"""https://huggingface.co/qgallouedec/tqc-Pendulum-v1-2735755449, for a task that the Zoo's own table does not have:
+also the mean and the standard deviation over the episodes of one agent."""
 TIANSHOU = "Tianshou"
 """https://github.com/thu-ml/tianshou/tree/v1.2.0/examples/mujoco: the mean and the standard deviation over ten seeds
 of each seed's best evaluation."""
@@ -97,6 +100,16 @@ _TABLE = (
         100_000,
         Published(207.451, 67.562, 300_000),
         5,
+        5,
+    ),
+    ("tqc/pendulum", "Pendulum-v1", -150, 20_000, Published(-170.67, 96.58, 20_000, HUB), 2.5, 5),
+    (
+        "tqc/lunar_lander_continuous",
+        "LunarLanderContinuous-v3",
+        220,
+        100_000,
+        Published(277.956, 25.466, 500_000),
+        10,
         5,
     ),
     ("ppo/cartpole", "CartPole-v1", 490, 100_000, Published(500.0, 0.0, 100_000), 0.1, 20),

@@ -33,7 +33,7 @@ ENVIRONMENTS: dict[str, tuple[str, int | None]] = {
 }
 """The off-policy algorithm that fits each environment's actions, and a step limit if its episodes are long."""
 
-FURTHER: dict[str, tuple[str, ...]] = {"Pendulum-v1": ("td3",)}
+FURTHER: dict[str, tuple[str, ...]] = {"Pendulum-v1": ("td3", "tqc")}
 """Further off-policy algorithms of an environment, which share the loop and most of their code with the first one."""
 
 COVERED = {"CartPole-v1", "Pendulum-v1", "LunarLander-v3", "LunarLanderContinuous-v3", "HalfCheetah-v5"}
@@ -45,7 +45,7 @@ EVERYWHERE = ("sync", "normalised")
 NATIVE = ("native", "native-normalised")
 """The variants with the environments as arrays, which Gymnasium has for `CartPole-v1` alone."""
 
-ONLY_FOR = {"n-step": ("dqn", "sac", "td3"), "quantiles": ("dqn",)}
+ONLY_FOR = {"n-step": ("dqn", "sac", "td3", "tqc"), "quantiles": ("dqn",)}
 """The algorithms of the variants that others don't have."""
 
 NORMALISED = {"normalization": {"observation": True, "reward": True}}
@@ -91,6 +91,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "dqn": {**OFF_POLICY, "target_update_every": 30, "double": True, "dueling": True},
     "sac": OFF_POLICY,
     "td3": OFF_POLICY,
+    "tqc": OFF_POLICY,
 }
 SETTINGS = {"common": COMMON, "algorithms": ALGORITHMS, "variants": VARIANTS}
 EARLIEST_STOP = 230

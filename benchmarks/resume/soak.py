@@ -76,7 +76,8 @@ def _make_cases() -> Iterator[Case]:
     yield Case(name, config, 12_000, 1_000, (*own, *_set_cadences(32, 1_000, 150)))
 
     own = (*OFF_POLICY, "normalization.observation=true")
-    yield Case("td3-pendulum", "td3/pendulum", 12_000, 1_000, (*own, *_set_cadences(32, 1_000, 150)))
+    for algo in ("td3", "tqc"):
+        yield Case(f"{algo}-pendulum", f"{algo}/pendulum", 12_000, 1_000, (*own, *_set_cadences(32, 1_000, 150)))
 
 
 CASES = {case.name: case for case in _make_cases()}

@@ -50,7 +50,7 @@ def list_algorithms_for(action_space: gym.Space[Any]) -> list[str]:
         case gym.spaces.Discrete():
             return ["ppo", "dqn"]
         case gym.spaces.Box() if action_space.is_bounded():
-            return ["ppo", "sac", "td3"]
+            return ["ppo", "sac", "td3", "tqc"]
         case gym.spaces.Box() | gym.spaces.MultiDiscrete() | gym.spaces.MultiBinary():
             return ["ppo"]
     return []

@@ -25,6 +25,7 @@ from rl_training.config.algorithms.maximum_entropy import MaximumEntropyConfig
 from rl_training.config.algorithms.off_policy import OffPolicyConfig
 from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.algorithms.td3 import TD3Config
+from rl_training.config.algorithms.tqc import TQCConfig
 from rl_training.config.document import EXPECTED
 from rl_training.config.resume_rules import FIXED_IN_FINE_TUNING, INTERCHANGEABLE, REASONS, RULES, SESSION, Rule
 from rl_training.config.settings import AUTO, TrainConfig
@@ -40,6 +41,7 @@ _TYPES: Types = {
     "ActorCriticConfig": (ActorCriticConfig, OffPolicyConfig),
     "MaximumEntropyConfig": (MaximumEntropyConfig, ActorCriticConfig),
     "TD3Config": (TD3Config, ActorCriticConfig),
+    "TQCConfig": (TQCConfig, MaximumEntropyConfig),
 }
 """Each settings class that has a block, and the class whose fields the block leaves out."""
 

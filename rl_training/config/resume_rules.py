@@ -68,14 +68,14 @@ INTERCHANGEABLE = ("sync", "async", "split", "ray")
 LEARNED = "auto"
 """The value of `entropy_coef` with which SAC learns it, so that its checkpoints have an optimizer of it."""
 
-FIXED_IN_FINE_TUNING = ("algo", "network", "dueling", "quantiles", "normalization.observation")
+FIXED_IN_FINE_TUNING = ("algo", "network", "dueling", "critics", "quantiles", "normalization.observation")
 """Dotted paths of the settings that fine-tuning may not change, because they define what the weights mean."""
 
 EXPLORABLE = (
     "learning_rate", "learning_rate_schedule", "gamma", "batch_size", "max_grad_norm", "entropy_coef",
     "normalization.clip", "epochs", "clip_range", "clip_range_schedule", "value_clip", "gae_lambda", "value_coef",
     "normalize_advantage", "target_kl", "adam_epsilon", "n_step", "exploration", "target_update_every", "double", "tau",
-    "target_entropy", "policy_delay", "exploration_noise", "target_noise", "target_noise_clip",
+    "target_entropy", "policy_delay", "exploration_noise", "target_noise", "target_noise_clip", "drop_quantiles",
 )  # fmt: skip
 """Dotted paths of the settings that a fork may change while it continues the complete state of another run.
 

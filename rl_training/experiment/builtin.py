@@ -13,6 +13,7 @@ from rl_training.config.algorithms.dqn import DQNConfig
 from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.config.algorithms.sac import SACConfig
 from rl_training.config.algorithms.td3 import TD3Config
+from rl_training.config.algorithms.tqc import TQCConfig
 from rl_training.config.settings import TrainConfig
 from rl_training.experiment.algorithm_spec import AlgorithmSpec
 
@@ -45,5 +46,6 @@ SPECS = {
         _make_spec("dqn", DQNConfig),
         _make_spec("sac", SACConfig),
         _make_spec("td3", TD3Config),
+        _make_spec("tqc", TQCConfig),
     )
 }

@@ -43,8 +43,8 @@ class LoadedPolicy:
         Args:
             observation: An observation as the environment returns it; a batch of N as a vector environment returns it,
                 [N, *observation], for `Dict` and `Tuple` spaces in each leaf; or a list of observations.
-            deterministic: Whether to act greedily. Otherwise PPO and SAC draw from their distributions, TD3 adds its
-                noise, and DQN takes a random action with the probability `exploration.end`.
+            deterministic: Whether to act greedily. Otherwise PPO, SAC and TQC draw from their distributions, TD3 adds
+                its noise, and DQN takes a random action with the probability `exploration.end`.
 
         Returns:
             An action as `env.step` takes it; for a batch an array [N, *action]; for a list a list.

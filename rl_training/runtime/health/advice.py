@@ -6,20 +6,28 @@ from collections.abc import Mapping
 
 from rl_training.runs.health_warnings import Kind
 
+STEADIER = (
+    "a lower learning_rate or one that decays (learning_rate_schedule: linear), a larger buffer_size, or a lower tau"
+)
+MORE_ENTROPY = "entropy_coef: auto or a higher number, a higher target_entropy, or a lower learning_rate"
+SLOWER = "a lower tau, a lower learning_rate, a lower gamma, or normalization.reward: true if rewards are large"
+LONGER_WARMUP = "a higher warmup_hold and learning_starts, or a reward on the way to the goal (training_wrappers)"
+"""What helps several actor-critics."""
+
 ADVICE: Mapping[Kind, Mapping[str, str]] = {
     "evaluation_fell": {
         "ppo": "a lower learning_rate or one that decays (learning_rate_schedule: linear), fewer epochs, or target_kl",
         "dqn": "a lower learning_rate or one that decays (learning_rate_schedule: linear), a larger buffer_size or "
         "batch_size, or double: true",
-        "sac": "a lower learning_rate or one that decays (learning_rate_schedule: linear), a larger buffer_size, or a "
-        "lower tau",
-        "td3": "a lower learning_rate or one that decays (learning_rate_schedule: linear), a larger buffer_size, or a "
-        "lower tau",
+        "sac": STEADIER,
+        "td3": STEADIER,
+        "tqc": STEADIER,
     },
     "exploration_collapsed": {
         "ppo": "a higher entropy_coef, a lower learning_rate, or target_kl; for Box actions also a higher "
         "network.initial_log_std",
-        "sac": "entropy_coef: auto or a higher number, a higher target_entropy, or a lower learning_rate",
+        "sac": MORE_ENTROPY,
+        "tqc": MORE_ENTROPY,
     },
     "values_worse_than_constant": {
         "ppo": "normalization.reward: true, a lower learning_rate, a value_coef of about 0.5, or more rollout_steps; "
@@ -28,16 +36,18 @@ ADVICE: Mapping[Kind, Mapping[str, str]] = {
     "q_values_diverged": {
         "dqn": "a higher target_update_every, double: true, a lower learning_rate, a lower gamma, or "
         "normalization.reward: true if rewards are large",
-        "sac": "a lower tau, a lower learning_rate, a lower gamma, or normalization.reward: true if rewards are large",
-        "td3": "a lower tau, a lower learning_rate, a lower gamma, or normalization.reward: true if rewards are large",
+        "sac": SLOWER,
+        "td3": SLOWER,
+        "tqc": f"a higher drop_quantiles, {SLOWER}",
     },
     "returns_never_differ": {
         "ppo": "a higher entropy_coef or network.initial_log_std, more num_envs, or a reward on the way to the goal "
         "(training_wrappers)",
         "dqn": "a higher exploration.fraction, or a reward on the way to the goal (training_wrappers)",
-        "sac": "a higher warmup_hold and learning_starts, or a reward on the way to the goal (training_wrappers)",
+        "sac": LONGER_WARMUP,
         "td3": "a higher warmup_hold and learning_starts, a higher exploration_noise, or a reward on the way to the "
         "goal (training_wrappers)",
+        "tqc": LONGER_WARMUP,
     },
 }
 """The advice for a kind of warning and an algorithm."""
