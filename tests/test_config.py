@@ -168,7 +168,7 @@ def test_sections_under_other_tools_names_are_looked_into():
 
 def test_a_key_like_no_other_gets_the_list_where_it_is_short():
     assert faults("network: {zzz: 1}\nzzz: 2\n") == [
-        "my.yaml:4: network.zzz: unknown key; known keys: hidden, activation, initial_log_std, "
+        "my.yaml:4: network.zzz: unknown key; known keys: hidden, activation, body, initial_log_std, "
         "recurrent, recurrent_size",
         "my.yaml:5: zzz: unknown key; no setting of ppo has a similar name; see docs/configuration.md",
     ]

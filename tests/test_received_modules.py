@@ -71,6 +71,7 @@ def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
         ({"callbacks": ["gift.evil:Callback"]}, "callbacks.0.name"),
         ({"tracking": {"sinks": ["gift.evil:Sink"]}}, "tracking.sinks.0"),
         ({"evaluation": {"env_id": "gift.evil:Evil-v0"}}, "evaluation.env_id"),
+        ({"network": {"hidden": [4], "body": "gift.evil:Body"}}, "network.body.name"),
         ({"evaluation": {"wrappers": ["gift.evil:Wrapper"]}}, "evaluation.wrappers.0.name"),
     ],
 )
@@ -298,6 +299,7 @@ def test_every_setting_that_names_a_module_is_found():
             "callbacks": ["f:G"],
             "evaluation": {"env_id": "g:H-v0", "wrappers": ["h:I"]},
             "tracking": {"sinks": ["tensorboard", "i:J"]},
+            "network": {"body": "j.k:L"},
         },
     )
     assert list_modules(config) == {
@@ -308,6 +310,7 @@ def test_every_setting_that_names_a_module_is_found():
         "evaluation.env_id": "g",
         "evaluation.wrappers.0.name": "h",
         "tracking.sinks.1": "i",
+        "network.body.name": "j.k",
     }
     assert list_modules(remove_modules(config)) == {}
     assert remove_modules(config).seed == config.seed

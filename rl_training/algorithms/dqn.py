@@ -65,9 +65,10 @@ class DQN(OffPolicyAlgorithm):
     ) -> None:
         """Makes the networks with weights from the seed's `init` stream; the target network starts as a copy."""
         network, rng = config.network, generator(config.seed, "init")
-        self.config, self.num_actions, self._takes_vectors = config, codec.nvec[0], encoder.kind == "vector"
-        outputs = (config.dueling, config.quantiles)
-        self.network = QNetwork(encoder, self.num_actions, network.hidden, network.activation, *outputs, rng)
+        self.config, self.num_actions = config, codec.nvec[0]
+        self._takes_vectors = encoder.kind == "vector" and network.body is None
+        own = (config.dueling, config.quantiles, rng, network.body)
+        self.network = QNetwork(encoder, self.num_actions, network.hidden, network.activation, *own)
         self.target_network = copy.deepcopy(self.network)
         self.parameters = FlatParameters(self.network, device)
         self.backend = self.parameters.backend

@@ -35,7 +35,7 @@ class PPO(PPOLearner):
         """Makes the networks with weights from the seed's `init` stream."""
         network, rng = config.network, generator(config.seed, "init")
         distribution = make_distribution(codec.space, network.initial_log_std)
-        self.network = ActorCritic(encoder, distribution, network.hidden, network.activation, rng)
+        self.network = ActorCritic(encoder, distribution, network.hidden, network.activation, rng, network.body)
         self.acting = BlockActing(self.network, self.draw_noise, lambda: self.state.action_rng)
         super().__init__(config, distribution, self.network, device)
 

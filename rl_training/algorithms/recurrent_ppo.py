@@ -49,8 +49,8 @@ class RecurrentPPO(PPOLearner):
         if network.recurrent is None:
             raise ValueError("RecurrentPPO needs network.recurrent; PPO has no memory")
         distribution = make_distribution(codec.space, network.initial_log_std)
-        kind, units, hidden = network.recurrent, network.recurrent_size, network.hidden
-        self.network = RecurrentActorCritic(encoder, distribution, kind, units, hidden, network.activation, rng)
+        layers = (network.recurrent, network.recurrent_size, network.hidden, network.activation)
+        self.network = RecurrentActorCritic(encoder, distribution, *layers, rng, network.body)
         self.acting = RecurrentActing(self)
         super().__init__(config, distribution, self.network, device)
         self._backpropagate = self._loss_gradient  # sequences differ in where episodes begin, and a graph can't

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
 
+from rl_training.config.network import find_body
+from rl_training.config.settings import TrainConfig
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder, UnsupportedSpace
+from rl_training.envs.validation.first_look import CheckSpaces
+from rl_training.errors import ConfigError
+from rl_training.networks.named_body.module_body import make_body
+from rl_training.seeding import generator
 
 
 def find_encoding_faults(
@@ -29,6 +36,24 @@ def find_encoding_faults(
     except UnsupportedSpace as unsupported:
         faults.append(str(unsupported))
     return faults
+
+
+def include_body(check_spaces: CheckSpaces, config: TrainConfig) -> CheckSpaces:
+    """Returns a check of spaces that tries the body of the settings (`network.body`) too, if they name one."""
+    body = find_body(config)
+    if body is None:
+        return check_spaces
+
+    def check(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Sequence[str]:
+        if sentences := check_spaces(observation_space, action_space):
+            return sentences
+        try:
+            make_body(body, ObservationEncoder(observation_space), generator(config.seed, "init"))
+        except ConfigError as error:
+            return [str(error)]
+        return []
+
+    return check
 
 
 def describe_wrong_actions(algorithm: str, expected: str, action_space: gym.Space[Any]) -> str:

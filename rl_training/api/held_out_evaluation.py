@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rl_training import run_layout
 from rl_training.api.films.filmed_env import can_be_filmed
+from rl_training.config.named_modules import allowing, list_modules
 from rl_training.config.settings import TrainConfig
 from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runtime.checkpoint import Checkpoint
@@ -49,7 +50,9 @@ def _film(checkpoint: Checkpoint, config: TrainConfig, seed: int, path: Path, st
 
     try:
         if can_be_filmed(config):
-            json_files.write_bytes(path, film_episode(load_policy(checkpoint), config, seed, stop))
+            with allowing(list_modules(config).values()):
+                policy = load_policy(checkpoint)
+            json_files.write_bytes(path, film_episode(policy, config, seed, stop))
     except StopTraining:
         return
     except Exception as error:  # a renderer may raise anything, and the evaluation does not need it

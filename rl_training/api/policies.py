@@ -7,6 +7,7 @@ from os import PathLike
 from typing import Any
 
 from rl_training.api.promotion import PromotionResult, promote_candidate
+from rl_training.config.named_modules import allowing
 from rl_training.runtime import workflows
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.evaluation import EvaluationResult
@@ -16,20 +17,23 @@ from rl_training.tracking.checkpoint_sources import download_checkpoint
 
 
 @discard_downloads()
-def load_policy(source: str | PathLike[str] | Checkpoint) -> LoadedPolicy:
-    """Returns the policy of a source, to act with. Modules that its settings name are not imported.
+def load_policy(source: str | PathLike[str] | Checkpoint, *, allow_modules: Collection[str] = ()) -> LoadedPolicy:
+    """Returns the policy of a source, to act with. Modules of environments that its settings name are not imported.
 
     Args:
         source: A checkpoint, the directory of a checkpoint or a run, an MLflow run id, `runs:/ID`, or
             `models:/NAME@ALIAS`. Of a run, the newest good checkpoint is taken.
+        allow_modules: Modules that a received checkpoint may import for its network (`network.body`).
 
     Raises:
         CheckpointError: There is no good checkpoint, or its policy does not belong to its algorithm.
+        ModuleRefused: The network of a received checkpoint needs a module that is not allowed.
         TrackingError: MLflow can't be reached.
         UserError: The source does not exist, the algorithm is not registered here, or it lacks a part of a policy.
     """
     checkpoint = download_checkpoint(source, wanted="policy")
-    return LoadedPolicy(workflows.load_policy(checkpoint), checkpoint.algorithm)
+    with allowing(allow_modules):
+        return LoadedPolicy(workflows.load_policy(checkpoint), checkpoint.algorithm)
 
 
 @discard_downloads()

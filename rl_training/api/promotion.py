@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from os import PathLike
 
+from rl_training.config.named_modules import allowing
 from rl_training.config.parsing import Overrides
 from rl_training.promotion.candidates import find_candidate
 from rl_training.promotion.decision import PromotionResult
@@ -32,7 +33,8 @@ def promote_candidate(
         source: The candidate; for a run, its best checkpoint. See `rl_training.promotion.candidates.find_candidate`.
         overrides: Changes to the run's settings `promotion.*` and `evaluation.*`.
         force: A reason to promote the candidate whatever the gate decides. The episodes are played and recorded anyway.
-        allow_modules: Modules that a received candidate may import; see `rl_training.config.named_modules`.
+        allow_modules: Modules that a received candidate, and the champion that it is compared with, may import; see
+            `rl_training.config.named_modules`.
         tracking_uri: The MLflow store; by default the one that a run directory names, or else `$MLFLOW_TRACKING_URI`,
             or else the embedded store.
         stop: Polled between steps of the episodes.
@@ -49,11 +51,12 @@ def promote_candidate(
         StopTraining: `stop` was set.
     """
     candidate = find_candidate(source, overrides, allow_modules=allow_modules, tracking_uri=tracking_uri)
-    return promote(
-        candidate.checkpoint,
-        candidate.config,
-        run_id=candidate.run_id,
-        tracking_uri=candidate.tracking_uri,
-        force=force,
-        stop=stop,
-    )
+    with allowing(allow_modules):
+        return promote(
+            candidate.checkpoint,
+            candidate.config,
+            run_id=candidate.run_id,
+            tracking_uri=candidate.tracking_uri,
+            force=force,
+            stop=stop,
+        )

@@ -36,11 +36,11 @@ def promote(
         return 0
 
 
-def rollback(model: Model, *, reason: Reason, json: Json = False) -> int:
+def rollback(model: Model, *, reason: Reason, allow_module: AllowModule = (), json: Json = False) -> int:
     """Restore the previous champion of a registered model."""
     with result_stream() as out:
         from rl_training.api.promotion import roll_back
 
-        result = roll_back(model, reason=reason)
+        result = roll_back(model, reason=reason, allow_modules=allow_module)
         write_result(out, result.to_dict(), result.lines(), as_json=json)
         return 0

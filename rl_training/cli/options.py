@@ -37,7 +37,7 @@ AllowModule = Annotated[
     Parameter(
         name="--allow-module",
         metavar="MODULE",
-        help="A module of environments, wrappers, callbacks or sinks that a received run may import; repeatable.",
+        help="A module of environments, networks, callbacks and the like that a received run may import; repeatable.",
     ),
 ]
 Set = Annotated[

@@ -1,10 +1,10 @@
 """Decides which modules that settings name may be imported.
 
 A user's own settings may name any module. A received run (a run directory, a checkpoint or a registered version from
-somebody else) also names the modules of its environments, wrappers, callbacks and sinks, and importing a module runs
-its code. Each of these modules needs the user's permission: `--allow-module` or `allow_modules`, the environment
-variable `RL_TRAINING_ALLOW_MODULES`, or a line in `allowed_modules.txt` in the home, where the modules of runs that
-were started in this home are recorded as well.
+somebody else) also names the modules of its environments, wrappers, callbacks, sinks and networks, and importing a
+module runs its code. Each of these modules needs the user's permission: `--allow-module` or `allow_modules`, the
+environment variable `RL_TRAINING_ALLOW_MODULES`, or a line in `allowed_modules.txt` in the home, where the modules of
+runs that were started in this home are recorded as well.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ import logging
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, get_args
 
 from rl_training.config.document import MapNode, Node
+from rl_training.config.network import find_body
 from rl_training.config.parsing import expand_json
 from rl_training.config.sections import NamesModule, Settings, TrackingConfig
 from rl_training.config.settings import TrainConfig
@@ -44,6 +46,9 @@ SHIPPED = ("ale_py", "gymnasium.wrappers")
 _WRITER, _WRITERS_MODULE = "RecordVideo", "gymnasium.wrappers"
 """Gymnasium's wrapper that writes files to a folder given by one of its arguments, and the module to allow for it."""
 
+_allowed_here: ContextVar[frozenset[str]] = ContextVar("allowed_here", default=frozenset())
+"""The modules that the user allows for what is called in the block of `allowing`."""
+
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
@@ -54,10 +59,33 @@ def list_modules(config: Settings) -> dict[str, str]:
 
 def remove_modules(config: TrainConfig) -> TrainConfig:
     """Returns settings that name no modules. They are for reading only: they can't import an environment."""
+    config = keep_policy_modules(config)
+    if find_body(config) is None:
+        return config
+    network = config.network.model_copy(update={"body": None})  # type: ignore[attr-defined]
+    return config.model_copy(update={"network": network})
+
+
+def keep_policy_modules(config: TrainConfig) -> TrainConfig:
+    """Returns settings that name only modules in the algorithm's own settings, which a policy may be made with."""
     evaluation = config.evaluation.model_copy(update={"env_id": None, "wrappers": None})
     none = dict.fromkeys(("wrappers", "training_wrappers", "callbacks"), ())
     bare = {"env_id": config.env_id.rpartition(":")[2], "evaluation": evaluation, "tracking": TrackingConfig()}
     return config.model_copy(update={**bare, **none})
+
+
+@contextmanager
+def allowing(modules: Collection[str]) -> Iterator[None]:
+    """Allows modules for all checkpoints that are used in the block, such as a candidate and the champion beside it.
+
+    Raises:
+        ModuleRefused: A name is not the name of a module.
+    """
+    token = _allowed_here.set(_allowed_here.get() | _parse_names(_list_words(modules), "--allow-module"))
+    try:
+        yield
+    finally:
+        _allowed_here.reset(token)
 
 
 def require_permission(
@@ -182,10 +210,13 @@ def _is_in_home(name: str) -> list[Path]:
 
 
 def _collect_allowed(given: Collection[str]) -> set[str]:
-    words = [given] if isinstance(given, str) else list(given)
-    named = _parse_names(words, "--allow-module")
+    named = _allowed_here.get() | _parse_names(_list_words(given), "--allow-module")
     named |= _parse_names(os.environ.get(ALLOW_VARIABLE, "").split(","), ALLOW_VARIABLE)
     return {*named, *(name for path in _is_in_home(ALLOWED_FILE) for name in _read_allowed_file(path))}
+
+
+def _list_words(given: Collection[str]) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)
 
 
 def _read_allowed_file(path: Path) -> set[str]:

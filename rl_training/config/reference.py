@@ -75,7 +75,8 @@ def format_rules_table() -> str:
         "they step environments with identical results |",
         f"| `vectorization: {AUTO}` | the checkpoint's | chosen as for a new run | "
         "a run keeps the kind that it began with |",
-        f"| the module of `env_id`, `wrappers` and `training_wrappers`, if it was `{SESSION}` or none | "
+        "| the module of `env_id`, `wrappers`, `training_wrappers` and `network.body`, "
+        f"if it was `{SESSION}` or none | "
         f"{Rule.MAY_CHANGE.value} | {Rule.MAY_CHANGE.value} | code of a notebook was put into a module |",
         f"| {fixed} | {Rule.MUST_EQUAL.value} | {Rule.MUST_EQUAL.value} | defines what the weights mean |",
         f"| all others, and the environment's observation and action space | {Rule.MUST_EQUAL.value} | "

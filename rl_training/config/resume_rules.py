@@ -145,7 +145,7 @@ def make_difference(key: str, before: Any, after: Any, how: Continuation = "resu
         rule = Rule.MUST_EQUAL
     if key == "vectorization" and before in INTERCHANGEABLE and after in INTERCHANGEABLE:
         rule = Rule.MAY_CHANGE
-    if key in ("env_id", "wrappers", "training_wrappers") and _is_moved(before, after):
+    if key in ("env_id", "wrappers", "training_wrappers", "network.body.name") and _is_moved(before, after):
         rule = Rule.MAY_CHANGE
     return Difference(key, before, after, rule)
 

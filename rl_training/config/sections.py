@@ -113,9 +113,9 @@ WrapperName = Annotated[
     _match(rf"({_MODULE}:)?[A-Za-z_]\w*", "a class of gymnasium.wrappers, or module:Class"),
     NamesModule(),
 ]
-CallbackName = Annotated[
+ClassName = Annotated[
     str,
-    _match(rf"{_MODULE}:[A-Za-z_]\w*", "module:Class of a callback"),
+    _match(rf"{_MODULE}:[A-Za-z_]\w*", "module:Class"),
     NamesModule(),
 ]
 SinkName = Annotated[
@@ -161,7 +161,7 @@ class CallbackConfig(Settings):
 
     bare_field = "name"
 
-    name: CallbackName
+    name: ClassName
     """`module:Class` of a subclass of `rl_training.Callback`."""
     kwargs: Kwargs = Field(default_factory=dict)
     """Keyword arguments of the class."""

@@ -39,6 +39,7 @@ SYNONYMS: Mapping[str, str] = {
     "clip_range_vf": "value_clip",
     "net_arch": "network.hidden",
     "policy_kwargs": "network",
+    "features_extractor_class": "network.body",
     "normalize": "normalization",
     "eval": "evaluation",
     "eval_freq": "evaluation.every",

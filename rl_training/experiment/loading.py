@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from rl_training.config.checking import build_settings, check_settings, to_config_error
 from rl_training.config.document import MapNode, Place, Scalar, convert_word_list, read_mapping
-from rl_training.config.named_modules import remove_modules, require_permission
+from rl_training.config.named_modules import (
+    keep_policy_modules,
+    list_modules,
+    remove_modules,
+    require_permission,
+)
 from rl_training.config.parsing import Overrides, decode, expand_json, merge, read_overrides, read_yaml
 from rl_training.config.reading.recorded_settings import read_recorded_settings
 from rl_training.config.reading.typed_reader import Fault, TypedReader
@@ -102,6 +107,18 @@ def config_of_checkpoint(
     config = build_config(read_recorded_settings(checkpoint.config_text(), source), over)
     require_permission(config, checkpoint.path, source=source, overrides=over, allow_modules=allow_modules)
     return config
+
+
+def require_policy_permission(checkpoint: Checkpoint) -> None:
+    """Checks that the modules may be imported that a checkpoint's policy is made with; most policies need none.
+
+    Raises:
+        ModuleRefused: The checkpoint names a module that is not allowed.
+    """
+    source = f"{checkpoint.address}/{CONFIG}"
+    config = keep_policy_modules(build_config(read_recorded_settings(checkpoint.config_text(), source), ()))
+    if list_modules(config):
+        require_permission(config, checkpoint.path, source=source, overrides=read_overrides(()))
 
 
 def recorded_settings(checkpoint: Checkpoint) -> TrainConfig:

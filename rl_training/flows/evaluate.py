@@ -61,5 +61,5 @@ def evaluate_flow(
             return skip(result["skipped"])
         rolled_back = None
         if roll_back and result["dropped"] and result["is_champion"]:
-            rolled_back = roll_back_champion(result)
+            rolled_back = roll_back_champion(result, allow_modules or ())
         return {**result, "rolled_back": rolled_back}

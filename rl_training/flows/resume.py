@@ -33,8 +33,8 @@ def resume_flow(
             `{"total_timesteps": 200000}` or `["total_timesteps=200000"]`.
         fine_tune: Whether to start a new run from the checkpoint's weights alone; then all settings may change except
             the network's, even the environment.
-        allow_modules: Modules of environments and wrappers that a received run may import. Runs in the worker's own
-            home directory, and runs whose modules it has trained with before, need no permission.
+        allow_modules: Modules of environments, networks and the like that a received run may import. Runs in the
+            worker's own home directory, and runs whose modules it has trained with before, need no permission.
 
     Returns:
         The summary; see `rl_training.flows.pipeline.summarize`.

@@ -224,7 +224,7 @@ def monitor(source: str, overrides: Overrides, episodes: int | None, allow_modul
 
 
 @task(name="roll-back", **RETRIED)
-def roll_back_champion(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+def roll_back_champion(evaluation: Mapping[str, Any], allow_modules: Collection[str]) -> dict[str, Any]:
     """Restores the champion before the one that plays worse.
 
     Raises:
@@ -233,8 +233,8 @@ def roll_back_champion(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     from rl_training.api.promotion import roll_back
 
     reason = f"evaluation {evaluation['number']}: {'; '.join(evaluation['reasons'])}"
-    result = roll_back(evaluation["model"], reason=reason, version=evaluation["version"]).to_dict()
-    publish_rollback(result)
+    done = roll_back(evaluation["model"], reason=reason, version=evaluation["version"], allow_modules=allow_modules)
+    publish_rollback(result := done.to_dict())
     return result
 
 

@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from rl_training.config.network import BodyConfig
 from rl_training.networks.backend import LEAST_FOR_TORCH, NUMPY
 from rl_training.networks.distributions import Distribution
 from rl_training.networks.feature_extractors import ObservationLayout, to_arrays
@@ -45,7 +46,7 @@ class Block(Protocol):
 class ActorCritic(ObservedMLP):
     """Two MLPs of equal hidden widths, policy [B, K] and value [B, 1], on the features of an observation.
 
-    Images share their convolutions between the two MLPs; for vectors, the two share nothing.
+    The two share the convolutions of images, or a body that the settings name; for plain vectors, they share nothing.
     """
 
     def __init__(
@@ -55,9 +56,10 @@ class ActorCritic(ObservedMLP):
         hidden: Sequence[int],
         activation: str,
         rng: np.random.Generator,
+        body: BodyConfig | None = None,
     ) -> None:
         outputs, gains = (distribution.outputs, 1), (POLICY_GAIN, VALUE_GAIN)
-        super().__init__(layout, 0, hidden, outputs, activation, gains, rng)
+        super().__init__(layout, 0, hidden, outputs, activation, gains, rng, body)
         self.distribution = distribution
 
     def act(self, observations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

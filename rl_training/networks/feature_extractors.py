@@ -133,17 +133,25 @@ class MixedExtractor(FeatureExtractor):
 
 
 def count_fewest_weights(
-    layout: ObservationLayout, hidden: Sequence[int], outputs: int, recurrent_units: int = 0
+    layout: ObservationLayout | None, hidden: Sequence[int], outputs: int, recurrent_units: int = 0
 ) -> int:
-    """Returns the least number of weights, without biases, of a network for observations of a layout."""
+    """Returns the least number of weights, without biases, of a network for observations of a layout.
+
+    If the layout is None, the feature extractor is left out; it has at least one feature.
+    """
+    weights, features = (0, 1) if layout is None else _count_extractor(layout)
+    widths = [recurrent_units or features, *hidden, outputs]
+    recurrent = FEWEST_GATES * recurrent_units * (features + recurrent_units)
+    return weights + recurrent + sum(a * b for a, b in pairwise(widths))
+
+
+def _count_extractor(layout: ObservationLayout) -> tuple[int, int]:
+    """Returns the number of weights, and of features, of the built-in feature extractor for a layout."""
     fields = {} if layout.dtype.names is None else {name: layout.dtype[name].shape for name in layout.dtype.names}
     vector = fields.pop(VECTOR_FIELD, (0,)) if fields else layout.shape if layout.kind == "vector" else (0,)
     images = list(fields.values()) if fields else [layout.shape] if layout.kind == "image" else []
     counts = [_count_convolution(shape) for shape in images]
-    features = prod(vector) + sum(features for _, features in counts)
-    widths = [recurrent_units or features, *hidden, outputs]
-    recurrent = FEWEST_GATES * recurrent_units * (features + recurrent_units)
-    return sum(weights for weights, _ in counts) + recurrent + sum(a * b for a, b in pairwise(widths))
+    return sum(weights for weights, _ in counts), prod(vector) + sum(features for _, features in counts)
 
 
 def _count_convolution(shape: tuple[int, ...]) -> tuple[int, int]:

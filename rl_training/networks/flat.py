@@ -133,7 +133,7 @@ class FlatParameters:
         faults = dict(self._find_misfits(state))
         misfits = {_find_layer(name) for name in faults}
         carried = [name for name in self._parameters if _find_layer(name) not in misfits]
-        if not any("weights" in name for name in carried):
+        if not any("weight" in name for name in carried):
             raise CheckpointError(f"no layer of the checkpoint's network fits: {'; '.join(faults.values())}")
         with torch.no_grad():
             for name in carried:
@@ -163,5 +163,8 @@ def _describe(tensor: object) -> object:
 
 
 def _find_layer(name: str) -> str:
-    """Returns the name of the layer that a parameter belongs to, which is the name of its weights."""
-    return name.replace("biases", "weights")
+    """Returns the name of the layer that a parameter belongs to, which is the name of its weights.
+
+    These are `weights` in this package's layers and `weight` in torch's.
+    """
+    return name.replace("biases", "weights").replace("bias", "weight")

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from rl_training.config.network import BodyConfig
 from rl_training.networks.backend import Array, Backend
 from rl_training.networks.feature_extractors import (
     ObservationLayout,
@@ -21,6 +22,7 @@ from rl_training.networks.feature_extractors import (
     make_feature_extractor,
 )
 from rl_training.networks.mlp import StackedMLP
+from rl_training.networks.named_body.module_body import make_body
 from rl_training.networks.threads import THREADS, Quicker
 
 
@@ -37,7 +39,7 @@ class ObservedMLP(nn.Module):
     """A stack of MLPs whose input is the features of an observation and further inputs (a critic's action).
 
     A loss passes its gradient with respect to the outputs to `backward`, which overwrites the `grad` of each parameter.
-    The backward pass of the MLPs is written out; convolutions use autograd.
+    The backward pass of the MLPs is written out; convolutions, and bodies that the settings name, use autograd.
     """
 
     def __init__(
@@ -49,11 +51,26 @@ class ObservedMLP(nn.Module):
         activation: str,
         head_gains: Sequence[float],
         rng: np.random.Generator,
+        body: BodyConfig | None = None,
     ) -> None:
-        """Makes the networks; `further_inputs` is their number (A), and for the other arguments see `StackedMLP`."""
+        """Makes the networks.
+
+        Args:
+            layout: The layout of the observations.
+            further_inputs: The number of further inputs (A).
+            hidden: See `StackedMLP`, for the arguments that follow too.
+            outputs: The number of outputs of each MLP (K).
+            activation: `tanh` or `relu`.
+            head_gains: The gain of the first weights of each MLP's last layer.
+            rng: Generator of the stream `init`.
+            body: The class of the body; by default the built-in feature extractor for the layout.
+
+        Raises:
+            ConfigError: The body can't be made or used.
+        """
         super().__init__()
         # Checkpoints name weights after this attribute, so its name must stay.
-        self.body = make_feature_extractor(layout, rng)
+        self.body = make_feature_extractor(layout, rng) if body is None else make_body(body, layout, rng)
         self._vectors = isinstance(self.body, VectorExtractor)
         inputs = self.body.features + further_inputs
         self.mlps = StackedMLP(inputs, hidden, outputs, activation, head_gains, rng)
@@ -102,8 +119,9 @@ class ObservedMLP(nn.Module):
             if parameter.grad is not None:
                 parameter.grad.zero_()
         d_features_BF = self._bound.backpropagate(evaluated.inputs, d_outputs, columns=slice(self.body.features))
-        with THREADS.in_torch():
-            evaluated.features.backward(self.backend.tensor(d_features_BF))
+        if evaluated.features.requires_grad:  # a body of one's own may have nothing to learn
+            with THREADS.in_torch():
+                evaluated.features.backward(self.backend.tensor(d_features_BF))
 
     def further_gradient(self, *d_outputs: Array) -> Array:
         """Returns the gradient with respect to the further inputs of the last evaluation, [B, A].

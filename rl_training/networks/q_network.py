@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import nn
 
+from rl_training.config.network import BodyConfig
 from rl_training.networks.backend import Array
 from rl_training.networks.feature_extractors import ObservationLayout, Observations
 from rl_training.networks.initialization import VALUE_GAIN
@@ -35,6 +36,7 @@ class QNetwork(nn.Module):
         dueling: bool,
         quantiles: int,
         rng: np.random.Generator,
+        body: BodyConfig | None = None,
     ) -> None:
         """Makes the network.
 
@@ -46,12 +48,13 @@ class QNetwork(nn.Module):
             dueling: Whether value and advantages have an MLP each.
             quantiles: Number of quantiles (M); 0 for values.
             rng: Generator of the stream `init`.
+            body: See `ObservedMLP`.
         """
         super().__init__()
         self.dueling, self._actions, self._per_action = dueling, actions, (quantiles,) if quantiles else ()
         width = quantiles or 1
         outputs = (width, actions * width) if dueling else (actions * width,)
-        self.observed = ObservedMLP(layout, 0, hidden, outputs, activation, [VALUE_GAIN] * len(outputs), rng)
+        self.observed = ObservedMLP(layout, 0, hidden, outputs, activation, [VALUE_GAIN] * len(outputs), rng, body)
 
     def best_actions(self, observations: Observations) -> Array:
         """Returns the action with the largest Q of each observation, [B]."""

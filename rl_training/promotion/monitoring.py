@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.config.checking import require_sections
+from rl_training.config.named_modules import allowing, list_modules
 from rl_training.config.parsing import Overrides, read_overrides
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import CheckpointError, NoChampion, UserError
@@ -261,7 +262,9 @@ def _play(
     wanted = config.promotion.episodes
     drawn = draw_fresh_seeds(f"evaluation {evaluation_id}", wanted + len(used), [recorded_settings(checkpoint)])
     seeds = [seed for seed in drawn if seed not in used][:wanted]
-    return evaluate_policy(load_policy(checkpoint), config, seeds, stop=stop)
+    with allowing(list_modules(config).values()):
+        policy = load_policy(checkpoint)
+    return evaluate_policy(policy, config, seeds, stop=stop)
 
 
 def _make_metrics(there: RecordedEvaluation, evaluation: EvaluationResult, drop: DropVerdict) -> dict[str, float]:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rl_training.config.named_modules import allowing, list_modules
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import TrackingError, UserError
 from rl_training.experiment.loading import recorded_settings
@@ -106,7 +107,7 @@ def promote(
     uri = resolve_tracking_uri(tracking_uri)
     with translate_mlflow_errors(uri, f"promotion of {checkpoint.path.name} of run {run_id}"):
         client = connect(uri)
-        with promotion_lock(client, uri, model) as lock:
+        with promotion_lock(client, uri, model) as lock, allowing(list_modules(config).values()):
             result = _Promotion(client, uri, model, checkpoint, config, run_id, force, stop).run(lock)
         try_refresh_page(client, run_id)  # the run's page links the version
         return result

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from rl_training.config.named_modules import allowing
 from rl_training.errors import CheckpointError, TrackingError, UserError
 from rl_training.promotion.champion_history import (
     PROMOTED_BY,
@@ -59,7 +61,12 @@ class RollbackResult:
 
 
 def roll_back(
-    model: str, *, reason: str, version: str | None = None, tracking_uri: str | None = None
+    model: str,
+    *,
+    reason: str,
+    version: str | None = None,
+    allow_modules: Collection[str] = (),
+    tracking_uri: str | None = None,
 ) -> RollbackResult:
     """Makes the previous champion of a model champion again, after its policy has been verified and loaded.
 
@@ -71,10 +78,12 @@ def roll_back(
         reason: The reason, which is recorded in a tag of the version.
         version: The champion to roll back; by default the present champion. If this version was already rolled back,
             that result is returned; if another version is champion, the rollback is refused.
+        allow_modules: Modules that the previous champion may import for its network (`network.body`).
         tracking_uri: MLflow's store; by default `$MLFLOW_TRACKING_URI`, else the embedded store.
 
     Raises:
         CheckpointError: The previous champion's copy is damaged.
+        ModuleRefused: The previous champion's network needs a module that is not allowed.
         TrackingError: The registry can't be reached, or a promotion did not end in time.
         UserError: There is no such model, it has no champion or no previous champion, `version` is not the champion, or
             the reason is empty.
@@ -84,7 +93,7 @@ def roll_back(
     with translate_mlflow_errors(uri, f"rollback of {model}"):
         client = connect(uri)
         client.get_registered_model(model)
-        with promotion_lock(client, uri, model) as lock:
+        with promotion_lock(client, uri, model) as lock, allowing(allow_modules):
             champion = get_champion(client, model)
             if version is not None and get_number(champion) != version:
                 return _find_done_rollback(client, model, version, champion)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from rl_training.algorithms.network_algorithm import NetworkAlgorithm
 from rl_training.config.checking import build_settings
+from rl_training.config.network import find_body
 from rl_training.config.parsing import read_yaml
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.normalize import ObservationNormalizer
@@ -134,7 +135,8 @@ def require_weights(config: TrainConfig, encoder: ObservationEncoder, codec: Act
     hidden, outputs = _read_hidden_widths(config), sum(codec.nvec) or codec.size
     outputs *= getattr(config, "outputs_per_action", 1)  # which only DQN's settings have
     held = sum(weight.numel() for weight in weights.values())
-    needed = count_fewest_weights(encoder, hidden, outputs, _count_recurrent_units(config))
+    layout = encoder if find_body(config) is None else None  # the size of a body of one's own is not known yet
+    needed = count_fewest_weights(layout, hidden, outputs, _count_recurrent_units(config))
     if needed > held or len(hidden) > len(weights):
         raise CheckpointError(
             f"weights do not fit the network of these settings: it has at least {needed:,} in {len(hidden) + 1} "

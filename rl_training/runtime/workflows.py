@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rl_training.config.named_modules import allowing, list_modules
 from rl_training.config.settings import TrainConfig
-from rl_training.experiment.loading import config_of_checkpoint
+from rl_training.experiment.loading import config_of_checkpoint, require_policy_permission
 from rl_training.experiment.registry import get_algorithm
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint
@@ -28,17 +29,22 @@ def resolve_local_checkpoint(source: str | Path | Checkpoint) -> Checkpoint:
 
 
 def load_policy(checkpoint: str | Path | Checkpoint) -> Policy:
-    """Returns the greedy policy of a checkpoint of any algorithm, without importing the modules that it names.
+    """Returns the greedy policy of a checkpoint of any algorithm, without importing the environment's modules.
+
+    A module that the network is made with (`network.body`) is imported if it is allowed; see
+    `rl_training.config.named_modules`.
 
     Args:
         checkpoint: A checkpoint, its directory, or a run's directory, of which the newest good one is taken.
 
     Raises:
         CheckpointError: There is no good checkpoint, or its policy does not belong to its algorithm.
+        ModuleRefused: The network of a received checkpoint needs a module that is not allowed.
         UserError: The algorithm is not registered here, or its policy lacks a part.
     """
     checkpoint = resolve_local_checkpoint(checkpoint)
     load = get_algorithm(checkpoint.algorithm).load_policy
+    require_policy_permission(checkpoint)
     with restoring(checkpoint.path / POLICY, "a policy", checkpoint.algorithm):
         policy = load(checkpoint)
     return require_policy(policy, checkpoint.algorithm)
@@ -80,4 +86,6 @@ def evaluate_checkpoint(
     if seeds is None:
         count = config.evaluation.final_episodes if episodes is None else episodes
         seeds = episode_seeds(config.evaluation.seed if seed is None else seed, "held_out", count)
-    return evaluate_policy(load_policy(checkpoint), config, seeds, stop=stop)
+    with allowing(list_modules(config).values()):
+        policy = load_policy(checkpoint)
+    return evaluate_policy(policy, config, seeds, stop=stop)

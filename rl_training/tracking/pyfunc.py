@@ -100,8 +100,12 @@ def _split_rows(model_input: Any) -> list[Any]:
 def _load_pyfunc(data_path: str) -> PolicyModel:
     """Verifies the checkpoint in a model by its hashes and loads its policy; MLflow calls this.
 
+    A network of the user's own (`network.body`) is imported only if its module is allowed, by the environment variable
+    `RL_TRAINING_ALLOW_MODULES` or in the home; see `rl_training.config.named_modules`.
+
     Raises:
         CheckpointError: The checkpoint is damaged.
+        ModuleRefused: The network needs a module that is not allowed.
     """
     return PolicyModel(load_policy(open_checkpoint(data_path, policy_only=True)))
 

@@ -89,8 +89,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         network, rng = config.network, generator(config.seed, "init")
         self.config, self.action_dims = config, codec.size
         self.actor = self._make_actor(encoder, actor_outputs, rng)
-        gains = (VALUE_GAIN,) * len(critic_outputs)
-        self.critics = ObservedMLP(encoder, codec.size, network.hidden, critic_outputs, network.activation, gains, rng)
+        own = (network.activation, (VALUE_GAIN,) * len(critic_outputs), rng, network.body)
+        self.critics = ObservedMLP(encoder, codec.size, network.hidden, critic_outputs, *own)
         self.target_critics = copy.deepcopy(self.critics)
         self.parameters = FlatParameters(self.actor, device)
         self.backend = self.parameters.backend
@@ -110,7 +110,8 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
 
     def _make_actor(self, encoder: ObservationEncoder, outputs: int, rng: np.random.Generator) -> ObservedMLP:
         network = self.config.network
-        return ObservedMLP(encoder, 0, network.hidden, (outputs,), network.activation, (POLICY_GAIN,), rng)
+        own = (network.activation, (POLICY_GAIN,), rng, network.body)
+        return ObservedMLP(encoder, 0, network.hidden, (outputs,), *own)
 
     def act(self, observation: np.ndarray, num_timesteps: int) -> np.ndarray:
         """Draws an action in each environment; before `learning_starts`, uniformly from [-1, 1].

@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rl_training.config.named_modules import allowing
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.episodes.episode_numbers import IS_SUCCESS
 from rl_training.experiment.loading import config_of_checkpoint
@@ -83,7 +84,8 @@ def prepare_show(
     checkpoint = download_checkpoint(source, wanted="policy")
     config = config_of_checkpoint(checkpoint, allow_modules=allow_modules).for_evaluation()
     seeds = episode_seeds(config.evaluation.seed if seed is None else seed, "held_out", episodes)
-    return Show(checkpoint, load_policy(checkpoint), config, list(seeds))
+    with allowing(allow_modules):
+        return Show(checkpoint, load_policy(checkpoint), config, list(seeds))
 
 
 def read_success(numbers: Mapping[str, float]) -> bool | None:

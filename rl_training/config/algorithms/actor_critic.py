@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field, PositiveInt
 
 from rl_training.config.algorithms.off_policy import OffPolicyConfig
-from rl_training.config.sections import Settings
+from rl_training.config.network import MLPConfig
 
 
-class ActorCriticNetworkConfig(Settings):
+class ActorCriticNetworkConfig(MLPConfig):
     """Architecture of the policy and of each critic."""
 
     hidden: tuple[PositiveInt, ...] = Field(default=(256, 256), strict=False)
-    """Widths of the hidden layers of each network (after the convolutions, for images)."""
-    activation: Literal["tanh", "relu"] = "relu"
-    """Activation of the hidden layers."""
 
 
 class ActorCriticConfig(OffPolicyConfig):

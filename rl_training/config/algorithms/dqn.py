@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from rl_training.config.algorithms.off_policy import OffPolicyConfig
+from rl_training.config.network import MLPConfig
 from rl_training.config.sections import Settings
 
 
@@ -21,13 +22,10 @@ class ExplorationConfig(Settings):
     """Fraction of total_timesteps over which epsilon decays."""
 
 
-class QNetworkConfig(Settings):
+class QNetworkConfig(MLPConfig):
     """Architecture of the Q-network."""
 
     hidden: tuple[PositiveInt, ...] = Field(default=(128, 128), strict=False)
-    """Widths of the hidden layers (after the convolutions, for images)."""
-    activation: Literal["tanh", "relu"] = "relu"
-    """Activation of the hidden layers."""
 
 
 class DQNConfig(OffPolicyConfig):

@@ -7,20 +7,19 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
-from rl_training.config.sections import NumEnvs, Settings
+from rl_training.config.network import MLPConfig
+from rl_training.config.sections import NumEnvs
 from rl_training.config.settings import AUTO, Combination, TrainConfig
 
 DIVISIBLE = (AUTO, "sync", "async", "split")
 """The kinds of `vectorization` whose environments can be divided among ranks."""
 
 
-class NetworkConfig(Settings):
+class NetworkConfig(MLPConfig):
     """Architecture of the policy and value networks."""
 
     hidden: tuple[PositiveInt, ...] = Field(default=(64, 64), strict=False)
-    """Widths of the hidden layers of each MLP (after the convolutions, for images)."""
     activation: Literal["tanh", "relu"] = "tanh"
-    """Activation of the hidden layers."""
     initial_log_std: float = 0.0
     """Initial value of the state-independent log standard deviation of continuous actions."""
     recurrent: Literal["lstm", "gru"] | None = None

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rl_training.config.network import BodyConfig
 from rl_training.networks.backend import Array, Backend
 from rl_training.networks.distributions import Distribution
 from rl_training.networks.feature_extractors import (
@@ -26,6 +27,7 @@ from rl_training.networks.feature_extractors import (
 )
 from rl_training.networks.initialization import POLICY_GAIN, VALUE_GAIN
 from rl_training.networks.mlp import StackedMLP
+from rl_training.networks.named_body.module_body import make_body
 from rl_training.networks.recurrent.recurrent_layer import Kind, RecurrentLayer
 from rl_training.networks.threads import THREADS
 
@@ -92,8 +94,8 @@ class RecurrentMLP(nn.Module):
 class RecurrentActorCritic(nn.Module):
     """Policy and value function, each with a recurrent layer of its own between the features and its MLP.
 
-    Images share their convolutions; the recurrent layers share nothing. The gradients of the MLPs are written out, and
-    autograd has those of recurrent layers and convolutions.
+    The two share the convolutions of images, or a body that the settings name; the recurrent layers share nothing. The
+    gradients of the MLPs are written out, and autograd has those of recurrent layers and of what is before them.
 
     Attributes:
         memory_shape: Shape of the memories of both networks in one environment, (2, P, H).
@@ -110,10 +112,11 @@ class RecurrentActorCritic(nn.Module):
         hidden: Sequence[int],
         activation: str,
         rng: np.random.Generator,
+        body: BodyConfig | None = None,
     ) -> None:
         """Makes the networks: `kind` and `units` are those of the recurrent layers, the others as for `ActorCritic`."""
         super().__init__()
-        self.body = make_feature_extractor(layout, rng)
+        self.body = make_feature_extractor(layout, rng) if body is None else make_body(body, layout, rng)
         layers = [RecurrentLayer(kind, self.body.features, units, rng) for _ in range(2)]
         self.memory_shape = (2, *layers[0].memory_shape)
         self.policy = RecurrentMLP(layers[0], hidden, distribution.outputs, activation, POLICY_GAIN, rng)
@@ -187,5 +190,5 @@ class RecurrentActorCritic(nn.Module):
         return features_BF
 
     def _all_threads(self) -> AbstractContextManager[None]:
-        """Lets torch use all threads within the block for convolutions, which are large; vectors have none."""
+        """Lets torch use all threads within the block for convolutions and bodies; vectors have none."""
         return nullcontext() if isinstance(self.body, VectorExtractor) else THREADS.in_torch()
