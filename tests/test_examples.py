@@ -5,13 +5,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import gymnasium as gym
+import numpy as np
 import pytest
+import torch
 from waiting import LIMIT
 
 from rl_training import Callback, evaluate_checkpoint, register_algorithm, resume
+from rl_training.config.network import BodyConfig
+from rl_training.errors import ConfigError
+from rl_training.networks.named_body.module_body import make_body
 from rl_training.runtime.checkpoint import open_checkpoint
+from rl_training.seeding import generator
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
@@ -87,3 +94,29 @@ def test_cross_entropy_refuses_what_it_has_no_head_for(cross_entropy):
     assert cross_entropy.check_spaces(box, discrete) == []
     (problem,) = cross_entropy.check_spaces(box, box)
     assert problem.startswith("cross_entropy takes Discrete actions, but the environment has Box(-1.0, 1.0, (3,)")
+
+
+def test_the_page_on_networks_shows_the_residual_cnn():
+    page = (ROOT / "docs" / "how-to" / "own-networks.md").read_text(encoding="utf-8")
+    assert (EXAMPLES / "residual_cnn.py").read_text(encoding="utf-8") in page
+
+
+def test_the_residual_cnn_is_a_body_for_images_of_any_size(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    layout = SimpleNamespace(kind="image", shape=(3, 12, 10), dtype=np.dtype(np.uint8))
+    body = make_body(BodyConfig(name="residual_cnn:ResidualCNN"), layout, generator(0, "init"))
+    assert body.features == 256
+    assert body.module.head.in_features == 32 * 2 * 2  # 12 x 10, then 6 x 5, 3 x 3, 2 x 2
+    vectors = SimpleNamespace(kind="vector", shape=(3,), dtype=np.dtype(np.float32))
+    with pytest.raises(ConfigError, match="ValueError: got observations of the kind vector, expected images"):
+        make_body(BodyConfig(name="residual_cnn:ResidualCNN"), vectors, generator(0, "init"))
+
+
+def test_a_residual_block_without_its_last_convolution_is_the_identity(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    from residual_cnn import ResidualBlock
+
+    block, x = ResidualBlock(8), torch.randn(2, 8, 5, 5, generator=torch.Generator().manual_seed(0))
+    torch.nn.init.zeros_(block.layers[-1].weight)
+    torch.nn.init.constant_(block.layers[-1].bias, 0.5)
+    torch.testing.assert_close(block(x), x + 0.5, rtol=0, atol=0)

@@ -38,6 +38,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "ppo": {"env_id": "CartPole-v1", "rollout_steps": 32, "batch_size": 16, "epochs": 2},
     "dqn": {"env_id": "CartPole-v1", "target_update_every": 30, "double": True, "dueling": True, **OFF_POLICY},
     "sac": {"env_id": "Pendulum-v1", **OFF_POLICY},
+    "td3": {"env_id": "Pendulum-v1", **OFF_POLICY},
 }
 
 
@@ -66,12 +67,14 @@ def test_a_body_that_returns_vectors_as_they_are_changes_no_bit_of_a_training(al
 
 IMAGES = {"env_id": "case_envs:GreyImage-v0"}
 PARTS = {"env_id": "case_envs:DictObs-v0"}
+MEMORY = {"hidden": [8], "recurrent": "gru", "recurrent_size": 5, "body": "bodies:Residual"}
 
 
 @pytest.mark.parametrize(
     ("algo", "body", "fields", "polls"),
     [
         ("ppo", "bodies:Residual", IMAGES, 72),
+        ("ppo", "bodies:Residual", {**IMAGES, "network": MEMORY, "batch_size": 32}, 62),
         ("ppo", "bodies:Parts", PARTS, 62),
         ("ppo", "bodies:Normed", {"normalization": {"observation": True}}, 45),
         ("dqn", "bodies:Residual", IMAGES, 50),
@@ -79,6 +82,7 @@ PARTS = {"env_id": "case_envs:DictObs-v0"}
         ("sac", "bodies:Normed", {}, 60),
         ("sac", "bodies:Constants", {}, 75),
         ("sac", "bodies:Frozen", {}, 53),
+        ("td3", "bodies:Normed", {}, 60),
     ],
 )
 def test_a_resume_from_any_moment_ends_with_the_same_bits(
