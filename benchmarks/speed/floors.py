@@ -34,9 +34,9 @@ import numpy as np
 import torch
 
 from benchmarks.speed.products import Array, call_all, list_products, plan_products, time_calls
-from benchmarks.speed.runners.run_ours import TRAIN, make_speed_config
+from benchmarks.speed.runners.run_ours import make_speed_config
 from benchmarks.speed.tasks import SPEED, SpeedTask, Task
-from rl_training import Callback, TrainerState
+from rl_training import Callback, TrainerState, get_algorithm, train_ppo
 from rl_training.algorithms.ppo import PPO
 from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.data.rollout_buffer import RolloutBuffer
@@ -107,7 +107,7 @@ def measure_collection(task: SpeedTask, threads: int) -> dict[str, float]:
     config = make_speed_config(task, threads, 0, total_timesteps=rollouts * num_envs * length)
     assert isinstance(config, PPOConfig)
     recorder, phases = Recorder(), Phases()
-    TRAIN["ppo"](config, [recorder, phases])
+    train_ppo(config, [recorder, phases])
     recorder.stop()
     stack = replay(config, recorder)[FIRST:]
     collected, updated, steps = phases.collected[FIRST:], phases.updated[FIRST:], num_envs * length
@@ -162,7 +162,7 @@ def measure_products(task: SpeedTask, threads: int) -> dict[str, float]:
         result[f"{name}_ms"] = 1e3 * time_calls(partial(call_all, calls))
         result[f"{name}_hot_ms"] = 1e3 * sum(time_calls(call, 0.03) for call in calls)
     phases, updates = Phases(), task.settings["gradient_steps"]
-    TRAIN[task.algo](make_speed_config(task, threads, 0), [phases])
+    get_algorithm(task.algo).train(make_speed_config(task, threads, 0), [phases])
     first = task.warm // task.settings["train_freq"]  # blocks of the warm-up
     blocks = [sum(pair) for pair in zip(phases.collected[first:], phases.updated[first:], strict=True)]
     products_ms = min(result["numpy_ms"], result["torch_ms"])

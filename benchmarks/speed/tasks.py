@@ -34,7 +34,7 @@ class Task:
 
     name: str
     title: str
-    algo: Literal["ppo", "dqn", "sac"]
+    algo: Literal["ppo", "dqn", "sac", "td3", "tqc"]
     env_id: str
     settings: Mapping[str, Any]
     """Settings of the algorithm, without environment, seed, threads and steps."""
@@ -125,6 +125,7 @@ _DQN = _OFF_POLICY | {
     "max_grad_norm": 10.0,
 }
 _SAC = _OFF_POLICY | {"batch_size": 256, "train_freq": 1, "gradient_steps": 1, "learning_rate": 3e-4, "tau": 0.005}
+_TD3 = _SAC | {"learning_rate": 1e-3, "exploration_noise": 0.1}
 
 _NATIVE = {"num_envs": 1_024, "batch_size": 4_096, "vectorization": "native"}
 _F4 = {"train_freq": 4, "gradient_steps": 1, "batch_size": 128, "learning_rate": 1e-3, "target_update_every": 500}
@@ -169,6 +170,8 @@ _TITLES = {
     "dqn-cartpole-4-envs": "DQN CartPole-v1, 4 environments, one update every 4 steps, batch 128, 64-64 units",
     "ppo-cartpole-1024": "PPO CartPole-v1, 1,024 native environments x 128 steps, 4 epochs, batch 4,096",
     "sac-pendulum": "SAC Pendulum-v1, one update per step, batch 256",
+    "td3-pendulum": "TD3 Pendulum-v1, one update per step, batch 256",
+    "tqc-pendulum": "TQC Pendulum-v1, one update per step, batch 256, two critics of 25 quantiles",
     "ppo-halfcheetah": "PPO HalfCheetah-v5, 1 environment x 2,048 steps, 10 epochs, batch 64",
     "ppo-halfcheetah-8": "PPO HalfCheetah-v5, 8 environments x 256 steps, 10 epochs, batch 64",
     "sac-halfcheetah": "SAC HalfCheetah-v5, one update per step, batch 256",
@@ -184,6 +187,8 @@ _SPEED: tuple[tuple[Any, ...], ...] = (
     ("dqn-cartpole-4-envs", "dqn", "CartPole-v1", _DQN | _ENVS4, 1_200, 21_200, None, None),
     ("ppo-cartpole-1024", "ppo", "CartPole-v1", _PPO | _NATIVE, 131_072, 6 * 131_072, 20, None),
     ("sac-pendulum", "sac", "Pendulum-v1", _SAC, 1_050, 1_450, 2.3, 1.25),
+    ("td3-pendulum", "td3", "Pendulum-v1", _TD3, 1_050, 1_450, 2, 1),
+    ("tqc-pendulum", "tqc", "Pendulum-v1", _SAC, 1_050, 1_450, 2, 1),
     ("ppo-halfcheetah", "ppo", "HalfCheetah-v5", _MUJOCO_PPO, 2_048, 5 * 2_048, 2.5, 1.5),
     (
         "ppo-halfcheetah-8",
@@ -218,6 +223,8 @@ _MORE: dict[str, dict[str, Any]] = {
         "floor": "collection",
     },
     "sac-pendulum": {"peers": _ALL, "lengths": {"rejax": (1_200, 1_600)}, "floor": "products"},
+    "td3-pendulum": {"peers": ("sb3", "sbx")},
+    "tqc-pendulum": {"peers": ("sb3", "sbx")},
     "ppo-pong": {"lengths": {"sbx": (1_024, 2 * 1_024)}},
     "dqn-pong": {"peers": ("sb3", "sbx"), "lengths": {"sbx": (1_104, 1_184)}},
 }

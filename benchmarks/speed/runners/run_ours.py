@@ -10,17 +10,15 @@ reports `orchestration`: the time of the training thread in callbacks and in the
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from benchmarks.harness import ROOT, Stopwatch
 from benchmarks.speed.meter import Meter, parse_arguments
 from benchmarks.speed.tasks import SPLIT, TASKS, TRACKED, SolvedTask, SpeedTask, Task
-from rl_training import Callback, TrainConfig, TrainerState, TrainResult, load_config, train_dqn, train_ppo, train_sac
+from rl_training import Callback, TrainConfig, TrainerState, get_algorithm, load_config
 from rl_training.experiment.loading import config_from_mapping
 
 PACKAGES = ("rl-training", "torch", "numpy", "gymnasium")
-TRAIN: dict[str, Callable[..., TrainResult]] = {"ppo": train_ppo, "dqn": train_dqn, "sac": train_sac}
 NEVER = 10**12
 ALONE = {"evaluation": {"every": NEVER, "episodes": 1, "video": False}, "checkpoint": {"every": NEVER}}
 """Settings without evaluations and checkpoints during training."""
@@ -58,7 +56,9 @@ def train_alone(meter: Meter) -> None:
     """Trains a task of the speed table without tracking."""
     arguments, task = meter.arguments, meter.task
     more = {"vectorization": "split"} if arguments.contestant == SPLIT else {}
-    result = TRAIN[task.algo](make_speed_config(task, arguments.threads, arguments.seed, **more), [Clock(meter)])
+    result = get_algorithm(task.algo).train(
+        make_speed_config(task, arguments.threads, arguments.seed, **more), [Clock(meter)]
+    )
     meter.finish(result.num_timesteps, PACKAGES)
 
 
@@ -92,7 +92,7 @@ def train_until_solved(meter: Meter) -> None:
     assert isinstance(task, SolvedTask)
     sets = (f"seed={arguments.seed}", f"threads={arguments.threads}", f"evaluation.every={task.every}")
     config = load_config(ROOT / task.config, (*sets, "vectorization=sync"))  # as the peers
-    result = TRAIN[task.algo](config, [Clock(meter)])
+    result = get_algorithm(task.algo).train(config, [Clock(meter)])
     meter.finish(result.num_timesteps, PACKAGES)
 
 

@@ -1,5 +1,7 @@
 """Runs one measured training of Stable-Baselines3, or of SBX, which has the same interface for JAX; see `meter.py`.
 
+Stable-Baselines3's TQC is in its contrib package.
+
 Both are used as in their documentation, with `VecNormalize` for normalised observations and rewards, and
 `make_atari_env` with `VecFrameStack` for Atari. These differences remain: SBX's DQN does not clip gradients; the Atari
 wrappers of Stable-Baselines3 make images gray and small in another way, end episodes with a life, and clip rewards.
@@ -28,7 +30,8 @@ def main() -> None:
     from stable_baselines3.common.callbacks import BaseCallback
 
     torch.set_num_threads(meter.arguments.threads)
-    library, task, seed = import_module("sbx" if is_sbx else "stable_baselines3"), meter.task, meter.arguments.seed
+    task, seed = meter.task, meter.arguments.seed
+    library = import_module("sbx" if is_sbx else "sb3_contrib" if task.algo == "tqc" else "stable_baselines3")
 
     class Clock(BaseCallback):
         def _on_step(self) -> bool:
@@ -41,7 +44,10 @@ def main() -> None:
         words.pop("max_grad_norm" if task.algo == "dqn" else "device")
         if policy == "CnnPolicy" and task.algo == "dqn":  # its default is another than Stable-Baselines3's
             words["policy_kwargs"] = {"net_arch": list(task.settings["network"]["hidden"])}
-    model = getattr(library, task.algo.upper())(policy, make_envs(task, seed), **words)
+    envs = make_envs(task, seed)
+    if task.algo == "td3":
+        words["action_noise"] = make_noise(task, envs)
+    model = getattr(library, task.algo.upper())(policy, envs, **words)
     meter.act = lambda observations: model.predict(observations, deterministic=True)[0]
     with suppress(Solved):
         model.learn(meter.steps, callback=Clock())
@@ -59,6 +65,15 @@ def make_envs(task: Task, seed: int) -> Any:
         return VecFrameStack(make_atari_env(task.env_id, n_envs=num_envs, seed=seed), n_stack=4)
     envs = make_vec_env(task.env_id, n_envs=num_envs, seed=seed)
     return VecNormalize(envs, gamma=settings["gamma"]) if "normalization" in settings else envs
+
+
+def make_noise(task: Task, envs: Any) -> Any:
+    """Returns the exploration noise of TD3, for actions in [-1, 1]."""
+    import numpy as np
+    from stable_baselines3.common.noise import NormalActionNoise
+
+    mean = np.zeros(envs.action_space.shape)
+    return NormalActionNoise(mean, mean + task.settings["exploration_noise"])
 
 
 def translate(algo: str, settings: Any) -> dict[str, Any]:
@@ -83,7 +98,9 @@ def translate(algo: str, settings: Any) -> dict[str, Any]:
     words |= {name: settings[name] for name in ("learning_rate", "buffer_size", "learning_starts", "gradient_steps")}
     words |= {"train_freq": settings["train_freq"] // settings.get("num_envs", 1)}
     words |= {"policy_kwargs": {} if images else {"net_arch": hidden}}
-    if algo == "sac":
+    if algo == "td3":
+        return words | {"tau": settings["tau"]}
+    if algo in ("sac", "tqc"):
         return words | {"tau": settings["tau"], "ent_coef": "auto"}
     return words | {
         "target_update_interval": settings["target_update_every"],
