@@ -119,6 +119,16 @@ _TABLE = (
     ("ppo/mountain_car_continuous", "MountainCarContinuous-v0", 90, 100_000, Published(88.343, 2.572, 20_000), 0.1, 20),
     ("ppo/cartpole_native", "CartPole-v1", 490, 2_000_000, Published(500.0, 0.0, 100_000), 0.3, 20),
     ("ppo/cartpole_no_velocity", "CartPole-v1", 500, 100_000, Published(500.0, 0.0, 100_000), 3, 5),
+    ("ppo/pendulum_no_velocity", "Pendulum-v1", -217, 100_000, Published(-217.933, 140.094, 100_000), 3, 5),
+    (
+        "ppo/mountain_car_continuous_no_velocity",
+        "MountainCarContinuous-v0",
+        91,
+        300_000,
+        Published(91.469, 1.776, 300_000),
+        2,
+        5,
+    ),
 )
 
 _LONG: tuple[Task, ...] = (
