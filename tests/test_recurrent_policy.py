@@ -115,7 +115,7 @@ def test_drawn_actions_follow_the_seed_and_vary_around_the_greedy_one(run: Path)
 @pytest.mark.parametrize("observation", [observe(1)[0], observe(3), [observe(1)[0]]], ids=["one", "batch", "list"])
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_observations_without_their_episode_are_refused(run: Path, observation: Any, deterministic: bool) -> None:
-    message = r"got \d observations without their episodes, and the policy has a memory.*use begin_episode\(\)"
+    message = r"got observations without their episodes, and the policy has a memory.*call begin_episode\(\)"
     with pytest.raises(UserError, match=message):
         rl_training.load_policy(run).act(observation, deterministic)
 

@@ -68,8 +68,8 @@ class RecurrentPolicy:
             UserError: Always.
         """
         raise UserError(
-            f"got {len(observations)} observations without their episodes, and the policy has a memory of the episode "
-            f"so far; use begin_episode() of a loaded policy, and act() of the episode that it returns"
+            "got observations without their episodes, and the policy has a memory of the episode so far; call "
+            "begin_episode() of a loaded policy, and act() of the episode that it returns"
         )
 
     def act_in_episodes(
