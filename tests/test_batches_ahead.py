@@ -15,6 +15,8 @@ from rl_training.runtime.loop_parts.batches_ahead import draw_ahead, split_block
 from tests.off_policy_parts import make_dqn
 
 SIZE = 64
+UPDATES = range(6, 46)
+"""Numbers of updates that begin in the middle of a product's rows."""
 
 
 @contextmanager
@@ -29,9 +31,9 @@ def looking_ahead(threads: int) -> Iterator[tuple[DQN, ReplayBuffer, list[int]]]
         )
     look_ahead = dqn.look_ahead
 
-    def note(batches: ReplayBatch) -> ReplayBatch:
+    def note(batches: ReplayBatch, first: int) -> ReplayBatch:
         seen.append(threading.get_ident())
-        return look_ahead(batches)
+        return look_ahead(batches, first)
 
     dqn.look_ahead = note  # type: ignore[method-assign]
     with THREADS.using(threads):
@@ -65,7 +67,9 @@ def states(rng: np.random.Generator) -> Any:
 def test_a_block_is_split_into_large_groups_or_into_growing_ones_after_a_small_one(
     count: int, most: int, in_two_threads: bool, expected: list[int]
 ) -> None:
-    assert split_block(count, 4, most, in_two_threads) == expected
+    groups = split_block(range(7, 7 + count), 4, most, in_two_threads)
+    assert [len(group) for group in groups] == expected
+    assert [update for group in groups for update in group] == list(range(7, 7 + count))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -73,14 +77,14 @@ def test_batches_of_groups_are_those_of_single_draws(threads: int) -> None:
     with looking_ahead(threads) as (dqn, buffer, seen):
         alone, rng = make_dqn(batch_size=SIZE, gradient_steps=40), np.random.default_rng()
         rng.bit_generator.state = states(dqn.replay_rng)
-        with closing(draw_ahead(buffer, dqn, scale, SIZE, 40)) as batches:
+        with closing(draw_ahead(buffer, dqn, scale, SIZE, UPDATES)) as batches:
             kept = list(batches)  # no draw overwrites an earlier one
         assert len(kept) == 40
-        for batch in kept:
+        for number, batch in zip(UPDATES, kept, strict=True):
             expected = scale(buffer.sample(SIZE, rng))
             for name in ("obs", "actions", "rewards", "next_obs", "discounts"):
                 assert np.array_equal(getattr(batch, name), getattr(expected, name)), name
-            targets = alone.look_ahead(expected).targets
+            targets = alone.look_ahead(expected, number).targets
             assert batch.targets is not None
             assert targets is not None
             assert np.array_equal(batch.targets, targets)
@@ -100,7 +104,7 @@ def test_what_was_drawn_ahead_but_not_used_counts_as_not_drawn(threads: int, use
     with looking_ahead(threads) as (dqn, buffer, _):
         rng = np.random.default_rng()
         rng.bit_generator.state = states(dqn.replay_rng)
-        with closing(draw_ahead(buffer, dqn, scale, SIZE, 40)) as batches:
+        with closing(draw_ahead(buffer, dqn, scale, SIZE, UPDATES)) as batches:
             for _ in range(used):
                 next(batches)
         for _ in range(used):
@@ -113,13 +117,13 @@ def test_an_error_in_the_second_thread_is_raised_where_the_group_is_wanted() -> 
     with looking_ahead(2) as (dqn, buffer, seen):
         look_ahead = dqn.look_ahead
 
-        def fail_later(batches: ReplayBatch) -> ReplayBatch:
+        def fail_later(batches: ReplayBatch, first: int) -> ReplayBatch:
             if len(seen) == 2:
                 raise ValueError("the third group")
-            return look_ahead(batches)
+            return look_ahead(batches, first)
 
         dqn.look_ahead = fail_later  # type: ignore[method-assign]
-        with closing(draw_ahead(buffer, dqn, scale, SIZE, 40)) as batches:
+        with closing(draw_ahead(buffer, dqn, scale, SIZE, UPDATES)) as batches:
             for _ in range(4 + 16):
                 next(batches)
             with pytest.raises(ValueError, match="the third group"):

@@ -257,7 +257,7 @@ def test_the_quantile_loss_by_hand() -> None:
 @pytest.mark.parametrize("option", OPTIONS)
 def test_updates_with_target_values_from_ahead_equal_updates_without(option: str) -> None:
     batches, results = random_batch(choices, count=5 * 64), []
-    for look_ahead in (lambda dqn: dqn.look_ahead(batches), lambda dqn: batches):
+    for look_ahead in (lambda dqn: dqn.look_ahead(batches, 0), lambda dqn: batches):
         dqn = make_dqn(**OPTIONS[option], batch_size=64, gradient_steps=5)
         dqn.state.target.vector.mul_(0.7)
         drawn = look_ahead(dqn)
@@ -273,12 +273,12 @@ def test_no_bit_of_a_target_value_depends_on_how_many_are_computed_at_once(doubl
     dqn = make_dqn(batch_size=50, gradient_steps=10, network={"hidden": [64, 64]}, **settings)
     batches = random_batch(choices, count=500)
     field = "next_outputs" if double else "targets"
-    values = getattr(dqn.look_ahead(batches), field)
+    values = getattr(dqn.look_ahead(batches, 13), field)
     alone = dqn.target_network.evaluate(batches.next_obs)
     expected = alone if double else targets(dqn, batches)
     np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-6)
     for first in (50, 250, 450):
-        rest = dqn.look_ahead(batches.select(slice(first, None)))
+        rest = dqn.look_ahead(batches.select(slice(first, None)), 13 + first // 50)
         assert np.array_equal(getattr(rest, field), values[first:])
 
 
@@ -290,7 +290,8 @@ def test_no_bit_of_a_target_value_depends_on_how_many_are_computed_at_once(doubl
         (64, 128, 8, VECTOR, (4, 32)),
         (64, 3, 1, VECTOR, (1, 1)),
         (64, 4, 1, VECTOR, (4, 16)),
-        (400, 1, 1, VECTOR, (1, 2)),
+        (400, 1, 1, VECTOR, (1, 1)),
+        (400, 2, 1, VECTOR, (1, 2)),
         (2_048, 1, 1, VECTOR, (1, 1)),
         (64, 128, 2, CAMERA, (1, 1)),
     ],
@@ -306,7 +307,7 @@ def test_a_target_weight_that_is_not_finite_is_named_though_its_values_came_from
     dqn = make_dqn(batch_size=64, gradient_steps=5)
     dqn.state.target.vector[0] = np.nan
     with pytest.raises(NumericError, match=r"weight observed.mlps.weights.0 of the target network is not finite"):
-        dqn.update(dqn.look_ahead(random_batch(choices, count=64)), 0.0)
+        dqn.update(dqn.look_ahead(random_batch(choices, count=64), 0), 0.0)
 
 
 def test_the_target_network_is_updated_only_when_it_is_due() -> None:

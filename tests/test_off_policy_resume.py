@@ -38,19 +38,17 @@ STACKS: dict[str, Any] = {
     "wrappers": [{"name": "FrameStackObservation", "kwargs": {"stack_size": 4}}],
     "normalization": {"reward": True},
 }
+AHEAD: dict[str, Any] = {**SMALL, "batch_size": 48, "gradient_steps": 20, "network": {"hidden": [16, 16]}}
+"""Blocks of updates whose target values are computed in products of 240 rows, five batches each."""
 CONFIGS = {
     "dqn": dqn("CartPole-v1", target_update_every=30, double=True, dueling=True, **SMALL),
     "sac": sac("Pendulum-v1", max_episode_steps=25, warmup_hold=7, **SMALL),
     "td3": td3("Pendulum-v1", max_episode_steps=25, policy_delay=3, **SMALL),
     "tqc": tqc("Pendulum-v1", max_episode_steps=25, critics=3, quantiles=5, **SMALL),
-    "dqn with target values ahead": dqn("CartPole-v1", target_update_every=30, **{**SMALL, "gradient_steps": 20}),
-    "dqn with target values ahead in two threads": dqn(
-        "CartPole-v1", target_update_every=30, threads=2, **{**SMALL, "gradient_steps": 20}
-    ),
+    "dqn with target values ahead": dqn("CartPole-v1", target_update_every=30, **AHEAD),
+    "dqn with target values ahead in two threads": dqn("CartPole-v1", target_update_every=30, threads=2, **AHEAD),
     "dqn of quantiles": dqn("CartPole-v1", target_update_every=30, quantiles=7, double=True, dueling=True, **SMALL),
-    "dqn of quantiles with targets ahead": dqn(
-        "CartPole-v1", target_update_every=30, quantiles=7, **{**SMALL, "gradient_steps": 20}
-    ),
+    "dqn of quantiles with targets ahead": dqn("CartPole-v1", target_update_every=30, quantiles=7, **AHEAD),
     "dqn on images and numbers": dqn("DictObs", target_update_every=30, **SMALL),
     "dqn on frames": dqn("GreyImage", target_update_every=30, frame_channels=1, **{**SMALL, **STACKS}),
 }

@@ -122,22 +122,31 @@ class DQN(OffPolicyAlgorithm):
     @property
     def batches_ahead(self) -> tuple[int, int]:
         """The fewest and the most batches that are drawn together; they depend on the settings and the device alone."""
-        size, most = self.config.batch_size, MOST_AHEAD[min(2, self.config.threads)]
-        pays = self.config.gradient_steps * size >= AHEAD_ROWS and self._takes_vectors and self.backend.xp is np
-        return (max(1, AHEAD_ROWS // size), max(1, most // size)) if pays else (1, 1)
+        config, size, most = self.config, self.config.batch_size, MOST_AHEAD[min(2, self.config.threads)]
+        has_several = config.gradient_steps * max(1, config.num_envs // config.train_freq) > 1
+        pays = has_several and config.gradient_steps * size >= AHEAD_ROWS
+        can = self._takes_vectors and self.backend.xp is np
+        return (max(1, AHEAD_ROWS // size), max(1, most // size)) if pays and can else (1, 1)
 
     @np.errstate(all="ignore")  # the updates look for such values
-    def look_ahead(self, batches: ReplayBatch) -> ReplayBatch:
+    def look_ahead(self, batches: ReplayBatch, first: int) -> ReplayBatch:
         """Adds `targets` to all batches, or `next_outputs` with double DQN, whose choices need each update's weights.
 
-        All products have `AHEAD_ROWS` rows: these are fewer and larger ones than batch by batch, and no bit depends on
-        how many batches remain after a resume.
+        Each product has the rows of several batches, which makes fewer and larger ones. On some processors, the last
+        bits of a row depend on its place in the product. So the number of its update decides a batch's place, however
+        many batches remain after a resume, and other rows are filled with zeros.
+
+        Args:
+            batches: Several batches.
+            first: Number of the first one's update in the run.
         """
         if self.batches_ahead == (1, 1):
             return batches
-        missing = -len(batches) % AHEAD_ROWS
-        vectors = np.pad(batches.next_obs, ((0, missing), (0, 0))) if missing else batches.next_obs
-        next_outputs = self.target_network.evaluate_blocks(vectors, AHEAD_ROWS)[: len(batches)]
+        size, count = self.config.batch_size, len(batches)
+        rows, before = self.batches_ahead[0] * size, first % self.batches_ahead[0] * size
+        after = -(before + count) % rows
+        vectors = np.pad(batches.next_obs, ((before, after), (0, 0))) if before or after else batches.next_obs
+        next_outputs = self.target_network.evaluate_blocks(vectors, rows)[before : before + count]
         if self.config.double:
             return replace(batches, next_outputs=next_outputs)
         return replace(batches, targets=add_rewards(batches.rewards, batches.discounts, self._best(next_outputs)))

@@ -80,8 +80,13 @@ class OffPolicyAlgorithm(NetworkAlgorithm):
         """The fewest batches that are worth drawing together for `look_ahead`, and the most."""
         return 1, 1
 
-    def look_ahead(self, batches: ReplayBatch) -> ReplayBatch:
-        """Returns several batches as one, with what is computed for all of them before the first one's update."""
+    def look_ahead(self, batches: ReplayBatch, first: int) -> ReplayBatch:
+        """Returns several batches as one, with what is computed for all of them before the first one's update.
+
+        Args:
+            batches: The batches.
+            first: Number of the first one's update in the run.
+        """
         return batches
 
     @abstractmethod

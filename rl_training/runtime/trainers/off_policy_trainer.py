@@ -145,9 +145,9 @@ class OffPolicyTrainer(Trainer):
 
     def _update(self) -> None:
         """Takes the updates that are due; there are none in the warm-up."""
-        due = self.config.updates_due(self.num_timesteps)
+        due, size = self.config.updates_due(self.num_timesteps), self.config.batch_size
         progress = (self.num_timesteps - self.config.num_envs) / self.config.total_timesteps
-        draws = draw_ahead(self.buffer, self.algorithm, self._normalize, self.config.batch_size, due - self.updates)
+        draws = draw_ahead(self.buffer, self.algorithm, self._normalize, size, range(self.updates, due))
         with closing(draws) as batches:
             while self.updates < due:
                 self.check_stop()
