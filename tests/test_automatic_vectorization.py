@@ -15,6 +15,7 @@ from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from rl_training.api.reproduction.original import read_original
 from rl_training.comparison.groups import form_groups
 from rl_training.comparison.recorded_run import read_directory
+from rl_training.config import serialization
 from rl_training.config.parsing import read_yaml
 from rl_training.config.reading.recorded_settings import read_recorded_settings
 from rl_training.config.serialization import config_hash, dump_config
@@ -36,7 +37,7 @@ from rl_training.run_layout import CONFIG
 from rl_training.runs.metadata import read_metadata
 from rl_training.runtime import run_utils
 from rl_training.runtime.callbacks import Callback
-from rl_training.runtime.checkpoint import find_checkpoint, writing
+from rl_training.runtime.checkpoint import find_checkpoint
 from rl_training.runtime.loop_parts.run_origin import ForkOf
 from rl_training.runtime.trainer import TrainResult
 from tests.stop_flags import StopAfterPolls
@@ -188,7 +189,7 @@ def test_a_run_that_was_recorded_without_a_kind_continues_with_single_environmen
     line: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = MANAGER.setup(short(vectorization="sync")).train()
-    for module in (run_utils, writing):
+    for module in (run_utils, serialization):
         monkeypatch.setattr(module, "dump_config", lambda config: dump_config(config).replace(SYNC, line))
     stopped = stopped_run(vectorization="sync")
     monkeypatch.undo()

@@ -98,6 +98,7 @@ def test_in_another_thread_it_is_named_and_not_ended(caplog: pytest.LogCaptureFi
 def test_in_training_it_is_named_and_waited_for(vectorization: str, caplog: pytest.LogCaptureFixture) -> None:
     config = PPOConfig(
         env_id="case_envs:SlowReset-v0",
+        normalization={"reward": False},
         env_kwargs={"step_seconds": 0.6, "reset_seconds": 0.0},
         total_timesteps=1,
         num_envs=1,

@@ -122,7 +122,7 @@ def test_what_is_not_comparable_is_refused_by_the_name_of_the_setting(settings, 
     "settings",
     [
         {"training_wrappers": ["TimeAwareObservation"]},
-        {"normalization": {"reward": True}},
+        {"normalization": {"reward": False}},
         {"env_id": "Acrobot-v1", "evaluation": {"env_id": "CartPole-v1"}},
         {"device": "cpu"},
     ],

@@ -114,7 +114,7 @@ OFF_POLICY = DQNConfig(**{**OFF, **WITH_A_CHILD})
 CASES: dict[str, tuple[tuple[type, ...], Callable[[Path], None]]] = {
     "on-policy trainer": ((Trainer, PPOTrainer), lambda folder: trainer_of(ON_POLICY)),
     "off-policy trainer": ((OffPolicyTrainer,), lambda folder: trainer_of(OFF_POLICY)),
-    "training environments": ((TrainingEnvs,), lambda folder: TrainingEnvs(ON_POLICY, gamma=None).close()),
+    "training environments": ((TrainingEnvs,), lambda folder: TrainingEnvs(ON_POLICY, gamma=0.9).close()),
     "vector environment": ((MaskedVectorEnv,), lambda folder: make_vector_env(ON_POLICY).close()),
     "worker process": ((WorkerProcess,), worker_in),
     "tracking": ((TrackingSession, ShipperProcess), session_in),

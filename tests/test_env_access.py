@@ -30,7 +30,11 @@ def two_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(env_id: str = "judged_envs:Told-v0", **fields: Any) -> PPOConfig:
-    return PPOConfig(env_id=env_id, total_timesteps=1, **{"num_envs": 3, "rollout_steps": 256, **fields})
+    return PPOConfig(
+        env_id=env_id,
+        total_timesteps=1,
+        **{"num_envs": 3, "rollout_steps": 256, "normalization": {"reward": False}, **fields},
+    )
 
 
 @pytest.fixture

@@ -17,7 +17,13 @@ BOTH = pytest.mark.parametrize("vectorization", ["sync", "async"])
 def run_until_fault(env_id: str, vectorization: str, num_envs: int = 2, **fields: Any) -> tuple[str, int]:
     """Steps an environment until it fails; returns the message and the steps that came back before."""
     config = PPOConfig(
-        env_id=env_id, total_timesteps=1, num_envs=num_envs, batch_size=2, vectorization=vectorization, **fields
+        env_id=env_id,
+        total_timesteps=1,
+        num_envs=num_envs,
+        batch_size=2,
+        vectorization=vectorization,
+        normalization={"reward": False},
+        **fields,
     )
     envs = TrainingEnvs(config, gamma=None)
     steps = 0
@@ -85,7 +91,12 @@ def test_a_space_that_changes_later_is_named_with_both_shapes(vectorization: str
 @BOTH
 def test_the_env_at_fault_is_the_one_that_is_named(vectorization: str) -> None:
     config = PPOConfig(
-        env_id="case_envs:PickyAct-v0", total_timesteps=1, num_envs=3, batch_size=3, vectorization=vectorization
+        env_id="case_envs:PickyAct-v0",
+        total_timesteps=1,
+        num_envs=3,
+        batch_size=3,
+        vectorization=vectorization,
+        normalization={"reward": False},
     )
     envs = TrainingEnvs(config, gamma=None)
     envs.start()

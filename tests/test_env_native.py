@@ -20,7 +20,13 @@ from rl_training.experiment.loading import config_from_mapping
 
 
 def settings(env_id: str = "case_envs:Rows-v0", **fields: Any) -> PPOConfig:
-    fields = {"num_envs": 3, "rollout_steps": 256, "vectorization": "native", **fields}
+    fields = {
+        "num_envs": 3,
+        "rollout_steps": 256,
+        "vectorization": "native",
+        "normalization": {"reward": False},
+        **fields,
+    }
     return PPOConfig(env_id=env_id, total_timesteps=100, **fields)
 
 

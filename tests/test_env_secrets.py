@@ -21,7 +21,9 @@ GIVEN = pytest.mark.parametrize("api_token", ["CASE-SECRET-7", "${env:CASE_TOKEN
 
 
 def settings(**fields: Any) -> PPOConfig:
-    return PPOConfig(env_id=ENV, total_timesteps=1, num_envs=2, batch_size=2, **fields)
+    return PPOConfig(
+        env_id=ENV, total_timesteps=1, num_envs=2, batch_size=2, **{"normalization": {"reward": False}, **fields}
+    )
 
 
 def shown(error: BaseException) -> str:

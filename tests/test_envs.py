@@ -23,7 +23,11 @@ BOTH = pytest.mark.parametrize("vectorization", ["sync", "async"])
 
 
 def settings(env_id: str, **fields: Any) -> PPOConfig:
-    return PPOConfig(env_id=env_id, total_timesteps=100, **{"num_envs": 2, "rollout_steps": 256, **fields})
+    return PPOConfig(
+        env_id=env_id,
+        total_timesteps=100,
+        **{"num_envs": 2, "rollout_steps": 256, "normalization": {"reward": False}, **fields},
+    )
 
 
 def started(env_id: str, **fields: Any) -> TrainingEnvs:

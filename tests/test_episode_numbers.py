@@ -51,7 +51,13 @@ def nothing_was_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def settings(**fields: Any) -> PPOConfig:
-    fields = {"env_id": "judged_envs:Told-v0", "num_envs": 2, "rollout_steps": 256, **fields}
+    fields = {
+        "env_id": "judged_envs:Told-v0",
+        "num_envs": 2,
+        "rollout_steps": 256,
+        "normalization": {"reward": False},
+        **fields,
+    }
     return PPOConfig(total_timesteps=1, **fields)
 
 

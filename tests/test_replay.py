@@ -26,7 +26,11 @@ STACK = [
 
 
 def settings(env_id: str, **fields: Any) -> PPOConfig:
-    return PPOConfig(env_id=env_id, total_timesteps=1, **{"num_envs": 2, "rollout_steps": 256, **fields})
+    return PPOConfig(
+        env_id=env_id,
+        total_timesteps=1,
+        **{"num_envs": 2, "rollout_steps": 256, "normalization": {"reward": False}, **fields},
+    )
 
 
 def same_step(one: Any, other: Any) -> bool:

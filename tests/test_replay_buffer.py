@@ -247,7 +247,9 @@ def test_rows_are_complete_and_do_not_cross_the_end_of_the_ring() -> None:
 
 def collected(env_id: str, num_envs: int, draw: Any) -> tuple[ReplayBuffer, Any]:
     """25 steps of an environment as a trainer stores them, and copies of the actions."""
-    envs = TrainingEnvs(PPOConfig(env_id=env_id, num_envs=num_envs, total_timesteps=2_000), gamma=None)
+    envs = TrainingEnvs(
+        PPOConfig(env_id=env_id, num_envs=num_envs, total_timesteps=2_000, normalization={"reward": False}), gamma=None
+    )
     encoder, codec = envs.encoder, envs.codec
     buffer = ReplayBuffer(25 * num_envs, num_envs, encoder.shape, encoder.dtype, codec.shape, codec.dtype)
     envs.start()

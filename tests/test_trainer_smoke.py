@@ -201,6 +201,7 @@ def test_learned_values_on_fixed_length_episodes(env: str, first_value: float) -
         epochs=10,
         gamma=0.9,
         learning_rate=0.003,
+        normalization={"reward": False},
         total_timesteps=16_384,
         evaluation={"every": 100_000, "episodes": 1},
         checkpoint={"every": 100_000},

@@ -27,6 +27,7 @@ def _timed_only_where_speed_is_tested(request: pytest.FixtureRequest, monkeypatc
 
 
 def settings(env_id: str, **fields: Any) -> PPOConfig:
+    fields = {"normalization": {"reward": False}, **fields}
     return PPOConfig(env_id=env_id, total_timesteps=1, num_envs=2, rollout_steps=128, **fields)
 
 

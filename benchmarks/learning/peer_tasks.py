@@ -57,6 +57,7 @@ SB3_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "entropy_coef": 0.0,
         "value_coef": 0.5,
         "max_grad_norm": 0.5,
+        "normalization": {"reward": False},
         "normalize_advantage": True,
         "adam_epsilon": 1e-5,
         "network": {"hidden": [64, 64], "activation": "tanh", "initial_log_std": 0.0},

@@ -94,6 +94,7 @@ EPISODES = 10
 _PPO = {
     "num_envs": 8,
     "vectorization": "sync",  # as the peers, which step no native environments
+    "normalization": {"reward": False},
     "rollout_steps": 128,
     "batch_size": 256,
     "epochs": 4,

@@ -71,7 +71,7 @@ def main() -> None:
 
 def choose_script(task: Task) -> str:
     """Returns the name of the script that trains a task."""
-    if "normalization" in task.settings:
+    if any(task.settings.get("normalization", {}).values()):
         return NORMALIZED
     return IMAGES if "wrappers" in task.settings else SCRIPTS[task.algo]
 

@@ -64,7 +64,7 @@ def make_envs(task: Task, seed: int) -> Any:
     if "wrappers" in settings:
         return VecFrameStack(make_atari_env(task.env_id, n_envs=num_envs, seed=seed), n_stack=4)
     envs = make_vec_env(task.env_id, n_envs=num_envs, seed=seed)
-    return VecNormalize(envs, gamma=settings["gamma"]) if "normalization" in settings else envs
+    return VecNormalize(envs, gamma=settings["gamma"]) if any(settings.get("normalization", {}).values()) else envs
 
 
 def make_noise(task: Task, envs: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt
 
 from rl_training.config.network import MLPConfig
-from rl_training.config.sections import NumEnvs
+from rl_training.config.sections import NormalizationConfig, NumEnvs
 from rl_training.config.settings import AUTO, Combination, TrainConfig
 
 DIVISIBLE = (AUTO, "sync", "async", "split")
@@ -28,6 +28,14 @@ class NetworkConfig(MLPConfig):
     """Units of each recurrent layer."""
 
 
+class PPONormalizationConfig(NormalizationConfig):
+    """Running normalization of observations and rewards."""
+
+    reward: bool = True
+    """Divide rewards by the running standard deviation of the discounted return (no mean is subtracted). One step size
+    then fits the value function of any task."""
+
+
 class PPOConfig(TrainConfig):
     """Proximal Policy Optimization (Schulman et al. 2017), with the details of Huang et al. 2022."""
 
@@ -35,6 +43,8 @@ class PPOConfig(TrainConfig):
     """The algorithm."""
     num_envs: NumEnvs = 8
     """Training environments that are stepped together."""
+    normalization: PPONormalizationConfig = PPONormalizationConfig()
+    """Running normalization."""
     ranks: Annotated[PositiveInt, Field(le=1_024)] = 1
     """Processes that train together, each with `num_envs / ranks` of the environments."""
     rollout_steps: PositiveInt = 128
