@@ -121,7 +121,7 @@ def test_each_shipped_environment_says_what_to_install() -> None:
         if config.env_id in needed:
             assert f"pip install 'rl-training[{needed[config.env_id]}]'" in text
             found.add((config.algo, config.env_id))
-    assert len(found) == 9
+    assert len(found) == 11
 
 
 @pytest.mark.parametrize("name", ["ppo/pong", "dqn/pong"])

@@ -76,6 +76,8 @@ SB3_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "exploration": {"start": 1.0, "end": 0.05, "fraction": 0.1},
         "target_update_every": 10_000,
         "double": False,
+        "quantiles": 0,
+        "adam_epsilon": 1e-8,
         "dueling": False,
         "max_grad_norm": 10.0,
         "network": {"hidden": [64, 64], "activation": "relu"},
