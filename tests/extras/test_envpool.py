@@ -19,7 +19,7 @@ def started(env_id: str = "CartPole-v1", **fields: Any) -> TrainingEnvs:
 
 
 def settings(env_id: str, **fields: Any) -> PPOConfig:
-    fields = {"num_envs": 8, "vectorization": "envpool", **fields}
+    fields = {"num_envs": 8, "vectorization": "envpool", "normalization": {"reward": False}, **fields}
     return PPOConfig(env_id=env_id, total_timesteps=100, **fields)
 
 
