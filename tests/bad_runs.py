@@ -66,6 +66,7 @@ class Breaks(Callback):
 
 PPO: dict[str, Any] = {
     "algo": "ppo",
+    "normalization": {"reward": False},
     "env_id": "case_envs:Plain-v0",
     "total_timesteps": 4_000,
     "num_envs": 2,
