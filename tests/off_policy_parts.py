@@ -3,6 +3,7 @@
 import io
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -18,6 +19,7 @@ from rl_training.config.algorithms.dqn import DQNConfig
 from rl_training.config.algorithms.sac import SACConfig
 from rl_training.config.algorithms.td3 import TD3Config
 from rl_training.config.algorithms.tqc import TQCConfig
+from rl_training.data.priorities import Priorities
 from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.networks.backend import Backend
@@ -88,7 +90,8 @@ def random_batch(
             part[:] = rng.integers(0, 256, part.shape) if part.dtype == np.uint8 else rng.standard_normal(part.shape)
     rewards = scale * rng.standard_normal(count).astype(np.float32)
     discounts = (0.99 ** rng.integers(1, 4, count) * (rng.random(count) > 0.25)).astype(np.float32)
-    return ReplayBatch(obs, actions(rng, count), rewards, next_obs, discounts)
+    batch = ReplayBatch(obs, actions(rng, count), rewards, next_obs, discounts)
+    return replace(batch, priorities=rng.uniform(0.1, 2.0, count))
 
 
 def choices(rng: np.random.Generator, count: int) -> np.ndarray:
@@ -191,13 +194,18 @@ def solve_contexts(
     encoder, rng = ObservationEncoder(space), np.random.default_rng(0)
     action = agent.act(encoder.encode(observe(np.arange(3))), 0)
     buffer = ReplayBuffer(4_000, 8, encoder.shape, encoder.dtype, action.shape[1:], action.dtype)
+    if agent.config.has_priorities:
+        buffer.priorities = Priorities(buffer.capacity, alpha=0.6, epsilon=1e-6)
     ended, cut = np.ones(8, bool), np.zeros(8, bool)
     for step in range(steps):
         contexts = rng.integers(0, 3, 8)
         observations = encoder.encode(observe(contexts)).copy()
         actions = agent.act(observations, step * 8)
         buffer.add(observations, actions, reward(contexts, actions), observations, ended, cut)
-        agent.update(buffer.sample(batch_size, agent.replay_rng), step / steps)
+        batch = buffer.sample(batch_size, agent.replay_rng)
+        agent.update(batch, step / steps)
+        if isinstance(agent, DQN) and buffer.priorities is not None:
+            buffer.priorities.update(batch.places, agent.backend.numpy(agent.errors))
     return encoder.encode(observe(np.arange(3))).copy()
 
 

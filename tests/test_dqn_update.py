@@ -1,5 +1,6 @@
 """DQN's update: compared with the plain torch on its page, its details one by one, and what it learns and refuses."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from rl_training.algorithms.dqn import DQN, check_spaces, epsilon_at
+from rl_training.algorithms.q_losses import importance_weights
 from rl_training.algorithms.schedules import anneal
 from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
@@ -44,7 +46,8 @@ OPTIONS = {
     "dueling": {"dueling": True},
     "both": {"double": True, "dueling": True},
     "quantiles": {"quantiles": 5},
-    "all": {"double": True, "dueling": True, "quantiles": 4},
+    "prioritized": {"prioritized_replay": {"beta_start": 0.3, "beta_end": 0.9}},
+    "all": {"double": True, "dueling": True, "quantiles": 4, "prioritized_replay": {"beta_start": 0.6}},
 }
 
 
@@ -59,19 +62,33 @@ def outputs_of(parameters: dict[str, torch.Tensor], x: torch.Tensor, config: Any
     return combine([mlp(parameters, s, x, "observed.") for s in range(2 if config.dueling else 1)], config)
 
 
-def page_loss(networks: Any, batch: ReplayBatch, config: Any) -> torch.Tensor:
-    """The page's loss, of an online and a target network given as functions."""
+def page_losses(networks: Any, batch: ReplayBatch, config: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """The page's losses and errors of each transition, of an online and a target network given as functions."""
     b = {name: to_tensors(array) for name, array in vars(batch).items() if array is not None}
     loss = PLAIN.quantile_dqn_loss if config.quantiles else PLAIN.dqn_loss
     return loss(*networks, b, double=config.double)
 
 
+def page_loss(networks: Any, batch: ReplayBatch, config: Any, progress: float = 0.0) -> torch.Tensor:
+    """The page's loss of a batch; of how many transitions it was drawn, and the sum of their priorities, cancel."""
+    losses, _ = page_losses(networks, batch, config)
+    if config.prioritized_replay is not None:
+        start, end = config.prioritized_replay.beta_start, config.prioritized_replay.beta_end
+        beta, shares = start + (end - start) * progress, torch.from_numpy(batch.priorities) / 4_321.0
+        losses = losses * PLAIN.importance_weights(shares, 1_000, beta)
+    return losses.mean()
+
+
 def reference_loss(
-    online: dict[str, torch.Tensor], target: dict[str, torch.Tensor], batch: ReplayBatch, config: Any
+    online: dict[str, torch.Tensor],
+    target: dict[str, torch.Tensor],
+    batch: ReplayBatch,
+    config: Any,
+    progress: float = 0.0,
 ) -> torch.Tensor:
     """The page's loss, of networks given by their parameters."""
     networks = [partial(outputs_of, parameters, config=config) for parameters in (online, target)]
-    return page_loss(networks, batch, config)
+    return page_loss(networks, batch, config, progress)
 
 
 @pytest.mark.parametrize("option", OPTIONS)
@@ -86,7 +103,7 @@ def test_updates_equal_plain_torch(backend: Backend, option: str) -> None:
         batch = random_batch(choices, seed=step, scale=3.0)
         for group in adam.param_groups:
             group["lr"] = 3e-3 * (1 - step / 8)
-        loss = reference_loss(online, target, batch, dqn.config)
+        loss = reference_loss(online, target, batch, dqn.config, progress=step / 8)
         adam.zero_grad()
         loss.backward()
         norm = float(nn.utils.clip_grad_norm_(online.values(), 0.2))
@@ -115,7 +132,7 @@ def test_written_out_gradients_equal_autograd(backend: Backend, option: str) -> 
     target = dqn.state.target.state_dict()
     gradients = torch.autograd.grad(reference_loss(online, target, batch, dqn.config), online.values())
     for _ in range(2):  # buffers are used again
-        dqn._gradient(batch)
+        dqn._gradient(batch, 0.0)
         for (name, parameter), expected in zip(dqn.network.named_parameters(), gradients, strict=True):
             assert float((parameter.grad - expected).norm()) <= 1e-10 * float(expected.norm()), name
 
@@ -126,9 +143,9 @@ def test_gradients_of_convolutions_equal_autograd(backend: Backend, space: gym.S
     dqn = make_dqn(space, **OPTIONS[option])
     dqn.parameters, dqn.state.target = in_float64(dqn.network), in_float64(dqn.target_network)
     batch = wide(random_batch(choices, space, count=5, scale=3.0))
-    dqn._gradient(batch)
+    dqn._gradient(batch, 0.0)
     got = dqn.parameters.gradient.clone()
-    dqn._gradient(batch)
+    dqn._gradient(batch, 0.0)
     torch.testing.assert_close(dqn.parameters.gradient, got, rtol=1e-12, atol=0)  # overwritten and not added to
 
     def by_graph(network: QNetwork, observations: Any) -> torch.Tensor:
@@ -244,11 +261,47 @@ def test_the_quantile_loss_by_hand() -> None:
     """
     dqn, x = with_quantiles([[0.0, 2.0]] * 3, QUANTILES), np.ones((1, 3), np.float32)
     batch = ReplayBatch(x, np.array([1]), np.float32([1]), x, np.float32([0]))
-    measured = dqn._gradient(batch)
+    measured = dqn._gradient(batch, 0.0)
     assert measured["q_loss"] == pytest.approx(0.25 * 0.5 + 0.25 * 0.5)
     assert (measured["q_mean"], measured["q_max"]) == (1.0, 1.0)
     bias = dqn.network.observed.mlps.head_biases[0].grad
     assert bias.tolist() == pytest.approx([0.0, 0.0, -0.25, 0.25, 0.0, 0.0])
+
+
+# Prioritized replay.
+
+
+def test_the_errors_that_decide_priorities_by_hand() -> None:
+    """Values: the TD error. Quantiles: the mean over the quantiles of their loss, here two of 1/8."""
+    x, zero = np.ones((2, 3), np.float32), np.zeros(2, np.int64)
+    priorities = np.array([1.0, 2.0])
+    batch = ReplayBatch(x, zero, np.float32([5, -2]), x, np.float32([0, 0]), priorities=priorities)
+    dqn = make_dqn(prioritized_replay={})
+    dqn.parameters.vector.zero_()
+    dqn.update(batch, 0.0)
+    assert dqn.errors.tolist() == [-5.0, 2.0]
+    one = replace(batch.select(slice(0, 1)), rewards=np.float32([1]))
+    dqn = with_quantiles([[0.0, 2.0]] * 3, QUANTILES, prioritized_replay={})
+    dqn.update(one, 0.0)
+    assert dqn.errors.tolist() == [0.125]
+
+
+def test_importance_weights_by_hand() -> None:
+    """Four times the priority is drawn four times as often, and weighs a quarter if beta is 1, a half if it is 1/2."""
+    priorities = np.array([2.0, 8.0, 2.0])
+    assert importance_weights(priorities, 1.0).tolist() == [1.0, 0.25, 1.0]
+    assert importance_weights(priorities, 0.5).tolist() == [1.0, 0.5, 1.0]
+    assert importance_weights(priorities, 0.0).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_beta_is_a_function_of_progress_alone() -> None:
+    prioritized = make_dqn(prioritized_replay={}).config.prioritized_replay
+    assert [prioritized.beta_at(progress) for progress in (0.0, 0.5, 1.0)] == pytest.approx([0.4, 0.7, 1.0])
+
+
+def test_batches_by_priority_are_drawn_one_by_one() -> None:
+    """Because each update changes what is drawn next."""
+    assert make_dqn(batch_size=64, gradient_steps=128, prioritized_replay={}).batches_ahead == (1, 1)
 
 
 # Target values of several batches at once.

@@ -49,6 +49,10 @@ CONFIGS = {
     "dqn with target values ahead in two threads": dqn("CartPole-v1", target_update_every=30, threads=2, **AHEAD),
     "dqn of quantiles": dqn("CartPole-v1", target_update_every=30, quantiles=7, double=True, dueling=True, **SMALL),
     "dqn of quantiles with targets ahead": dqn("CartPole-v1", target_update_every=30, quantiles=7, **AHEAD),
+    "dqn by priority": dqn("CartPole-v1", target_update_every=30, prioritized_replay={}, double=True, **SMALL),
+    "dqn of quantiles on frames by priority": dqn(
+        "GreyImage", target_update_every=30, frame_channels=1, quantiles=5, prioritized_replay={}, **{**SMALL, **STACKS}
+    ),
     "dqn on images and numbers": dqn("DictObs", target_update_every=30, **SMALL),
     "dqn on frames": dqn("GreyImage", target_update_every=30, frame_channels=1, **{**SMALL, **STACKS}),
 }
@@ -85,6 +89,8 @@ def phase_and_updates(result: TrainResult) -> tuple[str, int]:
         pytest.param("dqn", "async", [132, 258], marks=pytest.mark.slow),
         ("dqn", "split", [132]),
         ("dqn of quantiles", "sync", [67, 150, 285]),
+        ("dqn by priority", "sync", [1, 67, 69, 132, 150, 213, 285]),
+        ("dqn of quantiles on frames by priority", "sync", [67, 150]),
         ("dqn of quantiles with targets ahead", "sync", [149, 250]),
         ("dqn with target values ahead", "sync", [141, 149, 250]),
         ("dqn with target values ahead in two threads", "sync", [141, 149, 152, 250]),

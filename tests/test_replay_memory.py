@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from rl_training.config.algorithms.dqn import DQNConfig
+from rl_training.config.algorithms.dqn import DQNConfig, PrioritizedReplayConfig
 from rl_training.data.buffer_memory import measure_available_memory
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer
@@ -54,6 +54,17 @@ def test_frames_that_are_stored_once_have_their_own_arithmetic() -> None:
         "buffer_size 900,000 would fit"
     )
     check_memory(config(900_000, frame_channels=1), FRAMES, CHOICE, available=8 * GB)
+
+
+def test_priorities_count_too() -> None:
+    prioritized = config(1_000_000).model_copy(update={"prioritized_replay": PrioritizedReplayConfig()})
+    with pytest.raises(ConfigError) as caught:
+        check_memory(prioritized, FRAMES, CHOICE, available=8 * GB)
+    assert (
+        "1,000,000 x (2 x 28,224 + 8 + 4 + 2 + 9) bytes (observation and next observation, action, reward, two "
+        in str(caught.value)
+    )
+    assert "flags, priority) = 56.5 GB" in str(caught.value)
 
 
 @pytest.mark.parametrize(

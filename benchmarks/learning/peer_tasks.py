@@ -77,6 +77,7 @@ SB3_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "target_update_every": 10_000,
         "double": False,
         "quantiles": 0,
+        "prioritized_replay": None,
         "adam_epsilon": 1e-8,
         "dueling": False,
         "max_grad_norm": 10.0,

@@ -19,9 +19,8 @@ TIANSHOU = "Tianshou"
 """https://github.com/thu-ml/tianshou/tree/v1.2.0/examples/mujoco: the mean and the standard deviation over ten seeds
 of each seed's best evaluation."""
 
-
-VARIANTS = ("native", "no_velocity")
-"""How the name of a config ends whose task is another config's in another form."""
+VARIANTS = ("native", "no_velocity", "quantiles", "prioritized")
+"""How the name of a config ends whose task is another config's in another form, or learned in another way."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +80,9 @@ _TABLE = (
     ("dqn/acrobot", "Acrobot-v1", -80, 100_000, Published(-76.639, 11.752, 100_000), 2.5, 20),
     ("dqn/mountain_car", "MountainCar-v0", -105, 120_000, Published(-100.849, 9.925, 120_000), 1.1, 20),
     ("dqn/lunar_lander", "LunarLander-v3", 200, 100_000, Published(154.382, 79.241, 100_000), 4, 10),
+    ("dqn/cartpole_quantiles", "CartPole-v1", 495, 50_000, Published(500.0, 0.0, 50_000), 1.5, 20),
+    ("dqn/acrobot_quantiles", "Acrobot-v1", -72, 100_000, Published(-69.135, 9.967, 100_000), 6, 10),
+    ("dqn/lunar_lander_prioritized", "LunarLander-v3", 225, 100_000, Published(70.236, 225.491, 100_000), 6, 10),
     ("sac/pendulum", "Pendulum-v1", -160, 20_000, Published(-156.995, 88.714, 20_000), 1.3, 20),
     ("sac/mountain_car_continuous", "MountainCarContinuous-v0", 94, 50_000, Published(94.679, 1.134, 50_000), 3.2, 10),
     (

@@ -45,7 +45,12 @@ EVERYWHERE = ("sync", "normalised")
 NATIVE = ("native", "native-normalised")
 """The variants with the environments as arrays, which Gymnasium has for `CartPole-v1` alone."""
 
-ONLY_FOR = {"n-step": ("dqn", "sac", "td3", "tqc"), "quantiles": ("dqn",), "memory": ("ppo",)}
+ONLY_FOR = {
+    "n-step": ("dqn", "sac", "td3", "tqc"),
+    "quantiles": ("dqn",),
+    "prioritized": ("dqn",),
+    "memory": ("ppo",),
+}
 """The algorithms of the variants that others don't have."""
 
 NORMALISED = {"normalization": {"observation": True, "reward": True}}
@@ -57,6 +62,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "frames": FRAMES,
     "n-step": {"n_step": 3},
     "quantiles": {"quantiles": 8},
+    "prioritized": {"prioritized_replay": {}},
     "memory": {"network": {"hidden": [16], "recurrent": "lstm", "recurrent_size": 8}, "sequence_length": 8},
     "changed": {
         "training_wrappers": [{"name": "ClipReward", "kwargs": {"min_reward": -1.0, "max_reward": 1.0}}],

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from rl_training.algorithms.finite_checks import require_finite_update
 from rl_training.algorithms.network_algorithm import OffPolicyAlgorithm
-from rl_training.algorithms.q_losses import add_rewards, make_loss
+from rl_training.algorithms.q_losses import add_rewards, importance_weights, make_loss, weigh
 from rl_training.algorithms.schedules import anneal
 from rl_training.algorithms.space_checks import describe_wrong_actions, find_encoding_faults
 from rl_training.config.algorithms.dqn import DQNConfig
@@ -72,6 +72,8 @@ class DQN(OffPolicyAlgorithm):
         self.target_network = copy.deepcopy(self.network)
         self.parameters = FlatParameters(self.network, device)
         self.backend = self.parameters.backend
+        self.errors: Array = None
+        """The errors of the last update's transitions, [B], which prioritized replay draws by; see `q_losses`."""
         self._loss = make_loss(config.quantiles, self.backend)
         self._backpropagate = self.backend.captured(self._loss_gradient)
         self.state = DQNState(
@@ -125,7 +127,8 @@ class DQN(OffPolicyAlgorithm):
         config, size, most = self.config, self.config.batch_size, MOST_AHEAD[min(2, self.config.threads)]
         has_several = config.gradient_steps * max(1, config.num_envs // config.train_freq) > 1
         pays = has_several and config.gradient_steps * size >= AHEAD_ROWS
-        can = self._takes_vectors and self.backend.xp is np
+        # With priorities, each update changes what the next batch is.
+        can = self._takes_vectors and self.backend.xp is np and config.prioritized_replay is None
         return (max(1, AHEAD_ROWS // size), max(1, most // size)) if pays and can else (1, 1)
 
     @np.errstate(all="ignore")  # the updates look for such values
@@ -166,7 +169,7 @@ class DQN(OffPolicyAlgorithm):
         """
         config, state = self.config, self.state
         learning_rate = anneal(config.learning_rate, config.learning_rate_schedule, progress)
-        measured = self._gradient(batch)
+        measured = self._gradient(batch, progress)
         require_finite_update(measured, batch, {"Q-network": self.parameters, "target network": state.target})
         self.parameters.clip_gradient(measured["gradient_norm"], config.max_grad_norm)
         state.optimizer.step(self.parameters.vector, self.parameters.gradient, learning_rate)
@@ -175,21 +178,23 @@ class DQN(OffPolicyAlgorithm):
         return {f"train/{name}": value for name, value in metrics.items()}
 
     @np.errstate(all="ignore")  # `require_finite_update` looks for such values in the measurements
-    def _gradient(self, batch: ReplayBatch) -> dict[str, float]:
+    def _gradient(self, batch: ReplayBatch, progress: float) -> dict[str, float]:
         """Writes the gradient of the mean loss; returns the measurements by name."""
-        backend = self.backend
-        # A recording on a GPU takes no None, and nothing is computed ahead there.
-        ahead = (batch.targets, batch.next_outputs) if backend.xp is np else ()
-        *measured, squared_norm = backend.floats(
-            self._backpropagate(
-                to_arrays(batch.obs, backend),
-                to_arrays(batch.next_obs, backend),
-                backend.array(batch.actions),
-                backend.array(batch.rewards),
-                backend.array(batch.discounts),
-                *ahead,
-            )
+        backend, prioritized = self.backend, self.config.prioritized_replay
+        # A recording on a GPU takes no None, and nothing is computed ahead there, or with priorities.
+        further: tuple[Any, ...] = (None, batch.targets, batch.next_outputs) if backend.xp is np else ()
+        if prioritized is not None:
+            weights_B = importance_weights(batch.priorities, prioritized.beta_at(progress))
+            further = (backend.array(weights_B.astype(batch.rewards.dtype)),)
+        self.errors, *results = self._backpropagate(
+            to_arrays(batch.obs, backend),
+            to_arrays(batch.next_obs, backend),
+            backend.array(batch.actions),
+            backend.array(batch.rewards),
+            backend.array(batch.discounts),
+            *further,
         )
+        *measured, squared_norm = backend.floats(results)
         names = ("q_loss", "q_mean", "q_max", "gradient_norm")
         return dict(zip(names, (*measured, math.sqrt(squared_norm)), strict=True))
 
@@ -200,25 +205,28 @@ class DQN(OffPolicyAlgorithm):
         actions_B: Array,
         rewards_B: Array,
         discounts_B: Array,
+        weights_B: Array | None = None,
         targets: Array | None = None,
         next_outputs: Array | None = None,
     ) -> tuple[Array, ...]:
-        """Writes the gradient; returns the loss, the mean and largest Q, and the squared norm of the gradient.
+        """Writes the gradient; returns the errors, the loss, mean and largest Q, and the gradient's squared norm.
 
-        `targets` and `next_outputs` are what `look_ahead` computed.
+        `weights_B` are importance weights; `targets` and `next_outputs` are what `look_ahead` computed.
         """
         backend = self.backend
         if targets is None:
             targets = self._targets(next_observations, rewards_B, discounts_B, next_outputs)
         outputs = self.network(observations)
         taken = self._select(outputs, actions_B)
-        losses_B, slopes = self._loss(taken, targets)
+        losses_B, slopes, errors_B = self._loss(taken, targets)
+        if weights_B is not None:
+            losses_B, slopes = weigh(losses_B, slopes, weights_B)
         d_outputs = backend.zeros_like(outputs)
         places_B = backend.row_starts(*outputs.shape[:2]) + actions_B
         d_outputs.reshape(-1, *outputs.shape[2:])[places_B] = slopes * (1.0 / len(actions_B))
         self.network.backward(d_outputs)
         q_mean, q_max = backend.mean(taken.reshape(-1)), self.network.expect(outputs).max()
-        return backend.mean(losses_B), q_mean, q_max, self.parameters.squared_gradient_norm()
+        return errors_B, backend.mean(losses_B), q_mean, q_max, self.parameters.squared_gradient_norm()
 
     def _targets(
         self, next_observations: Observations, rewards_B: Array, discounts_B: Array, outputs: Array | None = None

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rl_training.data.arrays import view_without_records
+from rl_training.data.priorities import Priorities
 
 COMPUTED_AHEAD = frozenset({"targets", "next_outputs"})
 """The fields of a batch that are not replayed but computed from weights."""
@@ -45,6 +46,10 @@ class ReplayBatch:
     """[B, ...] the targets of the values, if the algorithm computed them ahead of the update."""
     next_outputs: NDArray[np.float32] | None = None
     """[B, K, ...] the target network's outputs for `next_obs`, if the algorithm computed these ahead instead."""
+    places: NDArray[np.int64] | None = None
+    """[B] the places of the transitions in the ring; None unless the buffer has priorities."""
+    priorities: NDArray[np.float64] | None = None
+    """[B] the priorities that the transitions were drawn by; None unless the buffer has priorities."""
 
     def __len__(self) -> int:
         return len(self.rewards)
@@ -53,6 +58,7 @@ class ReplayBatch:
         """Returns some of the transitions, which share the memory of all of them."""
         middle_obs, middle_discounts = self.middle_obs, self.middle_discounts
         targets, next_outputs = self.targets, self.next_outputs
+        places, priorities = self.places, self.priorities
         return ReplayBatch(
             self.obs[rows],
             self.actions[rows],
@@ -63,6 +69,8 @@ class ReplayBatch:
             None if middle_discounts is None else middle_discounts[:, rows],
             None if targets is None else targets[rows],
             None if next_outputs is None else next_outputs[rows],
+            None if places is None else places[rows],
+            None if priorities is None else priorities[rows],
         )
 
     def copy(self) -> ReplayBatch:
@@ -88,6 +96,7 @@ class ReplayBuffer:
         returns_middle: Whether batches have the observations between these steps.
 
     Attributes:
+        priorities: Priorities of the transitions, to draw in proportion to them; None, at first, draws uniformly.
         obs: Observations that were acted on, [R, N, *O].
         next_obs: Observations that followed, final ones if the episode ended, [R, N, *O].
         actions: Actions, [R, N, *A].
@@ -119,6 +128,7 @@ class ReplayBuffer:
         self.rewards = np.zeros(size, np.float32)
         self.terminated, self.truncated = np.zeros(size, bool), np.zeros(size, bool)
         self.total = 0
+        self.priorities: Priorities | None = None
         self._flat = {name: array.reshape(capacity, *array.shape[2:]) for name, array in self.arrays().items()}
         self.nbytes = sum(array.nbytes for array in self._flat.values())
         self._gammas = (gamma ** np.arange(n_step + 1)).astype(np.float32)
@@ -154,6 +164,8 @@ class ReplayBuffer:
         self.obs[row], self.actions[row], self.rewards[row] = obs, actions, rewards
         self.next_obs[row], self.terminated[row], self.truncated[row] = next_obs, terminated, truncated
         self.total += self.num_envs
+        if self.priorities is not None:
+            self.priorities.add(row * self.num_envs, self.num_envs)
 
     def cut_newest(self, env_indices: Sequence[int]) -> None:
         """Marks the newest transition of some environments as truncated, because another episode follows."""
@@ -161,7 +173,7 @@ class ReplayBuffer:
             self.truncated[(self.total // self.num_envs - 1) % len(self.rewards), list(env_indices)] = True
 
     def sample(self, batch_size: int, rng: np.random.Generator) -> ReplayBatch:
-        """Draws transitions uniformly, with replacement.
+        """Draws transitions uniformly, or in proportion to their priorities, with replacement.
 
         A transition spans up to `n_step` steps of its environment. It is shorter at the end of an episode, either way,
         and at the newest step in the buffer; its discount matches the number of its rewards.
@@ -175,7 +187,7 @@ class ReplayBuffer:
 
         Source: Mnih et al. 2015, algorithm 1 (uniform replay); Sutton and Barto 2018, section 7.1 (n-step returns).
         """
-        first_B = rng.integers(self.size, size=batch_size)
+        first_B = self._draw(batch_size, rng)
         if batch_size != len(self._batch):
             self._batch = self._empty_batch(batch_size)
         batch = self._batch
@@ -185,11 +197,13 @@ class ReplayBuffer:
         self._take("obs", first_B, batch.obs)
         self._take("actions", first_B, batch.actions)
         self._take("next_obs", last_B, batch.next_obs)
-        return batch
+        if self.priorities is None:
+            return batch
+        return replace(batch, places=first_B, priorities=self.priorities.read(first_B))
 
     def skip(self, count: int, rng: np.random.Generator) -> None:
         """Advances the generator as `sample` does for `count` transitions."""
-        rng.integers(self.size, size=count)
+        self._draw(count, rng)
 
     def rows(self, first: int, count: int) -> slice:
         """Returns the rows of the ring that hold `count` transitions from `first` on.
@@ -240,6 +254,12 @@ class ReplayBuffer:
                 )
         for name, target in targets.items():
             target[:] = arrays[name]
+
+    def _draw(self, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Returns the places in the ring of the first steps of `count` transitions."""
+        if self.priorities is None:
+            return rng.integers(self.size, size=count)
+        return self.priorities.draw(count, self.size, rng)
 
     def _follow(self, first_B: NDArray[np.int64], batch: ReplayBatch) -> tuple[NDArray[Any], NDArray[Any]]:
         """Adds later steps to the batch's rewards and middle; returns each transition's last step and step count."""

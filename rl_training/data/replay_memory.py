@@ -8,6 +8,7 @@ from math import prod
 
 from rl_training.config.algorithms.off_policy import OffPolicyConfig
 from rl_training.data.buffer_memory import RESERVE, format_gigabytes, measure_available_memory, round_down
+from rl_training.data.priorities import PRIORITY_BYTES
 from rl_training.data.replay_frames import PLACE_BYTES, PLANE_RECORD_BYTES, count_planes
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.errors import ConfigError, one_line
@@ -77,20 +78,22 @@ def _calculate(
     config: OffPolicyConfig, encoder: ObservationEncoder, codec: ActionCodec, frame_channels: int | None
 ) -> _Arithmetic:
     obs_bytes, action_bytes = (prod(part.shape) * part.dtype.itemsize for part in (encoder, codec))
+    own_bytes, own, named = action_bytes + 4 + 2, f"{action_bytes} + 4 + 2", "action, reward, two flags"
+    if config.has_priorities:
+        own_bytes, own, named = own_bytes + PRIORITY_BYTES, f"{own} + {PRIORITY_BYTES}", f"{named}, priority"
     if frame_channels is None:
         return _Arithmetic(
-            Fraction(2 * obs_bytes + action_bytes + 4 + 2),
+            Fraction(2 * obs_bytes + own_bytes),
             0,
-            f"(2 x {obs_bytes:,} + {action_bytes} + 4 + 2) bytes (observation and next observation, action, reward, "
-            f"two flags)",
+            f"(2 x {obs_bytes:,} + {own}) bytes (observation and next observation, {named})",
         )
     channels, pixels = encoder.shape[0], prod(encoder.shape[1:])
     plane_bytes = pixels + PLANE_RECORD_BYTES
     fixed = count_planes(0, config.num_envs, channels, frame_channels) * plane_bytes
     return _Arithmetic(
-        Fraction(9, 8) * frame_channels * plane_bytes + 2 * channels * PLACE_BYTES + action_bytes + 4 + 2,
+        Fraction(9, 8) * frame_channels * plane_bytes + 2 * channels * PLACE_BYTES + own_bytes,
         fixed,
         f"(9/8 x {frame_channels} x ({pixels:,} + {PLANE_RECORD_BYTES}) + 2 x {channels} x {PLACE_BYTES} + "
-        f"{action_bytes} + 4 + 2) bytes (new channels and an eighth for the first ones of episodes; where the channels "
-        f"of observation and next observation are; action, reward, two flags) + {fixed:,}",
+        f"{own}) bytes (new channels and an eighth for the first ones of episodes; where the channels "
+        f"of observation and next observation are; {named}) + {fixed:,}",
     )

@@ -28,6 +28,23 @@ class QNetworkConfig(MLPConfig):
     hidden: tuple[PositiveInt, ...] = Field(default=(128, 128), strict=False)
 
 
+class PrioritizedReplayConfig(Settings):
+    """Replay in proportion to priorities (Schaul et al. 2016): (absolute TD error + epsilon) ** alpha."""
+
+    alpha: float = Field(default=0.6, ge=0, le=1)
+    """How much errors count: 0 draws uniformly, 1 in proportion to the errors."""
+    beta_start: float = Field(default=0.4, ge=0, le=1)
+    """Exponent of the importance weights at the first step; 1 corrects for the priorities completely."""
+    beta_end: float = Field(default=1.0, ge=0, le=1)
+    """The exponent at total_timesteps; it changes linearly."""
+    epsilon: float = Field(default=1e-6, gt=0)
+    """Added to each absolute error, so that every transition can be drawn."""
+
+    def beta_at(self, progress: float) -> float:
+        """Returns the exponent of the importance weights at a completed fraction of all timesteps."""
+        return self.beta_start + (self.beta_end - self.beta_start) * progress
+
+
 class DQNConfig(OffPolicyConfig):
     """Deep Q-learning (Mnih et al. 2015), with Huber loss and Adam."""
 
@@ -45,6 +62,8 @@ class DQNConfig(OffPolicyConfig):
     quantiles: NonNegativeInt = 0
     """Quantiles of the return that the Q-network estimates for each action, whose mean is the action's value, as in
     QR-DQN (Dabney et al. 2018); with 0 it estimates the value itself."""
+    prioritized_replay: PrioritizedReplayConfig | None = None
+    """Draws transitions of large errors more often; `{}` takes the defaults, null draws uniformly."""
     adam_epsilon: float = Field(default=1e-8, gt=0)
     """Adam's epsilon."""
     max_grad_norm: float = Field(default=10.0, gt=0)
@@ -56,3 +75,8 @@ class DQNConfig(OffPolicyConfig):
     def outputs_per_action(self) -> int:
         """The number of outputs of the Q-network for each action."""
         return self.quantiles or 1
+
+    @property
+    def has_priorities(self) -> bool:
+        """Whether the replay buffer holds a priority of each transition."""
+        return self.prioritized_replay is not None

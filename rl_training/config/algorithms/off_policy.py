@@ -35,6 +35,11 @@ class OffPolicyConfig(TrainConfig):
     learning_rate_schedule: Literal["constant", "linear"] = "constant"
     """`linear` decays to 0 over total_timesteps."""
 
+    @property
+    def has_priorities(self) -> bool:
+        """Whether the replay buffer holds a priority of each transition."""
+        return False
+
     def updates_due(self, num_timesteps: int) -> int:
         """Returns the number of updates up to an environment step. It does not depend on num_envs."""
         start = max(self.learning_starts, self.batch_size)

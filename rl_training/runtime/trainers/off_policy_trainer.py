@@ -151,7 +151,7 @@ class OffPolicyTrainer(Trainer):
         with closing(draws) as batches:
             while self.updates < due:
                 self.check_stop()
-                self.measured.add(self.algorithm.update(next(batches), progress))
+                self.measured.add(self._learn_from(next(batches), progress))
                 self.updates += 1
         if (full_shards := self.replay.seal_pieces(self.buffer)) is not None:
             self._saver.write_ahead(full_shards)
@@ -163,6 +163,10 @@ class OffPolicyTrainer(Trainer):
             metrics = {**self.progress.rollout_metrics(), **self._update_metrics(), **self._time_metrics()}
             self.measured = UpdateMetrics()
         self._emit("on_update_end", metrics)
+
+    def _learn_from(self, batch: ReplayBatch, progress: float) -> dict[str, float]:
+        """Takes one update; returns its metrics."""
+        return self.algorithm.update(batch, progress)
 
     def _update_metrics(self) -> dict[str, float]:
         counts = {
