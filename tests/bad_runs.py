@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from case_envs.actions import AsymAct
 from case_envs.plain import Plain
 
 from rl_training.experiment.default_manager import DefaultExperimentManager
@@ -47,7 +48,14 @@ class Coarse(Plain):
         return 0.01 * super().reward(action)
 
 
-for kind in (Barren, Turns, Coarse):
+class Vain(AsymAct):
+    """The same rewards whatever the action is, so that nothing can be learned; they differ from step to step."""
+
+    def reward(self, action: Any) -> Any:
+        return 1.0 if self.t % 3 else -1.0
+
+
+for kind in (Barren, Turns, Coarse, Vain):
     gym.register(f"{kind.__name__}-v0", entry_point=f"bad_runs:{kind.__name__}")
 
 
@@ -100,7 +108,7 @@ def make(settings: Mapping[str, Any], *callbacks: Any, **overrides: Any) -> Trai
     return trainer
 
 
-SAC: dict[str, Any] = {**DQN, "algo": "sac", "env_id": "case_envs:AsymAct-v0", "total_timesteps": 1_500}
+SAC: dict[str, Any] = {**DQN, "algo": "sac", "env_id": "bad_runs:Vain-v0", "total_timesteps": 1_500}
 
 BAD: dict[str, tuple[Kind, Callable[[], Trainer]]] = {
     "step size too large after a good start": ("evaluation_fell", lambda: make(PPO, Breaks(2_000, 30.0))),

@@ -202,6 +202,8 @@ def solve_contexts(
         observations = encoder.encode(observe(contexts)).copy()
         actions = agent.act(observations, step * 8)
         buffer.add(observations, actions, reward(contexts, actions), observations, ended, cut)
+        if step * 8 < agent.config.learning_starts:
+            continue
         batch = buffer.sample(batch_size, agent.replay_rng)
         agent.update(batch, step / steps)
         if isinstance(agent, DQN) and buffer.priorities is not None:
