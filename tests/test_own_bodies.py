@@ -165,7 +165,7 @@ def test_every_backend_computes_the_same_update(name: str, monkeypatch: pytest.M
         monkeypatch.setattr(flat, "backend_of", lambda device, backend=backend: backend)
         dqn = make_dqn(SPACES[name], network={"hidden": [8], "body": name})
         for _ in range(2):  # the second time, recorded operations are repeated
-            dqn._gradient(batch)
+            dqn._gradient(batch, 0.0)
         gradients.append(dqn.parameters.gradient)
     assert gradients[0].abs().max() > 0.01
     for other in gradients[1:]:
