@@ -11,11 +11,8 @@ from typing import TypeAlias
 
 from torch import Tensor
 
-from rl_training.algorithms.quantile_loss import midpoint_levels, quantile_huber
+from rl_training.algorithms.quantile_loss import HUBER_DELTA, midpoint_levels, quantile_huber
 from rl_training.networks.backend import Array, Backend
-
-HUBER_DELTA = 1.0
-"""Larger errors count linearly, so that a distant target does not pull harder than one at this distance."""
 
 Loss: TypeAlias = Callable[[Array, Array], tuple[Array, Array, Array]]
 """Takes estimates and their targets, [B, [M]] each; returns the loss of each transition, [B], its derivative with

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 HUBER_DELTA = 1.0
-"""Errors beyond this count linearly; a formula below that has a 1 or a half stands for this value."""
+"""Larger errors count linearly, so that a distant target does not pull harder than one at this distance; a formula
+below that has a 1 or a half stands for this value."""
 
 
 def midpoint_levels(count: int, device: torch.device) -> Tensor:

@@ -22,9 +22,9 @@ from rl_training.networks.threads import PAYS
 ALIGNED = 16
 """If widths are multiples of this number, each row begins at a multiple of 64 bytes; sums may depend on that."""
 ROWS = 32
-"""A product of some rows of a batch has a multiple of this number of rows.
+"""A product of some rows of a batch has a multiple of this number of rows, so that most kernels work on whole tiles.
 
-That many are computed together by a product's kernel, so that each row is equal to the bit to that of the whole batch.
+The last bits of a row may still depend on its place in the batch, so a large batch is always split alike.
 """
 
 

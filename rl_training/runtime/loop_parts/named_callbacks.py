@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from collections import Counter
 from collections.abc import Iterator
-from difflib import get_close_matches
 
 from rl_training.config.sections import CallbackConfig
 from rl_training.config.settings import TrainConfig
@@ -14,6 +12,7 @@ from rl_training.errors import USER_CODE_ERRORS, ConfigError, error_line
 from rl_training.runs.health_warnings import HEALTH
 from rl_training.runtime.callbacks import Callback
 from rl_training.runtime.health.watch import HealthWatch
+from rl_training.security.named_class import find_named_class
 from rl_training.security.secrets import collect_secret_values, hide, redact, resolve_secrets
 
 
@@ -71,21 +70,8 @@ def describe_change(before: TrainConfig, after: TrainConfig) -> list[str]:
 
 def _find_classes(config: TrainConfig) -> Iterator[tuple[CallbackConfig, type[Callback]]]:
     for i, settings in enumerate(config.callbacks):
-        yield settings, _find_class(f"callbacks.{i}: {settings.name}", settings.name)
-
-
-def _find_class(where: str, name: str) -> type[Callback]:
-    """Returns a class of callbacks; nothing else that a name leads to is ever called."""
-    module_name, _, class_name = name.rpartition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except USER_CODE_ERRORS as error:
-        raise ConfigError(f"{where}: the module can't be imported: {error_line(error)}") from None
-    found = getattr(module, class_name, None)
-    if found is None:
-        nearest = get_close_matches(class_name, dir(module), n=1)
-        suggestion = f"; did you mean {nearest[0]}?" if nearest else ""
-        raise ConfigError(f"{where}: {module_name} has no {class_name!r}{suggestion}")
-    if not (isinstance(found, type) and issubclass(found, Callback)):
-        raise ConfigError(f"{where} is not a class of callbacks; expected a subclass of rl_training.Callback")
-    return found
+        where, what = (
+            f"callbacks.{i}: {settings.name}",
+            "a class of callbacks; expected a subclass of rl_training.Callback",
+        )
+        yield settings, find_named_class(where, settings.name, Callback, what)
