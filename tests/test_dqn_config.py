@@ -61,6 +61,24 @@ def test_fractions_of_a_count_and_text_are_refused_by_name() -> None:
             "first one waits for learning_starts and for batch_size = 32 transitions, then for train_freq = 4 more; "
             "lower learning_starts or raise total_timesteps",
         ),
+        (
+            "hindsight: {}\nn_step: 2\n",
+            "my.yaml:5: n_step: got 2 with hindsight, which computes the reward of a single step for another goal; "
+            "set it to 1, or leave hindsight out",
+        ),
+        (
+            "hindsight: {}\nframe_channels: 1\n",
+            "my.yaml:5: frame_channels: got 1 with hindsight, whose observations are not images alone; leave it out",
+        ),
+        (
+            "hindsight: {}\ncurriculum:\n  - attributes: {size: 1.0}\n",
+            "my.yaml:6: curriculum.0.attributes: got size with hindsight, whose rewards come from an environment that "
+            "callbacks and curricula do not change; use reset_options, or leave hindsight out",
+        ),
+        (
+            "hindsight: {relabelled_fraction: 0}\n",
+            "my.yaml:4: hindsight.relabelled_fraction: got 0, expected greater than 0",
+        ),
         ("target_update: 10\n", "my.yaml:4: target_update: unknown key; did you mean target_update_every?"),
         ("exploration: {end: 1.5}\n", "my.yaml:4: exploration.end: got 1.5, expected less than or equal to 1"),
         ("gamma: 0\n", "my.yaml:4: gamma: got 0, expected greater than 0"),

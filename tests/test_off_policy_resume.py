@@ -40,6 +40,7 @@ STACKS: dict[str, Any] = {
 }
 AHEAD: dict[str, Any] = {**SMALL, "batch_size": 48, "gradient_steps": 20, "network": {"hidden": [16, 16]}}
 """Blocks of updates whose target values are computed in products of 240 rows, five batches each."""
+GOALS: dict[str, Any] = {**SMALL, "n_step": 1}
 CONFIGS = {
     "dqn": dqn("CartPole-v1", target_update_every=30, double=True, dueling=True, **SMALL),
     "sac": sac("Pendulum-v1", max_episode_steps=25, warmup_hold=7, **SMALL),
@@ -53,6 +54,16 @@ CONFIGS = {
     "dqn of quantiles on frames by priority": dqn(
         "GreyImage", target_update_every=30, frame_channels=1, quantiles=5, prioritized_replay={}, **{**SMALL, **STACKS}
     ),
+    "dqn with hindsight": dqn("ReachChoice", target_update_every=30, hindsight={}, double=True, **GOALS),
+    "dqn with hindsight by priority": dqn(
+        "ReachChoice", target_update_every=30, hindsight={}, prioritized_replay={}, **GOALS
+    ),
+    "dqn with hindsight and target values ahead": dqn(
+        "ReachChoice", target_update_every=30, hindsight={}, **{**AHEAD, "n_step": 1}
+    ),
+    "sac with hindsight": sac("Reach", hindsight={}, **GOALS),
+    "td3 with hindsight": td3("Reach", hindsight={}, **GOALS),
+    "tqc with hindsight": tqc("Reach", hindsight={}, critics=3, quantiles=5, **GOALS),
     "dqn on images and numbers": dqn("DictObs", target_update_every=30, **SMALL),
     "dqn on frames": dqn("GreyImage", target_update_every=30, frame_channels=1, **{**SMALL, **STACKS}),
 }
@@ -92,6 +103,14 @@ def phase_and_updates(result: TrainResult) -> tuple[str, int]:
         ("dqn by priority", "sync", [1, 67, 69, 132, 150, 213, 285]),
         ("dqn of quantiles on frames by priority", "sync", [67, 150]),
         ("dqn of quantiles with targets ahead", "sync", [149, 250]),
+        ("dqn with hindsight", "sync", [1, 67, 69, 132, 150, 213, 285]),
+        ("dqn with hindsight", "split", [152]),
+        pytest.param("dqn with hindsight", "async", [152, 258], marks=pytest.mark.slow),
+        ("dqn with hindsight by priority", "sync", [67, 150]),
+        ("dqn with hindsight and target values ahead", "sync", [141, 149, 250]),
+        ("sac with hindsight", "sync", [69, 152]),
+        ("td3 with hindsight", "sync", [151]),
+        ("tqc with hindsight", "split", [152]),
         ("dqn with target values ahead", "sync", [141, 149, 250]),
         ("dqn with target values ahead in two threads", "sync", [141, 149, 152, 250]),
         pytest.param("sac", "async", [132, 258], marks=pytest.mark.slow),

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from rl_training.config.algorithms.dqn import DQNConfig, PrioritizedReplayConfig
+from rl_training.config.algorithms.off_policy import HindsightConfig
 from rl_training.data.buffer_memory import measure_available_memory
 from rl_training.data.replay_buffer import ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer
@@ -65,6 +66,12 @@ def test_priorities_count_too() -> None:
         in str(caught.value)
     )
     assert "flags, priority) = 56.5 GB" in str(caught.value)
+
+
+def test_ends_of_episodes_count_too() -> None:
+    relabelled = config(1_000_000).model_copy(update={"hindsight": HindsightConfig()})
+    with pytest.raises(ConfigError, match=r"\(2 x 28,224 \+ 8 \+ 4 \+ 2 \+ 4\) bytes .*two flags, end of the episode"):
+        check_memory(relabelled, FRAMES, CHOICE, available=8 * GB)
 
 
 @pytest.mark.parametrize(

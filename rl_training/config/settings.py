@@ -136,6 +136,11 @@ class TrainConfig(Settings):
         except RuntimeError as error:
             raise ValueError(f"expected a path; {error}") from None
 
+    @property
+    def replaces_goals(self) -> bool:
+        """Whether training computes rewards for other goals than those that the environment has set."""
+        return False
+
     def for_evaluation(self) -> Self:
         """Returns the settings whose environment is that of evaluation: no training wrappers and no curriculum.
 

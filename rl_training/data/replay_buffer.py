@@ -187,19 +187,7 @@ class ReplayBuffer:
 
         Source: Mnih et al. 2015, algorithm 1 (uniform replay); Sutton and Barto 2018, section 7.1 (n-step returns).
         """
-        first_B = self._draw(batch_size, rng)
-        if batch_size != len(self._batch):
-            self._batch = self._empty_batch(batch_size)
-        batch = self._batch
-        self._take("rewards", first_B, batch.rewards)
-        last_B, steps_B = self._follow(first_B, batch) if self.n_step > 1 else (first_B, 1)
-        np.multiply(self._gammas[steps_B], ~self._flat["terminated"][last_B], out=batch.discounts)
-        self._take("obs", first_B, batch.obs)
-        self._take("actions", first_B, batch.actions)
-        self._take("next_obs", last_B, batch.next_obs)
-        if self.priorities is None:
-            return batch
-        return replace(batch, places=first_B, priorities=self.priorities.read(first_B))
+        return self._gather(self._draw(batch_size, rng))
 
     def skip(self, count: int, rng: np.random.Generator) -> None:
         """Advances the generator as `sample` does for `count` transitions."""
@@ -260,6 +248,21 @@ class ReplayBuffer:
         if self.priorities is None:
             return rng.integers(self.size, size=count)
         return self.priorities.draw(count, self.size, rng)
+
+    def _gather(self, first_B: NDArray[np.int64]) -> ReplayBatch:
+        """Returns the transitions that begin at these places."""
+        if len(first_B) != len(self._batch):
+            self._batch = self._empty_batch(len(first_B))
+        batch = self._batch
+        self._take("rewards", first_B, batch.rewards)
+        last_B, steps_B = self._follow(first_B, batch) if self.n_step > 1 else (first_B, 1)
+        np.multiply(self._gammas[steps_B], ~self._flat["terminated"][last_B], out=batch.discounts)
+        self._take("obs", first_B, batch.obs)
+        self._take("actions", first_B, batch.actions)
+        self._take("next_obs", last_B, batch.next_obs)
+        if self.priorities is None:
+            return batch
+        return replace(batch, places=first_B, priorities=self.priorities.read(first_B))
 
     def _follow(self, first_B: NDArray[np.int64], batch: ReplayBatch) -> tuple[NDArray[Any], NDArray[Any]]:
         """Adds later steps to the batch's rewards and middle; returns each transition's last step and step count."""

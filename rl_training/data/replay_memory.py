@@ -8,6 +8,7 @@ from math import prod
 
 from rl_training.config.algorithms.off_policy import OffPolicyConfig
 from rl_training.data.buffer_memory import RESERVE, format_gigabytes, measure_available_memory, round_down
+from rl_training.data.hindsight import END_BYTES
 from rl_training.data.priorities import PRIORITY_BYTES
 from rl_training.data.replay_frames import PLACE_BYTES, PLANE_RECORD_BYTES, count_planes
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
@@ -81,6 +82,8 @@ def _calculate(
     own_bytes, own, named = action_bytes + 4 + 2, f"{action_bytes} + 4 + 2", "action, reward, two flags"
     if config.has_priorities:
         own_bytes, own, named = own_bytes + PRIORITY_BYTES, f"{own} + {PRIORITY_BYTES}", f"{named}, priority"
+    if config.hindsight is not None:
+        own_bytes, own, named = own_bytes + END_BYTES, f"{own} + {END_BYTES}", f"{named}, end of the episode"
     if frame_channels is None:
         return _Arithmetic(
             Fraction(2 * obs_bytes + own_bytes),

@@ -98,12 +98,14 @@ class ObservationNormalizer:
         self._encoder = encoder
         self._clip = clip
         self.statistics = RunningMeanStd((encoder.vector_size,))
+        self.imagine: Callable[[NDArray[np.float32]], NDArray[np.float32]] | None = None
+        """Returns what else training makes of the vector parts of observations, which enters the statistics too."""
 
     def update(self, observation: NDArray[Any]) -> None:
         """Adds encoded observations [N, *O] to the statistics; call it once for each real transition."""
         vector = self._encoder.vector(observation)
         assert vector is not None
-        self.statistics.update(vector)
+        self.statistics.update(vector if self.imagine is None else np.concatenate((vector, self.imagine(vector))))
 
     def normalize(self, observation: NDArray[Any]) -> NDArray[Any]:
         """Returns a normalised copy of encoded observations [N, *O]."""

@@ -121,6 +121,11 @@ class ObservationEncoder:
                 return part.feature(index - part.offset)
         raise IndexError(f"the vector part has {self.vector_size} numbers, not {index + 1}")
 
+    def columns(self, path: tuple[str | int, ...]) -> slice | None:
+        """Returns the columns of the vector part that hold the leaf at `path`; None if there is no such leaf."""
+        found = [slice(part.offset, part.offset + part.size) for part in self._vectors if part.leaf.path == path]
+        return found[0] if found else None
+
     def encode(self, batch: Any) -> NDArray[Any]:
         """Encodes the observations of a vector environment: an array, or a dict or tuple of arrays.
 

@@ -7,7 +7,15 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from rl_training.config.sections import Settings
 from rl_training.config.settings import Combination, TrainConfig
+
+
+class HindsightConfig(Settings):
+    """Replay with goals that were achieved later in the same episode (Andrychowicz et al. 2017, strategy `future`)."""
+
+    relabelled_fraction: float = Field(default=0.8, gt=0, le=1)
+    """The probability that a drawn transition gets such a goal; 0.8 is four replayed goals for each goal of its own."""
 
 
 class OffPolicyConfig(TrainConfig):
@@ -28,6 +36,9 @@ class OffPolicyConfig(TrainConfig):
     """Updates in each block; gradient_steps / train_freq is the number of updates per environment step."""
     n_step: PositiveInt = 1
     """Number of rewards that are summed before a target bootstraps."""
+    hindsight: HindsightConfig | None = None
+    """For environments with goals: replays transitions with goals that their episodes achieved later, see
+    [Hindsight](algorithms/hindsight.md); `{}` takes the defaults, null replays the goals as they were."""
     gamma: float = Field(default=0.99, gt=0, le=1)
     """Discount factor."""
     learning_rate: float = Field(default=5e-4, gt=0)
@@ -39,6 +50,11 @@ class OffPolicyConfig(TrainConfig):
     def has_priorities(self) -> bool:
         """Whether the replay buffer holds a priority of each transition."""
         return False
+
+    @property
+    def replaces_goals(self) -> bool:
+        """Whether training computes rewards for other goals than those that the environment has set."""
+        return self.hindsight is not None
 
     def updates_due(self, num_timesteps: int) -> int:
         """Returns the number of updates up to an environment step. It does not depend on num_envs."""
@@ -73,3 +89,26 @@ class OffPolicyConfig(TrainConfig):
                 f"updates: the first one waits for learning_starts and for batch_size = {self.batch_size} transitions, "
                 f"then for train_freq = {self.train_freq} more; lower learning_starts or raise total_timesteps",
             )
+        if self.hindsight is not None:
+            yield from self._hindsight_faults()
+
+    def _hindsight_faults(self) -> Iterator[Combination]:
+        """Yields settings under which the reward of a transition for another goal can't be computed."""
+        if self.n_step > 1:
+            yield Combination(
+                ("n_step", "hindsight"),
+                f"got {self.n_step} with hindsight, which computes the reward of a single step for another goal; set "
+                f"it to 1, or leave hindsight out",
+            )
+        if self.frame_channels is not None:
+            yield Combination(
+                ("frame_channels", "hindsight"),
+                f"got {self.frame_channels} with hindsight, whose observations are not images alone; leave it out",
+            )
+        for i, stage in enumerate(self.curriculum):
+            if stage.attributes:
+                yield Combination(
+                    (f"curriculum.{i}.attributes", "hindsight"),
+                    f"got {', '.join(stage.attributes)} with hindsight, whose rewards come from an environment that "
+                    f"callbacks and curricula do not change; use reset_options, or leave hindsight out",
+                )

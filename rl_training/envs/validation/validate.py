@@ -20,6 +20,7 @@ from rl_training.envs.native.automatic_choice import choose_vectorization
 from rl_training.envs.validation.curriculum import check_curriculum, list_first_options
 from rl_training.envs.validation.evaluation_env import check_evaluation_env, evaluates_elsewhere
 from rl_training.envs.validation.first_look import CheckSpaces, check_interface
+from rl_training.envs.validation.goals import check_goals
 from rl_training.envs.validation.judging import check_action_mask, check_episodes_of_promotion, check_last_infos
 from rl_training.envs.validation.native import check_native
 from rl_training.envs.validation.opening import open_env
@@ -80,6 +81,8 @@ def validate_env(
                     steps, speed = player.steps, _measure_speed(player, env, config, found, watch)
                     found.add(check_action_mask(config, training[0], player.gives_mask))
                     found.add(check_last_infos(config, player.last_infos))
+            if config.replaces_goals:
+                check_goals(config, found, watch)
             if config.vectorization not in NATIVE:  # a native vector environment has attributes of its own
                 check_curriculum(config, found, watch)
     if playable and evaluates_elsewhere(config):

@@ -16,9 +16,11 @@ from typing import Any, ClassVar
 
 from rl_training.algorithms.network_algorithm import OffPolicyAlgorithm
 from rl_training.config.algorithms.off_policy import OffPolicyConfig
+from rl_training.data.hindsight import HindsightReplayBuffer
 from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
 from rl_training.data.replay_frames import FrameReplayBuffer
 from rl_training.data.replay_memory import check_memory
+from rl_training.envs.goals.goal_rewards import GoalRewards
 from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.run_layout import REPLAY
 from rl_training.runs.stopping import StopFlag
@@ -105,6 +107,14 @@ class OffPolicyTrainer(Trainer):
         config, encoder, codec = self.config, self.envs.encoder, self.envs.codec
         size, num_envs, n_step, gamma = config.buffer_size, config.num_envs, config.n_step, config.gamma
         action, middle = (codec.shape, codec.dtype), self.needs_middle
+        if config.hindsight is not None:
+            goals = self._opened.enter_context(closing(GoalRewards(config, encoder)))
+            if self.envs.observation_normalizer is not None:
+                self.envs.observation_normalizer.imagine = goals.columns.with_achieved_as_desired
+            fraction = config.hindsight.relabelled_fraction
+            return HindsightReplayBuffer(
+                size, num_envs, encoder, *action, gamma, goals.columns, goals.compute, fraction
+            )
         if config.frame_channels is None:
             form = (size, num_envs, encoder.shape, encoder.dtype, *action)
             return ReplayBuffer(*form, n_step=n_step, gamma=gamma, returns_middle=middle)
