@@ -15,10 +15,13 @@ from waiting import LIMIT
 
 from rl_training import Callback, evaluate_checkpoint, register_algorithm, resume
 from rl_training.config.network import BodyConfig
+from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.errors import ConfigError
 from rl_training.networks.named_body.module_body import make_body
 from rl_training.runtime.checkpoint import open_checkpoint
 from rl_training.seeding import generator
+from tests.network_parts import by_autograd
+from tests.off_policy_parts import VECTOR, assert_gradients, in_float64, moves, random_batch, wide
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
@@ -94,6 +97,71 @@ def test_cross_entropy_refuses_what_it_has_no_head_for(cross_entropy):
     assert cross_entropy.check_spaces(box, discrete) == []
     (problem,) = cross_entropy.check_spaces(box, box)
     assert problem.startswith("cross_entropy takes Discrete actions, but the environment has Box(-1.0, 1.0, (3,)")
+
+
+@pytest.fixture
+def ddpg(monkeypatch):
+    monkeypatch.syspath_prepend(EXAMPLES)
+    import ddpg
+
+    register_algorithm(ddpg.SPEC)
+    return ddpg
+
+
+def test_the_tutorial_on_algorithms_shows_ddpg_whole():
+    page, code = (ROOT / "docs" / "custom-algorithm.md").read_text(), (EXAMPLES / "ddpg.py").read_text()
+    assert code in page
+    assert len(code.splitlines()) == 125  # the page says so
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_ddpg_resumes_exactly(ddpg, kind):
+    config = ddpg.DDPGConfig(
+        env_id="Pendulum-v1", num_envs=2, vectorization=kind, total_timesteps=600, learning_starts=100, batch_size=16,
+        evaluation={"episodes": 1}, checkpoint={"every": 100}, network={"hidden": (16,)},
+    )  # fmt: skip
+
+    class StopAt300(Callback):  # in the middle of an episode
+        def on_checkpoint_end(self, state):
+            if state.num_timesteps == 300:
+                state.request_stop()
+
+    whole, stopped = ddpg.SPEC.train(config), ddpg.SPEC.train(config, [StopAt300()])
+    assert (stopped.num_timesteps, stopped.stop_reason) == (300, "callback")
+    before = open_checkpoint(stopped.checkpoint).policy_sha256
+    resumed = resume(stopped.run_dir, track=False)
+    after, wanted = (open_checkpoint(result.checkpoint).policy_sha256 for result in (resumed, whole))
+    assert before != after == wanted
+
+
+def test_ddpgs_gradients_equal_autograd(ddpg):
+    config = ddpg.DDPGConfig(env_id="none", total_timesteps=10_000, network={"hidden": (16, 16)})
+    codec = ActionCodec(gym.spaces.Box(-2, 2, (2,)), scaled=True)
+    agent = ddpg.DDPG(config, ObservationEncoder(VECTOR), codec, torch.device("cpu"))
+    agent.parameters, agent.state.critics = in_float64(agent.actor), in_float64(agent.critics)
+    agent.state.targets = in_float64(agent.target_critics, noise=0.3)
+    agent.state.target_policy = in_float64(agent.target_actor, noise=0.3)
+    batch = wide(random_batch(moves))
+    obs, next_obs, actions, rewards, discounts = (
+        torch.from_numpy(getattr(batch, name)) for name in ("obs", "next_obs", "actions", "rewards", "discounts")
+    )
+
+    def policy(actor, obs):
+        return by_autograd(actor, obs)[0].tanh()
+
+    def q(critics, obs, actions):
+        return by_autograd(critics, obs, actions)[0][:, 0]
+
+    with torch.no_grad():
+        targets = rewards + discounts * q(agent.target_critics, next_obs, policy(agent.target_actor, next_obs))
+    critic_loss = 0.5 * ((q(agent.critics, obs, actions) - targets) ** 2).mean()
+    critic_gradient = torch.autograd.grad(critic_loss, list(agent.critics.parameters()))
+    policy_loss = -q(agent.critics, obs, policy(agent.actor, obs)).mean()
+    policy_gradient = torch.autograd.grad(policy_loss, list(agent.actor.parameters()))
+    agent._critic_gradient(batch.obs, batch.next_obs, batch.actions, batch.rewards, batch.discounts)
+    assert_gradients(agent.critics, critic_gradient)
+    agent._actor_gradient(batch.obs)
+    assert_gradients(agent.actor, policy_gradient)
 
 
 def test_the_page_on_networks_shows_the_residual_cnn():

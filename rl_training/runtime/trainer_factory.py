@@ -75,8 +75,8 @@ def train(
     config_type: type[TrainConfig],
     check_spaces: CheckSpaces,
     config: TrainConfig,
-    callbacks: Iterable[Callback],
-    resume_from: str | Path | Checkpoint | None,
+    callbacks: Iterable[Callback] = (),
+    resume_from: str | Path | Checkpoint | None = None,
 ) -> TrainResult:
     """Trains without MLflow, held-out evaluation, promotion and signals; `train_...` pass on the last three arguments.
 

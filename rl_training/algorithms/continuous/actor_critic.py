@@ -10,6 +10,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -143,10 +144,10 @@ class OffPolicyActorCritic(OffPolicyAlgorithm):
         """Draws an exploring action from each row of the policy's outputs, float32 [N, A]."""
 
     def q_values(self, observation: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Returns the value of actions [N, A] in [-1, 1], float32 [N]: the smaller one of twin critics."""
+        """Returns the value of actions [N, A] in [-1, 1], float32 [N]: the smallest one of all critics."""
         backend = self.backend
-        first_N1, second_N1 = self.critics.evaluate(to_arrays(observation, backend), backend.array(actions))
-        return backend.numpy(backend.xp.minimum(first_N1, second_N1)[:, 0])
+        values = self.critics.evaluate(to_arrays(observation, backend), backend.array(actions))
+        return backend.numpy(reduce(backend.xp.minimum, values)[:, 0])
 
     @np.errstate(all="ignore")  # `require_finite_update` looks for such values in the measurements
     def update(self, batch: ReplayBatch, progress: float) -> dict[str, float]:
