@@ -43,7 +43,8 @@ SMALL: dict[str, Any] = {
 def make_dqn(observation_space: gym.Space[Any] = VECTOR, actions: int = 3, **settings: Any) -> DQN:
     """An agent on the CPU, with a small network unless told otherwise."""
     config = DQNConfig(**{**SMALL, **settings})
-    return DQN(config, ObservationEncoder(observation_space), ActionCodec(gym.spaces.Discrete(actions)), CPU)
+    encoder = ObservationEncoder(observation_space, config.mask_key)
+    return DQN(config, encoder, ActionCodec(gym.spaces.Discrete(actions)), CPU)
 
 
 def make_sac(

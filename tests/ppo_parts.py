@@ -25,12 +25,14 @@ def make_ppo(observation_space: gym.Space[Any], action_space: gym.Space[Any], **
     """An agent on the CPU, with a small network unless told otherwise."""
     settings = {"num_envs": 4, "rollout_steps": 8, "batch_size": 8, "network": {"hidden": [16, 16]}, **settings}
     config = PPOConfig(env_id="none", total_timesteps=10_000, **settings)
-    return PPO(config, ObservationEncoder(observation_space), ActionCodec(action_space), torch.device("cpu"))
+    encoder = ObservationEncoder(observation_space, config.mask_key)
+    return PPO(config, encoder, ActionCodec(action_space), torch.device("cpu"))
 
 
 def make_buffer(ppo: PPO, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> RolloutBuffer:
     """A buffer for the agent's rollouts."""
-    encoder, codec, config = ObservationEncoder(observation_space), ActionCodec(action_space), ppo.config
+    codec, config = ActionCodec(action_space), ppo.config
+    encoder = ObservationEncoder(observation_space, config.mask_key)
     size = (config.rollout_steps, config.num_envs)
     return RolloutBuffer(*size, encoder.shape, encoder.dtype, codec.shape, codec.dtype)
 

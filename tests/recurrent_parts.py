@@ -24,7 +24,8 @@ def make_recurrent(
     """An agent on the CPU, with 5 units in each recurrent layer and one hidden layer of 6."""
     network = {"hidden": [6], "recurrent": kind, "recurrent_size": 5}
     config = PPOConfig(env_id="none", total_timesteps=10_000, network=network, **{**SMALL, **fields})
-    return RecurrentPPO(config, ObservationEncoder(space), ActionCodec(action_space), torch.device("cpu"))
+    encoder = ObservationEncoder(space, config.mask_key)
+    return RecurrentPPO(config, encoder, ActionCodec(action_space), torch.device("cpu"))
 
 
 def make_buffer(ppo: RecurrentPPO, action_space: gym.Space[Any] = ACTIONS["discrete"]) -> SequenceBuffer:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from rl_training.algorithms.dqn import DQN, check_spaces, epsilon_at
+from rl_training.algorithms.dqn import DQN, check_spaces
 from rl_training.algorithms.q_losses import importance_weights
 from rl_training.algorithms.schedules import anneal
 from rl_training.data.replay_buffer import ReplayBatch, ReplayBuffer
@@ -386,11 +386,11 @@ def test_epsilon_is_a_function_of_the_step_alone(num_timesteps: int, expected: f
     config = make_dqn(
         total_timesteps=1_000, learning_starts=100, exploration={"start": 1.0, "end": 0.5, "fraction": 0.5}
     ).config
-    assert epsilon_at(config, num_timesteps) == pytest.approx(expected)
+    assert config.epsilon_at(num_timesteps) == pytest.approx(expected)
 
 
 def test_epsilon_without_a_decay_is_at_its_end() -> None:
-    assert epsilon_at(make_dqn(exploration={"fraction": 0}).config, 0) == 0.05
+    assert make_dqn(exploration={"fraction": 0}).config.epsilon_at(0) == 0.05
 
 
 def test_each_environment_explores_by_a_draw_of_its_own() -> None:

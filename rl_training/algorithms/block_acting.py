@@ -13,7 +13,9 @@ from collections.abc import Callable
 import numpy as np
 
 from rl_training.data.rollout_buffer import RolloutBuffer
+from rl_training.envs.spaces.action_mask import take_features, take_mask
 from rl_training.networks.actor_critic import ActorCritic
+from rl_training.networks.distributions import FORBIDDEN
 
 ROWS = 1024
 """Number of observations of a block, whose hidden units should fit the second-level cache."""
@@ -52,7 +54,10 @@ class BlockActing:
             self._begin(len(observation))
         self._taken = t + 1
         self.is_full = self._taken == self._size[0]
-        return self._distribution.choose(self._block.act(t, observation), self._noise_SNK[t])
+        outputs_NK, allowed_NK = self._block.act(t, take_features(observation)), take_mask(observation)
+        if allowed_NK is not None:
+            outputs_NK[~allowed_NK] = FORBIDDEN  # in place, because `complete` reads these outputs
+        return self._distribution.choose(outputs_NK, self._noise_SNK[t])
 
     def complete(self, buffer: RolloutBuffer) -> None:
         """Stores values and log-probabilities of the steps since the last call, which are the newest in the buffer."""
@@ -65,7 +70,7 @@ class BlockActing:
         newest = slice(buffer.position - taken, buffer.position)
         outputs_SNK, noise_SNK = self._block.outputs[:taken], self._noise_SNK[:taken]
         logprobs_SN = self._distribution.log_probs(outputs_SNK, buffer.actions[newest], noise_SNK)
-        buffer.store_estimates(self._block.values(buffer.obs[newest]), logprobs_SN)
+        buffer.store_estimates(self._block.values(take_features(buffer.obs[newest])), logprobs_SN)
 
     def _begin(self, rows: int) -> None:
         """Begins a block of steps of N environments."""

@@ -25,6 +25,7 @@ from rl_training.algorithms.space_checks import describe_wrong_actions, find_enc
 from rl_training.config.algorithms.dqn import DQNConfig
 from rl_training.data.replay_buffer import ReplayBatch
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
+from rl_training.envs.spaces.action_mask import draw_allowed, take_features, take_mask
 from rl_training.networks.adam import FlatAdam
 from rl_training.networks.backend import Array
 from rl_training.networks.feature_extractors import Observations, to_arrays
@@ -68,7 +69,7 @@ class DQN(OffPolicyAlgorithm):
         self.config, self.num_actions = config, codec.nvec[0]
         self._takes_vectors = encoder.kind == "vector" and network.body is None
         own = (config.dueling, config.quantiles, rng, network.body)
-        self.network = QNetwork(encoder, self.num_actions, network.hidden, network.activation, *own)
+        self.network = QNetwork(encoder.features, self.num_actions, network.hidden, network.activation, *own)
         self.target_network = copy.deepcopy(self.network)
         self.parameters = FlatParameters(self.network, device)
         self.backend = self.parameters.backend
@@ -93,33 +94,44 @@ class DQN(OffPolicyAlgorithm):
         Returns:
             Actions int64 [N].
         """
-        rng, count, epsilon = self.state.action_rng, len(observation), epsilon_at(self.config, num_timesteps)
-        if count == 1:  # numpy draws the same numbers in a fifth of the time if no size is given
+        rng, count, epsilon = self.state.action_rng, len(observation), self.config.epsilon_at(num_timesteps)
+        if (
+            count == 1 and observation.dtype.names is None
+        ):  # numpy draws the same numbers in a fifth of the time if no size is given
             explores, action = rng.random() < epsilon, rng.integers(self.num_actions)
             return np.array([action]) if explores else self.act_greedy(observation)
         explores_N = rng.random(count) < epsilon
-        random_N = rng.integers(self.num_actions, size=count)
+        random_N = self._draw(take_mask(observation), count, rng)
         if explores_N.all():
             return random_N
         return np.where(explores_N, random_N, self.act_greedy(observation))
 
     def act_greedy(self, observation: np.ndarray) -> np.ndarray:
         """Returns the action with the largest Q in each environment, int64 [N]."""
-        return self.backend.numpy(self.network.best_actions(to_arrays(observation, self.backend)))
+        allowed_NK = take_mask(observation)
+        allowed = None if allowed_NK is None else self.backend.array(allowed_NK)
+        inputs = to_arrays(take_features(observation), self.backend)
+        return self.backend.numpy(self.network.best_actions(inputs, allowed))
+
+    def _draw(self, allowed_NK: np.ndarray | None, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Draws random actions, of those that masks allow if there are masks, int64 [N]."""
+        return rng.integers(self.num_actions, size=count) if allowed_NK is None else draw_allowed(allowed_NK, rng)
 
     def q_values(self, observation: np.ndarray) -> np.ndarray:
         """Returns Q of every action, float32 [N, K]."""
-        outputs = self.network.evaluate(to_arrays(observation, self.backend))
+        outputs = self.network.evaluate(to_arrays(take_features(observation), self.backend))
         return self.backend.numpy(self.network.expect(outputs)).copy()
 
     def policy_outputs(self, observation: np.ndarray) -> np.ndarray:
-        """Returns Q of every action, as `q_values`."""
-        return self.q_values(observation)
+        """Returns Q of every action, as `q_values`, and minus infinity for those that a mask forbids."""
+        q_NK, allowed_NK = self.q_values(observation), take_mask(observation)
+        return q_NK if allowed_NK is None else np.where(allowed_NK, q_NK, -np.inf)
 
     def draw_actions(self, outputs: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Chooses actions epsilon-greedily by Q [N, K], with epsilon at the end of its decay; int64 [N]."""
         explores_N = rng.random(len(outputs)) < self.config.exploration.end
-        return np.where(explores_N, rng.integers(self.num_actions, size=len(outputs)), outputs.argmax(1))
+        allowed_NK = None if self.config.mask_key is None else outputs > -np.inf
+        return np.where(explores_N, self._draw(allowed_NK, len(outputs), rng), outputs.argmax(1))
 
     @property
     def batches_ahead(self) -> tuple[int, int]:
@@ -148,11 +160,14 @@ class DQN(OffPolicyAlgorithm):
         size, count = self.config.batch_size, len(batches)
         rows, before = self.batches_ahead[0] * size, first % self.batches_ahead[0] * size
         after = -(before + count) % rows
-        vectors = np.pad(batches.next_obs, ((before, after), (0, 0))) if before or after else batches.next_obs
+        vectors = take_features(batches.next_obs)
+        if before or after:
+            vectors = np.pad(vectors, ((before, after), (0, 0)))
         next_outputs = self.target_network.evaluate_blocks(vectors, rows)[before : before + count]
         if self.config.double:
             return replace(batches, next_outputs=next_outputs)
-        return replace(batches, targets=add_rewards(batches.rewards, batches.discounts, self._best(next_outputs)))
+        best = self._best(next_outputs, take_mask(batches.next_obs))
+        return replace(batches, targets=add_rewards(batches.rewards, batches.discounts, best))
 
     def update(self, batch: ReplayBatch, progress: float) -> dict[str, float]:
         """Takes one gradient step.
@@ -173,7 +188,7 @@ class DQN(OffPolicyAlgorithm):
         require_finite_update(measured, batch, {"Q-network": self.parameters, "target network": state.target})
         self.parameters.clip_gradient(measured["gradient_norm"], config.max_grad_norm)
         state.optimizer.step(self.parameters.vector, self.parameters.gradient, learning_rate)
-        exploration_rate = epsilon_at(config, round(progress * config.total_timesteps))
+        exploration_rate = config.epsilon_at(round(progress * config.total_timesteps))
         metrics = measured | {"learning_rate": learning_rate, "exploration_rate": exploration_rate}
         return {f"train/{name}": value for name, value in metrics.items()}
 
@@ -181,18 +196,18 @@ class DQN(OffPolicyAlgorithm):
     def _gradient(self, batch: ReplayBatch, progress: float) -> dict[str, float]:
         """Writes the gradient of the mean loss; returns the measurements by name."""
         backend, prioritized = self.backend, self.config.prioritized_replay
-        # A recording on a GPU takes no None, and nothing is computed ahead there, or with priorities.
-        further: tuple[Any, ...] = (None, batch.targets, batch.next_outputs) if backend.xp is np else ()
+        known: dict[str, np.ndarray | None] = {"targets": batch.targets, "next_outputs": batch.next_outputs}
+        known |= {"allowed": take_mask(batch.obs), "next_allowed": take_mask(batch.next_obs)}
         if prioritized is not None:
             weights_B = importance_weights(batch.priorities, prioritized.beta_at(progress))
-            further = (backend.array(weights_B.astype(batch.rewards.dtype)),)
+            known["weights"] = weights_B.astype(batch.rewards.dtype)
         self.errors, *results = self._backpropagate(
-            to_arrays(batch.obs, backend),
-            to_arrays(batch.next_obs, backend),
+            to_arrays(take_features(batch.obs), backend),
+            to_arrays(take_features(batch.next_obs), backend),
             backend.array(batch.actions),
             backend.array(batch.rewards),
             backend.array(batch.discounts),
-            *further,
+            {name: backend.array(array) for name, array in known.items() if array is not None},
         )
         *measured, squared_norm = backend.floats(results)
         names = ("q_loss", "q_mean", "q_max", "gradient_norm")
@@ -205,49 +220,56 @@ class DQN(OffPolicyAlgorithm):
         actions_B: Array,
         rewards_B: Array,
         discounts_B: Array,
-        weights_B: Array | None = None,
-        targets: Array | None = None,
-        next_outputs: Array | None = None,
+        known: Mapping[str, Array],
     ) -> tuple[Array, ...]:
         """Writes the gradient; returns the errors, the loss, mean and largest Q, and the gradient's squared norm.
 
-        `weights_B` are importance weights; `targets` and `next_outputs` are what `look_ahead` computed.
+        `known` may have importance weights, [B], the masks of the observations and of the next ones, [B, K], and what
+        `look_ahead` computed.
         """
-        backend = self.backend
+        backend, targets = self.backend, known.get("targets")
         if targets is None:
-            targets = self._targets(next_observations, rewards_B, discounts_B, next_outputs)
+            next_known = known.get("next_outputs"), known.get("next_allowed")
+            targets = self._targets(next_observations, rewards_B, discounts_B, *next_known)
         outputs = self.network(observations)
         taken = self._select(outputs, actions_B)
         losses_B, slopes, errors_B = self._loss(taken, targets)
-        if weights_B is not None:
-            losses_B, slopes = weigh(losses_B, slopes, weights_B)
+        if "weights" in known:
+            losses_B, slopes = weigh(losses_B, slopes, known["weights"])
         d_outputs = backend.zeros_like(outputs)
         places_B = backend.row_starts(*outputs.shape[:2]) + actions_B
         d_outputs.reshape(-1, *outputs.shape[2:])[places_B] = slopes * (1.0 / len(actions_B))
         self.network.backward(d_outputs)
-        q_mean, q_max = backend.mean(taken.reshape(-1)), self.network.expect(outputs).max()
+        q_mean, q_max = backend.mean(taken.reshape(-1)), self.network.score(outputs, known.get("allowed")).max()
         return errors_B, backend.mean(losses_B), q_mean, q_max, self.parameters.squared_gradient_norm()
 
     def _targets(
-        self, next_observations: Observations, rewards_B: Array, discounts_B: Array, outputs: Array | None = None
+        self,
+        next_observations: Observations,
+        rewards_B: Array,
+        discounts_B: Array,
+        outputs: Array | None = None,
+        allowed_BK: Array | None = None,
     ) -> Array:
         """Returns r + discount * Q_target(s', a'), [B], or the quantiles of this return, [B, M].
 
         The discount is 0 if the episode terminated. `outputs` are the target network's, if they were computed ahead.
+        `allowed_BK` are the masks of the next observations.
         """
         values = self.target_network.evaluate(next_observations) if outputs is None else outputs
         if self.config.double:
-            chosen_B = self.network.expect(self.network.evaluate(next_observations)).argmax(1)
+            chosen_B = self.network.score(self.network.evaluate(next_observations), allowed_BK).argmax(1)
             next_values = self._select(values, chosen_B)
         else:
-            next_values = self._best(values)
+            next_values = self._best(values, allowed_BK)
         return add_rewards(rewards_B, discounts_B, next_values)
 
-    def _best(self, values: Array) -> Array:
+    def _best(self, values: Array, allowed_BK: Array | None) -> Array:
         """Returns the values or quantiles, [B, [M]], of the action with the largest Q, given those of all actions."""
-        if not self.config.quantiles:
+        if not self.config.quantiles and allowed_BK is None:
             return self.backend.row_max(values)
-        return self._select(values, self.network.expect(values).argmax(1))
+        # If nothing is allowed, the first action: after a terminal step, whose discount of 0 takes a finite value only.
+        return self._select(values, self.network.score(values, allowed_BK).argmax(1))
 
     def _select(self, values: Array, actions_B: Array) -> Array:
         """Returns the values or quantiles of an action of each row, [B, [M]], given those of all, [B, K, [M]]."""
@@ -262,21 +284,6 @@ class DQN(OffPolicyAlgorithm):
         layers = super().carry_over(weights, training)
         self.update_target()
         return layers
-
-
-def epsilon_at(config: DQNConfig, num_timesteps: int) -> float:
-    """Returns the probability of a random action, as a function of the environment step alone.
-
-    All actions are random before `learning_starts`. The decay is linear from step 0, over `exploration.fraction` of all
-    steps.
-    """
-    exploration = config.exploration
-    if num_timesteps < config.learning_starts:
-        return 1.0
-    decay = exploration.fraction * config.total_timesteps
-    if num_timesteps >= decay:
-        return exploration.end
-    return exploration.start + (exploration.end - exploration.start) * num_timesteps / decay
 
 
 def check_spaces(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> list[str]:

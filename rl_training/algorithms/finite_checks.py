@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from rl_training.data.replay_buffer import COMPUTED_AHEAD, ReplayBatch
+from rl_training.envs.spaces.action_mask import take_features
 from rl_training.errors import NumericError
 from rl_training.networks.flat import FlatParameters
 
@@ -35,7 +36,8 @@ def _find_cause(batch: ReplayBatch, networks: Mapping[str, FlatParameters]) -> s
     for name, array in vars(batch).items():
         if array is None or name in COMPUTED_AHEAD:
             continue
-        vector = array["vector"] if array.dtype.names else array
+        features = take_features(array)
+        vector = features["vector"] if features.dtype.names else features
         if not np.isfinite(vector).all():
             return f"replayed {name}"
     for name, parameters in networks.items():

@@ -14,11 +14,12 @@ import numpy as np
 import torch
 
 from rl_training.algorithms.block_acting import BlockActing
-from rl_training.algorithms.ppo_learner import PPOLearner
+from rl_training.algorithms.ppo_learner import PPOLearner, forbid
 from rl_training.algorithms.space_checks import find_encoding_faults
 from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
+from rl_training.envs.spaces.action_mask import take_features, take_mask
 from rl_training.networks.actor_critic import ActorCritic
 from rl_training.networks.distributions import make_distribution
 from rl_training.seeding import generator
@@ -35,7 +36,9 @@ class PPO(PPOLearner):
         """Makes the networks with weights from the seed's `init` stream."""
         network, rng = config.network, generator(config.seed, "init")
         distribution = make_distribution(codec.space, network.initial_log_std)
-        self.network = ActorCritic(encoder, distribution, network.hidden, network.activation, rng, network.body)
+        self.network = ActorCritic(
+            encoder.features, distribution, network.hidden, network.activation, rng, network.body
+        )
         self.acting = BlockActing(self.network, self.draw_noise, lambda: self.state.action_rng)
         super().__init__(config, distribution, self.network, device)
 
@@ -46,21 +49,26 @@ class PPO(PPOLearner):
             For observations [N, *O]: actions [N, *A] (unclipped), their log-probabilities float32 [N], and values
             float32 [N].
         """
-        (outputs_NK, values_N), noise_1NK = self.network.act(observation), self.draw_noise(1, len(observation))
+        (outputs_NK, values_N), noise_1NK = self._evaluate(observation), self.draw_noise(1, len(observation))
         actions = self.distribution.choose(outputs_NK, noise_1NK[0])
         return actions, self.distribution.log_probs(outputs_NK[None], actions[None], noise_1NK)[0], values_N
 
     def act_greedy(self, observation: np.ndarray) -> np.ndarray:
         """Returns the most probable action in each environment, [N, *A]."""
-        return self.distribution.mode(self.network.act(observation)[0])
+        return self.distribution.mode(self._evaluate(observation)[0])
 
     def policy_outputs(self, observation: np.ndarray) -> np.ndarray:
         """Returns the parameters of the distribution of actions, [N, K], valid until the next evaluation."""
-        return self.network.act(observation)[0]
+        return self._evaluate(observation)[0]
 
     def value(self, observation: np.ndarray) -> np.ndarray:
         """Returns V(observation), float32 [N]."""
-        return self.network.act(observation)[1]
+        return self._evaluate(observation)[1]
+
+    def _evaluate(self, observation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the policy's outputs [N, K], with masks applied, and the values [N]."""
+        outputs_NK, values_N = self.network.act(take_features(observation))
+        return forbid(outputs_NK, take_mask(observation), np), values_N
 
     def begin_episodes(self, env_indices: Sequence[int]) -> None:
         """Forgets the episodes of some environments, because others begin; this policy remembers none."""

@@ -20,10 +20,11 @@ from rl_training.algorithms.ppo_losses import clipped_surrogate_loss, clipped_va
 from rl_training.algorithms.schedules import anneal
 from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.data.rollout_buffer import Minibatch, RolloutBuffer
+from rl_training.envs.spaces.action_mask import take_features, take_mask
 from rl_training.errors import CheckpointError, NumericError
 from rl_training.networks.adam import FlatAdam
 from rl_training.networks.backend import Array
-from rl_training.networks.distributions import Distribution
+from rl_training.networks.distributions import FORBIDDEN, Distribution
 from rl_training.networks.feature_extractors import to_arrays
 from rl_training.networks.flat import FlatParameters
 from rl_training.seeding import generator
@@ -98,6 +99,11 @@ class Networks(Protocol):
 
     def backward(self, *d_outputs: Array) -> None:
         """Overwrites the gradients of all parameters, given the gradient with respect to each output."""
+
+
+def forbid(outputs_BK: Array, allowed_BK: Array | None, xp: Any) -> Array:
+    """Returns logits in which a mask forbids choices, or the outputs themselves if there is no mask."""
+    return outputs_BK if allowed_BK is None else xp.where(allowed_BK, outputs_BK, FORBIDDEN)
 
 
 class PPOLearner(NetworkAlgorithm):
@@ -198,7 +204,7 @@ class PPOLearner(NetworkAlgorithm):
 
     def _select_inputs(self, minibatch: Minibatch) -> Any:
         """Returns what the networks evaluate for a minibatch."""
-        return to_arrays(minibatch.obs, self.backend)
+        return to_arrays(take_features(minibatch.obs), self.backend)
 
     def _normalize(self, minibatch: Minibatch) -> np.ndarray:
         """Returns the normalised advantages, [B]."""
@@ -219,7 +225,7 @@ class PPOLearner(NetworkAlgorithm):
 
     def _write_gradient(self, minibatch: Minibatch, clip_range: float) -> list[float]:
         """Writes the gradient; returns the fields of `Measurements`, of which the last one is squared."""
-        backend, advantages_B = self.backend, minibatch.advantages
+        backend, advantages_B, allowed_BK = self.backend, minibatch.advantages, take_mask(minibatch.obs)
         if self.config.normalize_advantage:
             advantages_B = self._normalize(minibatch)
         return backend.floats(
@@ -231,6 +237,7 @@ class PPOLearner(NetworkAlgorithm):
                 backend.array(minibatch.returns),
                 backend.array(advantages_B),
                 clip_range,
+                *([] if allowed_BK is None else [backend.array(allowed_BK)]),
             )
         )
 
@@ -243,11 +250,12 @@ class PPOLearner(NetworkAlgorithm):
         returns_B: Array,
         advantages_B: Array,
         clip_range: Array,
+        allowed_BK: Array | None = None,
     ) -> tuple[Array, ...]:
         """Writes the gradient; returns the fields of `Measurements`, of which the last one is squared."""
         config, backend, xp, count = self.config, self.backend, self.backend.xp, len(actions)
         outputs_BK, values_B1 = self.network(inputs)
-        evaluation = self.distribution.evaluate_actions(outputs_BK, actions)
+        evaluation = self.distribution.evaluate_actions(forbid(outputs_BK, allowed_BK, xp), actions)
         log_ratios_B = evaluation.logprobs_B - old_logprobs_B
         ratios_B = xp.exp(log_ratios_B)
 

@@ -16,11 +16,12 @@ import numpy as np
 import torch
 
 from rl_training.algorithms.ppo import PPO
-from rl_training.algorithms.ppo_learner import PPOLearner, PPOState
+from rl_training.algorithms.ppo_learner import PPOLearner, PPOState, forbid
 from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.data.rollout_buffer import Minibatch, RolloutBuffer
 from rl_training.data.sequence_buffer import SequenceBuffer, SequenceMinibatch
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
+from rl_training.envs.spaces.action_mask import take_features, take_mask
 from rl_training.networks.distributions import make_distribution
 from rl_training.networks.feature_extractors import to_arrays
 from rl_training.networks.recurrent.recurrent_actor_critic import RecurrentActorCritic, Sequences
@@ -50,7 +51,7 @@ class RecurrentPPO(PPOLearner):
             raise ValueError("RecurrentPPO needs network.recurrent; PPO has no memory")
         distribution = make_distribution(codec.space, network.initial_log_std)
         layers = (network.recurrent, network.recurrent_size, network.hidden, network.activation)
-        self.network = RecurrentActorCritic(encoder, distribution, *layers, rng, network.body)
+        self.network = RecurrentActorCritic(encoder.features, distribution, *layers, rng, network.body)
         self.acting = RecurrentActing(self)
         super().__init__(config, distribution, self.network, device)
         self._backpropagate = self._loss_gradient  # sequences differ in where episodes begin, and a graph can't
@@ -71,7 +72,8 @@ class RecurrentPPO(PPOLearner):
         Returns:
             The parameters of the distribution of actions [N, K], and the memories [N, P, H] with these observations.
         """
-        return self.network.step_policy(observation, memories)
+        outputs_NK, after = self.network.step_policy(take_features(observation), memories)
+        return forbid(outputs_NK, take_mask(observation), np), after
 
     def empty_memories(self, count: int) -> np.ndarray:
         """Returns the policy's memories before the first observation of episodes, [count, P, H]."""
@@ -86,7 +88,7 @@ class RecurrentPPO(PPOLearner):
 
         The memories stay as they are.
         """
-        return self.network.step(observation, self.state.memories)[1]
+        return self.network.step(take_features(observation), self.state.memories)[1]
 
     def begin_episodes(self, env_indices: Sequence[int]) -> None:
         """Empties the memories of some environments, because other episodes begin."""
@@ -102,7 +104,8 @@ class RecurrentPPO(PPOLearner):
 
     def _select_inputs(self, minibatch: Minibatch) -> Sequences:
         assert isinstance(minibatch, SequenceMinibatch)
-        return Sequences(to_arrays(minibatch.obs, self.backend), minibatch.lengths, minibatch.memories)
+        observations = to_arrays(take_features(minibatch.obs), self.backend)
+        return Sequences(observations, minibatch.lengths, minibatch.memories)
 
 
 class RecurrentActing:
@@ -122,7 +125,9 @@ class RecurrentActing:
         """Returns an action for each environment, [N, *A], and remembers the observations [N, *O]."""
         algorithm, distribution = self._algorithm, self._algorithm.distribution
         before = algorithm.state.memories
-        outputs_NK, values_N, algorithm.state.memories = algorithm.network.step(observation, before)
+        features, allowed_NK = take_features(observation), take_mask(observation)
+        outputs_NK, values_N, algorithm.state.memories = algorithm.network.step(features, before)
+        outputs_NK = forbid(outputs_NK, allowed_NK, np)
         noise_1NK = algorithm.draw_noise(1, len(observation))
         actions = distribution.choose(outputs_NK, noise_1NK[0])
         self._pending = before, values_N, distribution.log_probs(outputs_NK[None], actions[None], noise_1NK)

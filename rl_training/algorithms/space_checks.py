@@ -10,6 +10,7 @@ import gymnasium as gym
 from rl_training.config.network import find_body
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder, UnsupportedSpace
+from rl_training.envs.spaces.action_mask import find_mask_faults
 from rl_training.envs.validation.first_look import CheckSpaces
 from rl_training.errors import ConfigError
 from rl_training.networks.named_body.module_body import make_body
@@ -38,22 +39,23 @@ def find_encoding_faults(
     return faults
 
 
-def include_body(check_spaces: CheckSpaces, config: TrainConfig) -> CheckSpaces:
-    """Returns a check of spaces that tries the body of the settings (`network.body`) too, if they name one."""
-    body = find_body(config)
-    if body is None:
-        return check_spaces
+def include_body_and_mask(check_spaces: CheckSpaces, config: TrainConfig) -> CheckSpaces:
+    """Returns a check of spaces that tries the body (`network.body`) and the action mask of the settings too."""
+    body, mask_key = find_body(config), config.mask_key
 
     def check(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> Sequence[str]:
-        if sentences := check_spaces(observation_space, action_space):
+        sentences = check_spaces(observation_space, action_space)
+        if not sentences and mask_key is not None:
+            sentences = find_mask_faults(observation_space, action_space, mask_key)
+        if sentences or body is None:
             return sentences
         try:
-            make_body(body, ObservationEncoder(observation_space), generator(config.seed, "init"))
-        except ConfigError as error:
+            make_body(body, ObservationEncoder(observation_space, mask_key).features, generator(config.seed, "init"))
+        except (ConfigError, UnsupportedSpace) as error:
             return [str(error)]
         return []
 
-    return check
+    return check if body is not None or mask_key is not None else check_spaces
 
 
 def describe_wrong_actions(algorithm: str, expected: str, action_space: gym.Space[Any]) -> str:

@@ -15,7 +15,7 @@ from textwrap import indent
 from typing import NoReturn
 
 from rl_training import run_layout
-from rl_training.algorithms.space_checks import include_body
+from rl_training.algorithms.space_checks import include_body_and_mask
 from rl_training.api.held_out_evaluation import evaluate_held_out
 from rl_training.api.progress_display import can_draw, make_progress
 from rl_training.api.summary import RunSummary
@@ -56,7 +56,7 @@ def check_environment(config: TrainConfig) -> ValidationReport:
     """
     resolve_device(config.device)
     require_usable_sinks(config.tracking.sinks)
-    report = validate_env(config, include_body(get_algorithm(config.algo).check_spaces, config))
+    report = validate_env(config, include_body_and_mask(get_algorithm(config.algo).check_spaces, config))
     require_valid(report)
     summary, *_ = report.lines()
     logger.info(summary)

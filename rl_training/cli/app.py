@@ -206,7 +206,7 @@ def validate_env(
     if (env_id is None) == (config is None):
         raise UserError("validate-env takes either ENV_ID or --config FILE")
     with result_stream() as out:
-        from rl_training.algorithms.space_checks import include_body
+        from rl_training.algorithms.space_checks import include_body_and_mask
         from rl_training.envs.validation.validate import validate_env as run_validation
         from rl_training.experiment.loading import config_from_mapping, load_config
         from rl_training.experiment.registry import get_algorithm
@@ -216,7 +216,7 @@ def validate_env(
         else:
             settings = config_from_mapping({"algo": algo, "env_id": env_id, "total_timesteps": 10_000}, set_)
         bounds = DEEP_VALIDATION if deep else {"episodes": None, "max_steps": None}
-        check_spaces = include_body(get_algorithm(settings.algo).check_spaces, settings)
+        check_spaces = include_body_and_mask(get_algorithm(settings.algo).check_spaces, settings)
         report = run_validation(settings, check_spaces, **bounds)
         write_result(out, report.to_dict(), report.lines(), as_json=json)
         return 0 if report.ok else EXIT_USER_ERROR

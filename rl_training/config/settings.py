@@ -141,6 +141,16 @@ class TrainConfig(Settings):
         """Whether training computes rewards for other goals than those that the environment has set."""
         return False
 
+    @property
+    def mask_key(self) -> str | None:
+        """The key of observations that holds the action mask; None if no mask is applied."""
+        return None
+
+    @property
+    def masks_in_infos(self) -> bool:
+        """Whether action masks come from infos; see `config.action_mask`."""
+        return False
+
     def for_evaluation(self) -> Self:
         """Returns the settings whose environment is that of evaluation: no training wrappers and no curriculum.
 

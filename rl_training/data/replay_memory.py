@@ -50,7 +50,7 @@ def check_memory(
         return
     fitting = round_down(arithmetic.fitting(usable), config.num_envs)
     instead = f"buffer_size {fitting:,} would fit"
-    if frame_channels is None and encoder.kind == "image":
+    if frame_channels is None and encoder.kind == "image" and not encoder.mask_size:
         frame_channels = 3 if encoder.shape[0] == 3 else 1
         shared = _calculate(config, encoder, codec, frame_channels).needed(config.buffer_size)
         instead += (
@@ -63,6 +63,11 @@ def check_memory(
 
 
 def _check_frame_channels(frame_channels: int, encoder: ObservationEncoder) -> None:
+    if encoder.mask_size:
+        raise ConfigError(
+            f"frame_channels: got {frame_channels} with an action mask, which is stored with each observation; leave "
+            f"frame_channels out"
+        )
     if encoder.kind != "image":
         raise ConfigError(
             f"frame_channels: got {frame_channels}, and observations are not images but {one_line(encoder.space)}; "

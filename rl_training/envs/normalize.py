@@ -114,10 +114,12 @@ class ObservationNormalizer:
         statistics = self.statistics
         scaled = (vector - statistics.mean) / np.sqrt(statistics.var + EPSILON)
         clipped = np.clip(scaled, -self._clip, self._clip).astype(np.float32)
-        if self._encoder.kind == "vector":
+        if observation.dtype.names is None:
             return clipped
         normalized = observation.copy()
-        normalized["vector"] = clipped
+        part = self._encoder.vector(normalized)
+        assert part is not None
+        part[:] = clipped
         return normalized
 
     def state_dict(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from rl_training.envs import wrappers as own_wrappers
 from rl_training.envs.box2d_worlds import wrap_with_fresh_world
 from rl_training.envs.closing import close_quietly
 from rl_training.envs.contract.contract_guard import ContractGuard, find_secrets, hide_secrets_in_warnings, redact_cause
+from rl_training.envs.contract.mask_guard import MaskGuard
 from rl_training.envs.env_lookup import find_spec
 from rl_training.envs.episode_replay import EpisodeReplay
 from rl_training.envs.episodes.raw_return import RawReturn
@@ -40,8 +41,8 @@ def make_env(config: TrainConfig, env_index: int) -> EpisodeReplay:
     """Makes one environment, neither seeded nor reset.
 
     From the inside out, the layers are the environment with its time limit, `RawReturn` if there are wrappers,
-    `wrappers` and `training_wrappers` of the settings, `ContractGuard`, and `EpisodeReplay`, which holds the return and
-    length of the running episode.
+    `wrappers` and `training_wrappers` of the settings, `MaskGuard` if actions are masked, `ContractGuard`, and
+    `EpisodeReplay`, which holds the return and length of the running episode.
 
     Args:
         config: The settings, of which those of the environment and its wrappers are used. An environment for
@@ -63,7 +64,7 @@ def make_env(config: TrainConfig, env_index: int) -> EpisodeReplay:
 
 
 def make_bare_env(config: TrainConfig) -> gym.Env[Any, Any]:
-    """Makes one environment with its time limit and the wrappers of the settings, without our own wrappers.
+    """Makes one environment with its time limit, the wrappers of the settings, and the guard of its action masks.
 
     Raises:
         EnvironmentRefused: As `make_env`.
@@ -83,6 +84,8 @@ def make_bare_env(config: TrainConfig) -> gym.Env[Any, Any]:
             for i, wrapper in enumerate(getattr(config, field)):
                 kwargs = resolve_secrets(wrapper.kwargs, path=f"{field}.{i}.kwargs")
                 env = _wrap(config, env, wrapper.name, kwargs)
+        if config.mask_key is not None:
+            env = MaskGuard(env, config)
     except BaseException:
         close_quietly(config.env_id, [env], find_secrets(config))
         raise

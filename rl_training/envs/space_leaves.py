@@ -54,6 +54,27 @@ def list_leaves(space: gym.Space[Any], path: tuple[str | int, ...] = ()) -> list
     return [Leaf(path, space)]
 
 
+def list_mask_leaves(space: gym.Space[Any], key: str) -> list[Leaf]:
+    """Returns the leaves of a `Dict` space that hold the action mask: several if it is a tuple of arrays.
+
+    Raises:
+        UnsupportedSpace: The space has no such key, or a leaf there is not an array.
+    """
+    leaves = [leaf for leaf in list_leaves(space) if isinstance(space, spaces.Dict) and leaf.path[0] == key]
+    if not leaves:
+        found = f"the keys {', '.join(map(str, space.spaces))}" if isinstance(space, spaces.Dict) else f"{space}"
+        raise UnsupportedSpace(
+            f"action_mask: got {key!r}, and observations have {found}; expected a key of a Dict observation, or info"
+        )
+    for leaf in leaves:
+        if not isinstance(leaf.space, spaces.Box | spaces.MultiBinary | spaces.MultiDiscrete):
+            raise UnsupportedSpace(
+                f"action_mask: observation {leaf.name} is {leaf.space}; expected a 0 or 1 for each action, such as "
+                f"MultiBinary(n), or a tuple of these for MultiDiscrete actions"
+            )
+    return leaves
+
+
 def has_same_keys(space: spaces.Dict, observation: Any) -> bool:
     """Returns whether `observation` is a mapping with exactly the keys of `space`."""
     return isinstance(observation, Mapping) and set(observation) == set(space.spaces)

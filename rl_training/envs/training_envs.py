@@ -91,7 +91,7 @@ class TrainingEnvs:
         self.num_envs = config.num_envs
         self.single_observation_space = self._envs.single_observation_space
         self.single_action_space = self._envs.single_action_space
-        self.encoder = ObservationEncoder(self.single_observation_space)
+        self.encoder = ObservationEncoder(self.single_observation_space, config.mask_key)
         self.codec = ActionCodec(self.single_action_space, scaled=scale_actions)
         settings = config.normalization
         self.observation_normalizer = (

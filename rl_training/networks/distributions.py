@@ -19,6 +19,10 @@ from torch import nn
 from rl_training.networks.backend import NUMPY, Array, Backend, softplus
 
 LOG_2PI = math.log(2.0 * math.pi)
+FORBIDDEN = -1e30
+"""Logit of a choice that a mask forbids: its probability, gradient and part of the entropy are exactly 0."""
+MOST_NOISE = 1e3
+"""Bound of Gumbel variables: more than they reach if none is infinite, and too little for a forbidden choice."""
 
 
 class ActionEvaluation(NamedTuple):
@@ -271,10 +275,10 @@ class DiagGaussian(Distribution):
         return {"std": float(self.log_std.detach().exp().mean())}
 
 
-@np.errstate(divide="ignore")  # a variable of 0 becomes infinite, and wins
+@np.errstate(divide="ignore")  # a variable of 0 would become infinite
 def _to_gumbel(exponential: np.ndarray) -> np.ndarray:
     """Returns standard Gumbel variables, float32, from standard exponential ones."""
-    gumbel: np.ndarray = (-np.log(exponential)).astype(np.float32)
+    gumbel: np.ndarray = np.minimum(-np.log(exponential), MOST_NOISE).astype(np.float32)
     return gumbel
 
 

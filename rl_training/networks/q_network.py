@@ -5,6 +5,7 @@ Shapes: B batch, K actions, M quantiles.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -56,13 +57,18 @@ class QNetwork(nn.Module):
         outputs = (width, actions * width) if dueling else (actions * width,)
         self.observed = ObservedMLP(layout, 0, hidden, outputs, activation, [VALUE_GAIN] * len(outputs), rng, body)
 
-    def best_actions(self, observations: Observations) -> Array:
-        """Returns the action with the largest Q of each observation, [B]."""
-        return self.expect(self._by_action(self.observed.evaluate(observations)[-1])).argmax(1)
+    def best_actions(self, observations: Observations, allowed_BK: Array | None = None) -> Array:
+        """Returns the action with the largest Q of each observation, [B], of those that a mask allows."""
+        return self.score(self._by_action(self.observed.evaluate(observations)[-1]), allowed_BK).argmax(1)
 
     def expect(self, outputs: Array) -> Array:
         """Returns Q, [B, K], given the values or quantiles that this network returned, [B, K, [M]]."""
         return outputs.mean(2) if self._per_action else outputs
+
+    def score(self, outputs: Array, allowed_BK: Array | None) -> Array:
+        """Returns Q, [B, K], as `expect`, and minus infinity for the actions that a mask forbids."""
+        values_BK = self.expect(outputs)
+        return values_BK if allowed_BK is None else self.observed.backend.xp.where(allowed_BK, values_BK, -math.inf)
 
     def evaluate(self, observations: Observations) -> Array:
         """Returns values or quantiles, [B, K, [M]], without preparing for `backward`."""

@@ -23,6 +23,7 @@ from rl_training.config.settings import TrainConfig
 from rl_training.envs.normalize import ObservationNormalizer
 from rl_training.envs.space_json import space_from_json, space_to_json
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
+from rl_training.envs.spaces.action_mask import find_mask_faults
 from rl_training.envs.training_envs import TrainingEnvs
 from rl_training.envs.vector.masked_vector_env import require_count
 from rl_training.errors import CheckpointError, one_line
@@ -90,8 +91,9 @@ class NetworkAgent:
         normalizer, encoder = self.envs.observation_normalizer, self.envs.encoder
         if normalizer is None:
             return "none"
-        before = ObservationEncoder(space_from_json(policy["observation_space"]))
-        if (before.kind, before.shape, before.dtype) != (encoder.kind, encoder.shape, encoder.dtype):
+        space, mask_key = space_from_json(policy["observation_space"]), encoder.mask_key
+        before = ObservationEncoder(space, mask_key if mask_key in getattr(space, "spaces", ()) else None)
+        if before.features != encoder.features:
             return "fresh"
         normalizer.load_state_dict(policy["observation_normalizer"])
         return "carried over"
@@ -114,14 +116,28 @@ def require_size(config: TrainConfig, checkpoint: Checkpoint) -> None:
     """
     with restoring(checkpoint.path / POLICY, "a policy", config.algo):
         policy = load_policy_state(checkpoint)
-        spaces = (space_from_json(policy[name]) for name in ("observation_space", "action_space"))
         if hasattr(config, "network"):  # a custom algorithm may have none
-            require_weights(config, ObservationEncoder(next(spaces)), ActionCodec(next(spaces)), policy["weights"])
+            require_weights(config, *read_spaces(config, policy), policy["weights"])
     if not has_training_state(checkpoint):
         return
     with restoring(checkpoint.path / TRAINER, "the state", config.algo):
         snapshots = load_trainer_state(checkpoint)["envs"]["snapshots"]
         require_count(sum(snapshot.get("num_envs", 1) for snapshot in snapshots), config.num_envs)
+
+
+def read_spaces(
+    config: TrainConfig, policy: Mapping[str, Any], *, scale_actions: bool = False
+) -> tuple[ObservationEncoder, ActionCodec]:
+    """Returns encoder and codec for the spaces in a policy's state.
+
+    Raises:
+        CheckpointError: The spaces have no action mask of the form that the settings need.
+    """
+    observation_space, action_space = (space_from_json(policy[name]) for name in ("observation_space", "action_space"))
+    if config.mask_key is not None:
+        for fault in find_mask_faults(observation_space, action_space, config.mask_key):
+            raise CheckpointError(fault)
+    return ObservationEncoder(observation_space, config.mask_key), ActionCodec(action_space, scaled=scale_actions)
 
 
 def require_weights(config: TrainConfig, encoder: ObservationEncoder, codec: ActionCodec, weights: Any) -> None:
@@ -135,7 +151,7 @@ def require_weights(config: TrainConfig, encoder: ObservationEncoder, codec: Act
     hidden, outputs = _read_hidden_widths(config), sum(codec.nvec) or codec.size
     outputs *= getattr(config, "outputs_per_action", 1)  # which only DQN's settings have
     held = sum(weight.numel() for weight in weights.values())
-    layout = encoder if find_body(config) is None else None  # the size of a body of one's own is not known yet
+    layout = encoder.features if find_body(config) is None else None  # the size of a body of one's own is not known yet
     needed = count_fewest_weights(layout, hidden, outputs, _count_recurrent_units(config))
     if needed > held or len(hidden) > len(weights):
         raise CheckpointError(
@@ -160,8 +176,7 @@ def load_network_policy(
     state = load_policy_state(checkpoint)
     if state.keys() != POLICY_PARTS:
         raise CheckpointError(f"a policy has the parts {', '.join(sorted(POLICY_PARTS))}; got {one_line(list(state))}")
-    observation_space, action_space = (space_from_json(state[name]) for name in ("observation_space", "action_space"))
-    encoder, codec = ObservationEncoder(observation_space), ActionCodec(action_space, scaled=scale_actions)
+    encoder, codec = read_spaces(config, state, scale_actions=scale_actions)
     require_weights(config, encoder, codec, state["weights"])
     algorithm = make_algorithm(config, encoder, codec, torch.device("cpu"))
     algorithm.load_policy_state(state["weights"])

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rl_training.algorithms.space_checks import include_body
+from rl_training.algorithms.space_checks import include_body_and_mask
 from rl_training.config.checking import build_settings
 from rl_training.config.named_modules import record_modules
 from rl_training.config.reading.recorded_settings import read_recorded_settings
@@ -109,7 +109,7 @@ def check_trainable(config: TrainConfig, expected: type[TrainConfig], check_spac
     if not isinstance(config, expected):
         got = f"got {type(config).__name__} (algo: {config.algo})"
         raise ConfigError(f"{got}, expected {expected.__name__}; `train_{config.algo}` takes these settings")
-    require_valid(report := validate_env(config, include_body(check_spaces, config)))
+    require_valid(report := validate_env(config, include_body_and_mask(check_spaces, config)))
     return report
 
 

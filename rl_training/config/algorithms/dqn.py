@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, NonNegativeInt, PositiveInt
 
+from rl_training.config.action_mask import MaskedActionsConfig
 from rl_training.config.algorithms.off_policy import OffPolicyConfig
 from rl_training.config.network import MLPConfig
 from rl_training.config.sections import Settings
@@ -45,7 +46,7 @@ class PrioritizedReplayConfig(Settings):
         return self.beta_start + (self.beta_end - self.beta_start) * progress
 
 
-class DQNConfig(OffPolicyConfig):
+class DQNConfig(MaskedActionsConfig, OffPolicyConfig):
     """Deep Q-learning (Mnih et al. 2015), with Huber loss and Adam."""
 
     algo: Literal["dqn"] = "dqn"
@@ -70,6 +71,20 @@ class DQNConfig(OffPolicyConfig):
     """Largest norm of the gradient over all parameters; a larger gradient is scaled down."""
     network: QNetworkConfig = QNetworkConfig()
     """The Q-network."""
+
+    def epsilon_at(self, num_timesteps: int) -> float:
+        """Returns the probability of a random action, as a function of the environment step alone.
+
+        All actions are random before `learning_starts`. The decay is linear from step 0, over `exploration.fraction` of
+        all steps.
+        """
+        exploration = self.exploration
+        if num_timesteps < self.learning_starts:
+            return 1.0
+        decay = exploration.fraction * self.total_timesteps
+        if num_timesteps >= decay:
+            return exploration.end
+        return exploration.start + (exploration.end - exploration.start) * num_timesteps / decay
 
     @property
     def outputs_per_action(self) -> int:

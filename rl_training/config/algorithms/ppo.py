@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
+from rl_training.config.action_mask import MaskedActionsConfig
 from rl_training.config.network import MLPConfig
 from rl_training.config.sections import NormalizationConfig, NumEnvs
-from rl_training.config.settings import AUTO, Combination, TrainConfig
+from rl_training.config.settings import AUTO, Combination
 
 DIVISIBLE = (AUTO, "sync", "async", "split")
 """The kinds of `vectorization` whose environments can be divided among ranks."""
@@ -36,7 +37,7 @@ class PPONormalizationConfig(NormalizationConfig):
     then fits the value function of any task."""
 
 
-class PPOConfig(TrainConfig):
+class PPOConfig(MaskedActionsConfig):
     """Proximal Policy Optimization (Schulman et al. 2017), with the details of Huang et al. 2022."""
 
     algo: Literal["ppo"] = "ppo"

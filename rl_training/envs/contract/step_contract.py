@@ -163,7 +163,9 @@ def describe_error(during: str, error: BaseException) -> str:
 
 
 def failure(during: str, error: BaseException, detail: str = "") -> Breach:
-    """Returns the breach for a call that raised, exited, or did not return."""
+    """Returns the breach for a call that raised, exited, or did not return, or whose result broke the contract."""
+    if isinstance(error, ContractBroken):
+        return error.breach
     if isinstance(error, CallBlocked):
         return Breach("fatal", "blocked", f"{during} {error}{detail}")
     return Breach("fatal", "raised", describe_error(during, error) + detail)

@@ -38,7 +38,7 @@ def choose_vectorization(config: ConfigT, *, has_callbacks: bool = False) -> Con
 
 def _is_plain(config: TrainConfig) -> bool:
     """Returns whether the settings want enough environments, in this process, and nothing of single ones."""
-    singly = any(getattr(config, key) for key in ONE_BY_ONE) or bool(config.metrics.info)
+    singly = any(getattr(config, key) for key in ONE_BY_ONE) or bool(config.metrics.info or config.mask_key)
     return config.num_envs >= FEWEST and not singly and getattr(config, "ranks", 1) == 1
 
 

@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.contract.call_watch import CallWatch
+from rl_training.envs.contract.mask_guard import MaskGuard
 from rl_training.envs.contract.step_contract import (
     Breach,
     check_reset_result,
@@ -73,14 +74,14 @@ def check_interface(
     if isinstance(action_space, spaces.Box) and not _is_bounded(action_space):
         message = f"action space {action_space} has no bounds; actions are sent as the policy draws them"
         found.add([Breach("warning", "unbounded-action", message)])
-    return not sentences and _check_signatures(env.unwrapped, found, watch, options)
+    return not sentences and _check_signatures(env, found, watch, options)
 
 
 def _check_array_forms(
     config: TrainConfig, observation_space: gym.Space[Any], action_space: gym.Space[Any], found: Findings
 ) -> None:
     try:
-        encoder = ObservationEncoder(observation_space)
+        encoder = ObservationEncoder(observation_space, config.mask_key)
         found.add(_check_choices(observation_space))
         if config.normalization.observation:
             ObservationNormalizer(encoder, config.normalization.clip)
@@ -112,8 +113,14 @@ def _check_choices(space: gym.Space[Any]) -> list[Breach]:
     return breaches
 
 
-def _check_signatures(env: gym.Env[Any, Any], found: Findings, watch: CallWatch, options: Mapping[str, Any]) -> bool:
-    """Calls the innermost environment, whose results wrappers hide; returns whether the environment can be played."""
+def _check_signatures(
+    wrapped: gym.Env[Any, Any], found: Findings, watch: CallWatch, options: Mapping[str, Any]
+) -> bool:
+    """Calls the innermost environment, whose results wrappers hide; returns whether the environment can be played.
+
+    If its actions are masked, it is not stepped, because it may refuse a random one; its guard checks what it returns.
+    """
+    env = wrapped.unwrapped
     parameters = inspect.signature(env.reset).parameters.values()
     takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
     missing = [name for name in ("seed", "options") if name not in {parameter.name for parameter in parameters}]
@@ -130,8 +137,9 @@ def _check_signatures(env: gym.Env[Any, Any], found: Findings, watch: CallWatch,
     try:
         given = deepcopy(dict(options)) or None
         found.add(check_reset_result(watch.call(during, lambda: env.reset(seed=0, options=given))), step=0)
-        during = "the first step"
-        found.add(check_step_result(watch.call(during, lambda: env.step(action_space.sample()))), step=1)
+        if not isinstance(wrapped, MaskGuard):
+            during = "the first step"
+            found.add(check_step_result(watch.call(during, lambda: env.step(action_space.sample()))), step=1)
     except USER_CODE_ERRORS as error:
         at_reset = during == "the first reset"
         advice = _advise_options(error) if at_reset and not options else ""

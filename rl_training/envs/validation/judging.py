@@ -1,31 +1,16 @@
-"""Checks that the environment gives the numbers that the settings judge by, and names masks that nothing uses."""
+"""Checks that the environment gives the numbers that the settings judge by."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.contract.step_contract import Breach
 from rl_training.envs.episodes.episode_numbers import IS_SUCCESS, RAW_RETURN, REFUSED, EpisodeNumbers
 from rl_training.envs.validation.report import format_count
-
-MASK = "action_mask"
-"""The key of the actions that are allowed in a state, in infos or in a `Dict` observation."""
-
-
-def check_action_mask(config: TrainConfig, space: gym.Space[Any], in_infos: bool) -> list[Breach]:
-    """Returns a warning if the environment gives a mask of actions, which no algorithm here applies."""
-    in_observation = isinstance(space, spaces.Dict) and MASK in space.spaces
-    if not in_infos and not in_observation:
-        return []
-    where = "its infos" if in_infos else "its observation, where the policy sees it as numbers"
-    message = f"it gives an {MASK} in {where}; {config.algo} does not apply it and may choose actions that it forbids"
-    return [Breach("warning", "action-mask", message)]
 
 
 def list_users_of_success(config: TrainConfig) -> list[str]:

@@ -14,7 +14,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
+from rl_training.config.action_mask import MASK_KEY
 from rl_training.envs.contract.call_watch import CallBlocked, CallWatch
+from rl_training.envs.contract.mask_guard import sample_action
 from rl_training.envs.contract.observation_contract import check_observation, observation_is_array
 from rl_training.envs.contract.step_contract import (
     Breach,
@@ -26,7 +28,6 @@ from rl_training.envs.contract.step_contract import (
     failure,
 )
 from rl_training.envs.space_leaves import Leaf, list_leaves
-from rl_training.envs.validation.judging import MASK
 from rl_training.envs.validation.report import Findings
 from rl_training.envs.validation.step_speed import Stopwatch
 from rl_training.errors import USER_CODE_ERRORS
@@ -75,7 +76,7 @@ class Player:
         if result is None or not self._is_well_formed(check_reset_result(result), "reset"):
             return None
         self._look_at_observation(result[0], "reset")
-        self.gives_mask |= MASK in result[1]
+        self.gives_mask |= MASK_KEY in result[1]
         self._compare("reset", result[:1], lambda twin: twin.reset(seed=seed, options=deepcopy(self._options) or None))
         self._look_at_spaces()
         for _ in range(max_steps):
@@ -86,7 +87,7 @@ class Player:
         return False
 
     def _step(self) -> bool | None:
-        action = self._corners.pop() if self._corners else self._action_space.sample()
+        action = self._corners.pop() if self._corners else sample_action(self._env, self._action_space)
         given = deepcopy(action)
         self.steps += 1
         if self.steps == 2:  # The first step may import or compile.
@@ -95,7 +96,7 @@ class Player:
         if result is None or not self._is_well_formed(check_step_result(result), "step"):
             return None
         observation, reward, terminated, truncated, info = result
-        self.gives_mask |= MASK in info
+        self.gives_mask |= MASK_KEY in info
         self._look_at_observation(observation, "step")
         flags = [*check_flag("terminated", terminated), *check_flag("truncated", truncated)]
         self._add([*check_reward(reward), *flags], "step")

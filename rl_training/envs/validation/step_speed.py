@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium as gym
 
 from rl_training.envs.contract.call_watch import CallWatch
+from rl_training.envs.contract.mask_guard import sample_action
 
 TIMED_SECONDS = 0.02
 """Least time spent in steps for a result. Training waits for it; a shorter time would mostly measure the machine's
@@ -55,6 +56,6 @@ def time_steps(
     while stopwatch.seconds < TIMED_SECONDS and time.monotonic() < until:
         if over:
             watch.call("a reset for timing", partial(env.reset, options=deepcopy(dict(options)) or None))
-        action = action_space.sample()
+        action = sample_action(env, action_space)
         _, _, terminated, truncated, _ = watch.call("a step for timing", stopwatch.step, env, action)
         over = bool(terminated) or bool(truncated)

@@ -17,11 +17,12 @@ from rl_training.envs.contract.call_watch import CallWatch
 from rl_training.envs.contract.contract_guard import find_secrets
 from rl_training.envs.contract.step_contract import Breach, Severity, check_space_change, failure
 from rl_training.envs.native.automatic_choice import choose_vectorization
+from rl_training.envs.validation.action_masks import check_forbidden_action, check_unused_mask
 from rl_training.envs.validation.curriculum import check_curriculum, list_first_options
 from rl_training.envs.validation.evaluation_env import check_evaluation_env, evaluates_elsewhere
 from rl_training.envs.validation.first_look import CheckSpaces, check_interface
 from rl_training.envs.validation.goals import check_goals
-from rl_training.envs.validation.judging import check_action_mask, check_episodes_of_promotion, check_last_infos
+from rl_training.envs.validation.judging import check_episodes_of_promotion, check_last_infos
 from rl_training.envs.validation.native import check_native
 from rl_training.envs.validation.opening import open_env
 from rl_training.envs.validation.other_processes import check_other_processes
@@ -79,10 +80,12 @@ def validate_env(
                     played = _play(player, env, episodes, max_steps, found)
                     found.add(player.check_global_generators())
                     steps, speed = player.steps, _measure_speed(player, env, config, found, watch)
-                    found.add(check_action_mask(config, training[0], player.gives_mask))
+                    found.add(check_unused_mask(config, training[0], player.gives_mask))
                     found.add(check_last_infos(config, player.last_infos))
             if config.replaces_goals:
                 check_goals(config, found, watch)
+            if not found.any_fatal:
+                check_forbidden_action(config, found, watch, options)
             if config.vectorization not in NATIVE:  # a native vector environment has attributes of its own
                 check_curriculum(config, found, watch)
     if playable and evaluates_elsewhere(config):

@@ -53,7 +53,7 @@ class EnvActor:
         sys.path += [folder for folder in path if folder not in sys.path]
         for folder in excluded:
             exclude_from_imports(folder)
-        from rl_training.config.settings import TrainConfig
+        from rl_training.config.action_mask import MaskedActionsConfig
         from rl_training.envs.single_env import make_env
         from rl_training.envs.vector.env_group import EnvGroup, require_same_spaces
         from rl_training.envs.vector.step_rows import StepRows
@@ -61,7 +61,7 @@ class EnvActor:
         from rl_training.security.secrets import register_secrets
 
         register_secrets(secrets)
-        config = TrainConfig(**fields)
+        config = MaskedActionsConfig(**fields)
         self._indices, self._rows = indices, slice(indices.start, indices.stop)
         self._group = EnvGroup(config)
         try:

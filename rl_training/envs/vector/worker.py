@@ -19,7 +19,7 @@ from contextlib import closing, suppress
 from functools import partial
 from typing import Any
 
-from rl_training.config.settings import TrainConfig
+from rl_training.config.action_mask import MaskedActionsConfig
 from rl_training.envs.episodes.sent_infos import copy_plain_info
 from rl_training.envs.single_env import make_env
 from rl_training.envs.vector.answers import Reply, answer, attempt
@@ -52,7 +52,7 @@ def main(reading: int, writing: int, memory: int, spins: bool) -> None:
 def _serve(channel: Channel, memory: int) -> None:
     fields, indices, secrets = channel.receive()
     register_secrets(secrets)
-    config = TrainConfig(**fields)
+    config = MaskedActionsConfig(**fields)
     with closing(EnvGroup(config)) as group:
         try:
             group.make(indices, partial(make_env, config))

@@ -9,6 +9,7 @@ from rl_training.envs.vector.answers import Reply
 from rl_training.envs.vector.step_rows import StepRows
 
 FIELDS = (
+    "action_mask",
     "algo",
     "env_id",
     "env_kwargs",

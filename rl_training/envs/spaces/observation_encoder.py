@@ -1,7 +1,7 @@
-"""Converts observations to the arrays that networks and buffers use, and actions back to the environment's form.
+"""Converts observations to the arrays that networks and buffers use.
 
-Shapes: `N` environments, `O` features of a vector, `C, H, W` channels, height and width of an image, `A` numbers in an
-action.
+Shapes: `N` environments, `O` features of a vector, `C, H, W` channels, height and width of an image, `M` actions that a
+mask tells of.
 """
 
 from __future__ import annotations
@@ -16,13 +16,10 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from rl_training.envs.space_json import space_from_json, space_to_json
-from rl_training.envs.space_leaves import Leaf, UnsupportedSpace, list_leaves
-
-__all__ = ["ActionCodec", "ObservationEncoder", "UnsupportedSpace", "space_from_json", "space_to_json"]
+from rl_training.envs.space_leaves import Leaf, UnsupportedSpace, list_leaves, list_mask_leaves
+from rl_training.envs.spaces.action_mask import FEATURES, MASK
 
 ObservationKind = Literal["vector", "image", "mixed"]
-ActionKind = Literal["discrete", "multi_discrete", "multi_binary", "box"]
 
 
 @dataclass(frozen=True)
@@ -64,6 +61,15 @@ class _ImagePart:
         return values if self.channels_first else np.ascontiguousarray(values.transpose(0, 3, 1, 2))
 
 
+@dataclass(frozen=True)
+class Features:
+    """Kind, shape and dtype of what networks see of one encoded observation."""
+
+    kind: ObservationKind
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
 class ObservationEncoder:
     """Turns observations of a space into one array of one dtype, so that buffers are plain preallocated arrays.
 
@@ -73,46 +79,67 @@ class ObservationEncoder:
     `image` uint8 [C, H, W], or `mixed`, a structured dtype with a field `vector` float32 [O] and one field `image_0`,
     `image_1`, ... for each image.
 
+    An action mask is no feature: observations with one are records of the features and the mask (`action_mask.py`).
+
     Args:
         space: The observation space of one environment.
+        mask_key: The key of the part of a `Dict` space that holds the action mask; None without one.
+
+    Attributes:
+        features: Layout of what networks see: that of complete observations, unless they have a mask.
 
     Raises:
-        UnsupportedSpace: A part of `space` can't be encoded.
+        UnsupportedSpace: A part of `space` can't be encoded, or `mask_key` names no part of it.
     """
 
-    def __init__(self, space: gym.Space[Any]) -> None:
-        self.space = space
+    def __init__(self, space: gym.Space[Any], mask_key: str | None = None) -> None:
+        self.space, self.mask_key = space, mask_key
         self._vectors: list[_VectorPart] = []
         self._images: list[_ImagePart] = []
+        self._masks = [] if mask_key is None else list_mask_leaves(space, mask_key)
         for leaf in list_leaves(space):
+            if leaf in self._masks:
+                continue
             if _is_image(leaf.space):
                 self._images.append(_make_image_part(leaf, f"image_{len(self._images)}"))
             else:
                 self._vectors.append(_VectorPart(leaf, self.vector_size, _count_features(leaf)))
         if not self._images and self.vector_size == 0:
             raise UnsupportedSpace(f"observation space {space} holds no number; at least one feature is needed")
-        self._leaves = [part.leaf for part in self._vectors] + [part.leaf for part in self._images]
+        seen = [part.leaf for part in self._vectors] + [part.leaf for part in self._images]
+        self._leaves = [*seen, *self._masks]
         self._plain = isinstance(space, spaces.Box) and not self._images
-        self.kind: ObservationKind = "vector"
-        self.shape: tuple[int, ...] = (self.vector_size,)
-        self.dtype: np.dtype[Any] = np.dtype(np.float32)
-        if self._images and not self._vectors and len(self._images) == 1:
-            self.kind, self.shape, self.dtype = "image", self._images[0].shape, np.dtype(np.uint8)
-        elif self._images:
-            fields = [("vector", np.float32, (self.vector_size,))]
-            fields += [(part.field, np.uint8, part.shape) for part in self._images]  # type: ignore[misc]
-            self.kind, self.shape, self.dtype = "mixed", (), np.dtype(fields)
+        self.features = self._lay_out()
+        self.kind, self.shape, self.dtype = self.features.kind, self.features.shape, self.features.dtype
+        if self._masks:
+            fields = [(FEATURES, self.features.dtype, self.features.shape), (MASK, np.bool_, (self.mask_size,))]
+            self.shape, self.dtype = (), np.dtype(fields)
+
+    def _lay_out(self) -> Features:
+        if not self._images:
+            return Features("vector", (self.vector_size,), np.dtype(np.float32))
+        if not self._vectors and len(self._images) == 1:
+            return Features("image", self._images[0].shape, np.dtype(np.uint8))
+        fields = [("vector", np.float32, (self.vector_size,))]
+        fields += [(part.field, np.uint8, part.shape) for part in self._images]  # type: ignore[misc]
+        return Features("mixed", (), np.dtype(fields))
 
     @property
     def vector_size(self) -> int:
         """Number of features in the vector part (O)."""
         return sum(part.size for part in self._vectors)
 
+    @property
+    def mask_size(self) -> int:
+        """Number of actions that a mask tells of (M); 0 without masks."""
+        return sum(prod(leaf.space.shape or ()) for leaf in self._masks)
+
     def vector(self, encoded: NDArray[Any]) -> NDArray[np.float32] | None:
         """Returns a view of the vector part [N, O] of encoded observations; None for a single image."""
         if self.kind == "image":
             return None
-        return encoded["vector"] if self.kind == "mixed" else encoded
+        features = encoded[FEATURES] if self._masks else encoded
+        return features["vector"] if self.kind == "mixed" else features
 
     def feature_name(self, index: int) -> str:
         """Returns the name of column `index` of the vector part, in terms of the environment's space."""
@@ -149,95 +176,24 @@ class ObservationEncoder:
         )
 
     def _assemble(self, columns: list[NDArray[Any]]) -> NDArray[Any]:
-        count = len(columns[0])
+        if not self._masks:
+            return self._assemble_features(columns)
+        count, seen = len(columns[0]), len(columns) - len(self._masks)
+        encoded = np.zeros(count, self.dtype)
+        encoded[FEATURES] = self._assemble_features(columns[:seen])
+        encoded[MASK] = np.concatenate([part.reshape(count, -1) != 0 for part in columns[seen:]], axis=1)
+        return encoded
+
+    def _assemble_features(self, columns: list[NDArray[Any]]) -> NDArray[Any]:
         if self.kind == "image":
             return self._images[0].frames(columns[0])
-        encoded = np.zeros((count, *self.shape), self.dtype)
-        vector = self.vector(encoded)
-        assert vector is not None
+        features = np.zeros((len(columns[0]), *self.features.shape), self.features.dtype)
+        vector = features["vector"] if self.kind == "mixed" else features
         for part, values in zip(self._vectors, columns, strict=False):
             part.write(values, vector)
         for image, values in zip(self._images, columns[len(self._vectors) :], strict=True):
-            encoded[image.field] = image.frames(values)
-        return encoded
-
-
-class ActionCodec:
-    """Converts a batch of the policy's actions to the units, shape and dtype of the environment.
-
-    The policy counts discrete choices from 0 and sees every other action as a flat row. `kind`, `shape` and `dtype`
-    describe one action of the policy: `discrete` int64 [], `multi_discrete` int64 [A], `multi_binary` int8 [A],
-    `box` float32 [A].
-
-    Args:
-        space: The action space of one environment.
-        scaled: Whether the policy's `Box` actions lie in [-1, 1], where -1 is the lower and 1 the upper bound of each
-            dimension. Otherwise they are in the environment's units.
-
-    Raises:
-        UnsupportedSpace: `space` can't be converted, or `scaled` is set and `space` is not a `Box` with bounds.
-    """
-
-    def __init__(self, space: gym.Space[Any], *, scaled: bool = False) -> None:
-        self.space, self.scaled = space, scaled
-        self.kind: ActionKind
-        self.dtype: np.dtype[Any]
-        self.nvec: tuple[int, ...] = ()
-        """Number of choices: (n,) for `Discrete`, one entry per dimension for `MultiDiscrete`, else empty."""
-        if isinstance(space, spaces.Discrete):
-            self.kind, self.dtype, self.nvec = "discrete", np.dtype(np.int64), (int(space.n),)
-        elif isinstance(space, spaces.MultiDiscrete):
-            self.kind, self.dtype = "multi_discrete", np.dtype(np.int64)
-            self.nvec = tuple(int(n) for n in space.nvec.ravel())
-        elif isinstance(space, spaces.MultiBinary):
-            self.kind, self.dtype = "multi_binary", np.dtype(np.int8)
-        elif isinstance(space, spaces.Box):
-            self.kind, self.dtype = "box", np.dtype(np.float32)
-        else:
-            raise UnsupportedSpace(
-                f"action space {space} is not supported; Discrete, MultiDiscrete, MultiBinary and Box are"
-            )
-        self._env_shape: tuple[int, ...] = space.shape or ()
-        self._env_dtype = np.dtype(space.dtype)
-        start = getattr(space, "start", 0)
-        self._start = start if np.any(start) else None
-        self.shape: tuple[int, ...] = () if self.kind == "discrete" else (prod(self._env_shape),)
-        if self.size == 0:
-            raise UnsupportedSpace(f"action space {space} holds no number; at least one is needed")
-        if scaled and not (isinstance(space, spaces.Box) and space.is_bounded()):
-            raise UnsupportedSpace(f"action space {space} has no bounds to scale actions to; a bounded Box has")
-
-    @property
-    def size(self) -> int:
-        """Count of numbers in one action (1 for `Discrete`)."""
-        return prod(self.shape)
-
-    def to_env(self, actions: NDArray[Any]) -> NDArray[Any]:
-        """Returns the actions for the environments, in a new array.
-
-        Args:
-            actions: The policy's actions, [N, *shape]. `Box` actions are scaled if the codec is `scaled`, and clipped
-                to the bounds of the space.
-        """
-        space = self.space
-        actions = actions.reshape((len(actions), *self._env_shape))
-        if isinstance(space, spaces.Box):
-            return self._within_bounds(actions, space)
-        if self._start is not None:
-            actions = actions + self._start
-        return actions.astype(self._env_dtype)
-
-    def _within_bounds(self, actions: NDArray[Any], space: spaces.Box) -> NDArray[Any]:
-        if self.scaled:
-            low, high = space.low.astype(np.float64), space.high.astype(np.float64)
-            share = 0.5 * (actions.astype(np.float64) + 1.0)
-            actions = (1.0 - share) * low + share * high  # as low + share * (high - low) could overflow
-        if self._env_dtype.kind == "f":
-            # Cast before clipping: a float32 bound may lie above the float64 bound that it was rounded from.
-            actions = actions.astype(self._env_dtype).clip(space.low, space.high)
-        else:
-            actions = np.rint(actions.astype(np.float64).clip(space.low, space.high))
-        return actions.astype(self._env_dtype, copy=False)
+            features[image.field] = image.frames(values)
+        return features
 
 
 def _cast_to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
