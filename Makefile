@@ -11,6 +11,8 @@ CONFIG ?= configs/ppo/cartpole.yaml
 # The folder for the other libraries' environments in speed benchmarks, and a checkout of CleanRL, which is optional.
 PEERS ?= .peers
 CLEANRL ?=
+# Gymnasium-Robotics does not run beside the MuJoCo of .venv.
+ROBOTICS := $(PEERS)/robotics
 PEERS_READY = $(patsubst %,$(PEERS)/%/.ready,sb3 sbx rejax $(if $(CLEANRL),cleanrl))
 PEERS_FLAGS = --peers $(PEERS) $(if $(CLEANRL),--cleanrl $(CLEANRL))
 # The learning benchmark measures all tasks unless CONFIG is given.
@@ -32,7 +34,7 @@ help:
 	@echo "  make compose-up       build and start docker-compose.yml; images and runs record the commit"
 	@echo "  make compose-test     test docker-compose.yml with a real container engine (STORE=classic)"
 	@echo "  make compose-starts   measure ten starts of docker-compose.yml while all cores are busy"
-	@echo "  make extras-test      install Atari, EnvPool and Stable-Baselines3, and run their tests"
+	@echo "  make extras-test      install Atari, EnvPool, Stable-Baselines3 and Gymnasium-Robotics, and run their tests"
 	@echo "  make gpu-test         run the tests that need a GPU"
 	@echo "  make fuzz             read randomly damaged files of each format (INPUTS=200000)"
 	@echo "  make power-cuts       resume two small runs from every state that a power cut could leave"
@@ -118,9 +120,18 @@ compose-test: $(READY)
 compose-starts: $(READY)
 	@PYTHONPATH=.:tests/services $(BIN)/python tests/compose/run.py $(if $(STORE),--store $(STORE)) --starts 10
 
-extras-test: $(READY)
+$(ROBOTICS)/.ready: pyproject.toml constraints.txt
+	@echo "installing Gymnasium-Robotics into $(@D) (minutes the first time)"
+	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	@grep -v '^mujoco' constraints.txt >$(@D)/constraints.txt
+	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --quiet --constraint $(@D)/constraints.txt torch
+	@$(@D)/bin/python -m pip --disable-pip-version-check install --quiet --quiet --constraint $(@D)/constraints.txt --editable '.[dev,robotics]'
+	@touch $@
+
+extras-test: $(READY) $(ROBOTICS)/.ready
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[atari,envpool,sb3]'
-	@$(BIN)/python -m pytest -q tests/extras
+	@$(BIN)/python -m pytest -q tests/extras --ignore tests/extras/test_robotics.py
+	@$(ROBOTICS)/bin/python -m pytest -q tests/extras/test_robotics.py
 
 gpu-test: $(READY)
 	@$(BIN)/python -m pytest -q tests/gpu

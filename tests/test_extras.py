@@ -62,6 +62,7 @@ MISSING = [
     ("HalfCheetah-v5", "mujoco", "mujoco"),
     ("gymnasium.envs.mujoco.half_cheetah_v5:HalfCheetah-v5", "mujoco", "mujoco"),
     ("ale_py:ALE/Pong-v5", "ale_py", "atari"),
+    ("gymnasium_robotics:FetchReach-v4", "gymnasium_robotics", "robotics"),
 ]
 
 
@@ -112,6 +113,7 @@ def test_the_command_line_says_it_and_makes_no_run(
 
 def test_each_shipped_environment_says_what_to_install() -> None:
     needed = {"LunarLander-v3": "box2d", "LunarLanderContinuous-v3": "box2d", "ale_py:ALE/Pong-v5": "atari"}
+    needed["gymnasium_robotics:FetchReach-v4"] = "robotics"
     needed |= dict.fromkeys(("HalfCheetah-v5", "Hopper-v5", "Walker2d-v5"), "mujoco")
     found = set()
     for name in list_shipped_configs():
@@ -121,7 +123,7 @@ def test_each_shipped_environment_says_what_to_install() -> None:
         if config.env_id in needed:
             assert f"pip install 'rl-training[{needed[config.env_id]}]'" in text
             found.add((config.algo, config.env_id))
-    assert len(found) == 11
+    assert len(found) == 12
 
 
 @pytest.mark.parametrize("name", ["ppo/pong", "dqn/pong"])

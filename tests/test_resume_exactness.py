@@ -56,7 +56,7 @@ def test_every_algorithm_is_tried_with_everything_that_a_run_can_have() -> None:
     native = {"native", "native-normalised"}
     assert tried == {
         "ppo": everything - {"n-step"} | native | {"memory"},
-        "dqn": everything | native | {"quantiles", "prioritized"},
+        "dqn": everything | native | {"quantiles", "prioritized", "hindsight", "hindsight-normalised"},
         "sac": everything,
         "td3": everything,
         "tqc": everything,

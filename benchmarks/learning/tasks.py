@@ -19,6 +19,10 @@ TIANSHOU = "Tianshou"
 """https://github.com/thu-ml/tianshou/tree/v1.2.0/examples/mujoco: the mean and the standard deviation over ten seeds
 of each seed's best evaluation."""
 
+OPTIMUM = "the optimum"
+"""The best possible score. With 15 bits it is the mean and the standard deviation of a binomial distribution: a goal
+differs in 7.5 bits on average, with a deviation of 1.94, and each flip but the last one costs 1."""
+
 VARIANTS = ("native", "no_velocity", "quantiles", "prioritized")
 """How the name of a config ends whose task is another config's in another form, or learned in another way."""
 
@@ -49,8 +53,8 @@ class Task:
     minutes: float
     """Approximate duration of a seed on one core. Long trainings are started first; results do not depend on it."""
     seeds: int
-    group: Literal["seeds", "mujoco", "pong"] = "seeds"
-    """The part of the queue that trains this task."""
+    group: Literal["seeds", "mujoco", "pong", "robotics"] = "seeds"
+    """The part of the queue that trains this task; none trains `robotics`, which needs an environment of its own."""
     overrides: tuple[str, ...] = ()
     """Settings that differ from the config."""
 
@@ -83,6 +87,15 @@ _TABLE = (
     ("dqn/cartpole_quantiles", "CartPole-v1", 495, 50_000, Published(500.0, 0.0, 50_000), 1.5, 20),
     ("dqn/acrobot_quantiles", "Acrobot-v1", -72, 100_000, Published(-69.135, 9.967, 100_000), 6, 10),
     ("dqn/lunar_lander_prioritized", "LunarLander-v3", 225, 100_000, Published(70.236, 225.491, 100_000), 6, 10),
+    (
+        "dqn/bit_flipping",
+        "rl_training.envs.goals.bit_flipping:BitFlipping-v0",
+        -7,
+        10_000,
+        Published(-6.5, 1.94, 10_000, OPTIMUM),
+        0.5,
+        5,
+    ),
     ("sac/pendulum", "Pendulum-v1", -160, 20_000, Published(-156.995, 88.714, 20_000), 1.3, 20),
     ("sac/mountain_car_continuous", "MountainCarContinuous-v0", 94, 50_000, Published(94.679, 1.134, 50_000), 3.2, 10),
     (
@@ -143,6 +156,16 @@ _LONG: tuple[Task, ...] = (
         10,
         3,
         "mujoco",
+    ),
+    Task(
+        "configs/sac/fetch_reach.yaml",
+        "gymnasium_robotics:FetchReach-v4",
+        -2,
+        20_000,
+        Published(-1.659, 0.873, 20_000),
+        3,
+        5,
+        "robotics",
     ),
     Task(
         "configs/ppo/hopper.yaml",

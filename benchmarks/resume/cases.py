@@ -10,6 +10,7 @@ from benchmarks.harness import format_row
 from benchmarks.resume.changes import ChangeEnvironments, make_curriculum
 from rl_training.runtime.callbacks import Callback
 
+BITS = "rl_training.envs.goals.bit_flipping:BitFlipping-v0"
 ENVIRONMENTS: dict[str, tuple[str, int | None]] = {
     "CartPole-v1": ("dqn", None),
     "Acrobot-v1": ("dqn", 60),
@@ -30,6 +31,7 @@ ENVIRONMENTS: dict[str, tuple[str, int | None]] = {
     "Reacher-v5": ("sac", None),
     "Taxi-v4": ("dqn", 60),
     "FrozenLake-v1": ("dqn", None),
+    BITS: ("dqn", None),
 }
 """The off-policy algorithm that fits each environment's actions, and a step limit if its episodes are long."""
 
@@ -45,10 +47,15 @@ EVERYWHERE = ("sync", "normalised")
 NATIVE = ("native", "native-normalised")
 """The variants with the environments as arrays, which Gymnasium has for `CartPole-v1` alone."""
 
+GOALS = ("hindsight", "hindsight-normalised")
+"""The variants of `BITS` alone, which has goals."""
+
 ONLY_FOR = {
     "n-step": ("dqn", "sac", "td3", "tqc"),
     "quantiles": ("dqn",),
     "prioritized": ("dqn",),
+    "hindsight": ("dqn",),
+    "hindsight-normalised": ("dqn",),
     "memory": ("ppo",),
 }
 """The algorithms of the variants that others don't have."""
@@ -63,6 +70,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "n-step": {"n_step": 3},
     "quantiles": {"quantiles": 8},
     "prioritized": {"prioritized_replay": {}},
+    "hindsight": {"hindsight": {}},
+    "hindsight-normalised": {"hindsight": {}, **NORMALISED},
     "memory": {"network": {"hidden": [16], "recurrent": "lstm", "recurrent_size": 8}, "sequence_length": 8},
     "changed": {
         "training_wrappers": [{"name": "ClipReward", "kwargs": {"min_reward": -1.0, "max_reward": 1.0}}],
@@ -135,8 +144,9 @@ class Case:
 def _make_cases() -> Iterator[Case]:
     for env_id, (off_policy, limit) in ENVIRONMENTS.items():
         for algo in ("ppo", off_policy, *FURTHER.get(env_id, ())):
-            for variant in VARIANTS if env_id in COVERED else EVERYWHERE:
-                if algo in ONLY_FOR.get(variant, ALGORITHMS) and (env_id == "CartPole-v1" or variant not in NATIVE):
+            for variant in VARIANTS if env_id in COVERED else (*EVERYWHERE, *GOALS):
+                only_in = "CartPole-v1" if variant in NATIVE else BITS if variant in GOALS else env_id
+                if algo in ONLY_FOR.get(variant, ALGORITHMS) and env_id == only_in:
                     yield Case(env_id, algo, variant, limit)
 
 

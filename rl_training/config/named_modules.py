@@ -40,7 +40,7 @@ ALLOWED_FILE = "allowed_modules.txt"
 ALLOWED_FILE_BYTES = 2**20
 """Largest size of `ALLOWED_FILE`, in bytes."""
 
-SHIPPED = ("ale_py", "gymnasium.wrappers", "rl_training.envs.goals.bit_flipping")
+SHIPPED = ("ale_py", "gymnasium.wrappers", "gymnasium_robotics", "rl_training.envs.goals.bit_flipping")
 """Modules that the shipped configurations name; importing them only registers environments."""
 
 _WRITER, _WRITERS_MODULE = "RecordVideo", "gymnasium.wrappers"

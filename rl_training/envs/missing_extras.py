@@ -11,6 +11,7 @@ EXTRA_OF = {
     "ale_py": "atari",
     "cv2": "atari",
     "envpool": "envpool",
+    "gymnasium_robotics": "robotics",
     "pygame": "render",
 }
 """The extra of `rl-training` that provides a module, by the name of the module."""
