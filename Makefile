@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup train test slow-test check docs docs-serve docs-test services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-parity bench-defaults bench-queue bench-gate bench-resume bench-overhead bench-start bench-saving bench-same bench-sweep-kills bench-sweep-trials power-cuts bench-replay bench-speed bench-solved bench-scaling bench-sweep-settings bench-ranks bench-ray screenshots clean
+.PHONY: help setup wheel train test slow-test check docs docs-serve docs-test services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-parity bench-defaults bench-queue bench-gate bench-resume bench-overhead bench-start bench-saving bench-same bench-sweep-kills bench-sweep-trials power-cuts bench-replay bench-speed bench-solved bench-scaling bench-sweep-settings bench-ranks bench-ray screenshots clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -22,6 +22,7 @@ help:
 	@echo "rl_training: start with 'make train', which installs everything and trains PPO on CartPole."
 	@echo ""
 	@echo "  make setup            install everything into .venv (once; the other targets do it too)"
+	@echo "  make wheel            build the wheel of rl_training in dist/"
 	@echo "  make train            run train-flow on CONFIG ($(CONFIG))"
 	@echo "  make test             run the tests, except the slow ones"
 	@echo "  make check            check format, lint, types, import directions and the documentation site"
@@ -72,6 +73,11 @@ $(READY): pyproject.toml constraints.txt
 	@$(PIP) install --quiet --quiet --constraint constraints.txt torch
 	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[dev,box2d,mujoco,optuna,server,tensorboard]'
 	@touch $@
+
+# In an environment of its own, so that it is built from pyproject.toml alone.
+wheel: $(READY)
+	@$(PIP) wheel --quiet --no-deps --wheel-dir dist .
+	@ls -1 dist/rl_training-*.whl
 
 train: $(READY)
 	@$(BIN)/rl-training flow train --config $(CONFIG)

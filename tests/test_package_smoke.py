@@ -64,7 +64,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     build = "from setuptools.build_meta import build_wheel; import sys; build_wheel(sys.argv[1])"
     source = folder / "source"
     source.mkdir()
-    for name in ("rl_training", "configs", "sweeps", "prefect.yaml", "pyproject.toml", "README.md", "LICENSE", "flows"):
+    folders = ("rl_training", "configs", "sweeps", "flows", "docker")
+    files = ("prefect.yaml", "pyproject.toml", "README.md", "LICENSE", "constraints.txt", "docker-compose.yml")
+    for name in (*folders, *files):
         (source / name).symlink_to(ROOT / name)
     done = subprocess.run([sys.executable, "-c", build, str(folder)], cwd=source, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -77,6 +79,20 @@ def test_the_wheel_installs_one_top_level_name(wheel):
     assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {"rl_training"}
     assert {"rl_training/configs/ppo/cartpole.yaml", "rl_training/deployments/prefect.yaml"} <= set(names)
     assert "rl_training/shipped_sweeps/ppo_cartpole.yaml" in names
+
+
+def test_a_project_made_from_the_wheel_equals_one_made_from_the_clone(wheel, tmp_path):
+    site, made = tmp_path / "site", {}
+    zipfile.ZipFile(wheel).extractall(site)
+    for source in (site, ROOT):
+        folder = tmp_path / source.name / "my_robot"
+        folder.parent.mkdir(exist_ok=True)
+        command = [sys.executable, "-P", "-m", "rl_training", "init", str(folder), "--wheel", str(wheel)]
+        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(source)}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        made[source] = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert made[site] == made[ROOT]
+    assert made[site][Path("wheels") / wheel.name] == wheel.read_bytes()
 
 
 FIND_FLOWS = """

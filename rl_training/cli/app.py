@@ -22,6 +22,7 @@ from rl_training.cli import (
     film_commands,
     flow_commands,
     list_commands,
+    project_commands,
     reproduce_command,
     server_commands,
     sweep_commands,
@@ -63,6 +64,7 @@ for command in (
     *(champion_commands.promote, champion_commands.rollback),
     *(film_commands.record, film_commands.enjoy),
     compare_command.compare,
+    project_commands.init,
     *(list_commands.runs, list_commands.configs, list_commands.algorithms),
     *(server_commands.ui, server_commands.deploy, server_commands.doctor, server_commands.worker),
 ):

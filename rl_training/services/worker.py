@@ -11,6 +11,7 @@ import asyncio
 import os
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -26,7 +27,7 @@ from prefect.workers.process import ProcessWorker
 
 from rl_training.errors import UserError
 from rl_training.services.moved_entrypoints import update_entrypoints
-from rl_training.services.prefect_yaml import HEARTBEAT, HEARTBEAT_SECONDS
+from rl_training.services.prefect_yaml import FILE, HEARTBEAT, HEARTBEAT_SECONDS
 from rl_training.services.user_server import connect_to_user_server
 from rl_training.system.signal_handlers import stop_signals
 
@@ -74,6 +75,17 @@ class SavingWorker(ProcessWorker):
                 return []
             self.last_taken, self._is_away = frozenset(run.id for run in taken), False
             return taken
+
+    async def run(self, flow_run: FlowRun, configuration: Any, task_status: Any = None) -> Any:
+        """Runs a flow run, in the folder of the project in which the worker was started if there is one.
+
+        So relative paths of configs are found, and the server needs no absolute path. Nothing is imported from that
+        folder: a project's package is installed. Other flow runs get an empty folder, as Prefect does it.
+        """
+        if configuration.working_dir is None and (Path.cwd() / FILE).is_file():
+            configuration.working_dir = Path.cwd()
+            configuration.env = {**configuration.env, "PYTHONSAFEPATH": "1"}
+        return await super().run(flow_run, configuration, task_status)
 
     async def stop_taking(self) -> None:
         """Stops taking flow runs; a poll that is under way may still take some before this returns."""
