@@ -11,7 +11,8 @@ STEADIER = (
 )
 MORE_ENTROPY = "entropy_coef: auto or a higher number, a higher target_entropy, or a lower learning_rate"
 SLOWER = "a lower tau, a lower learning_rate, a lower gamma, or normalization.reward: true if rewards are large"
-LONGER_WARMUP = "a higher warmup_hold and learning_starts, or a reward on the way to the goal (training_wrappers)"
+SEEN_REWARDS = "hindsight if the environment has goals, or a reward on the way to the goal (training_wrappers)"
+LONGER_WARMUP = f"a higher warmup_hold and learning_starts, {SEEN_REWARDS}"
 """What helps several actor-critics."""
 
 ADVICE: Mapping[Kind, Mapping[str, str]] = {
@@ -43,10 +44,9 @@ ADVICE: Mapping[Kind, Mapping[str, str]] = {
     "returns_never_differ": {
         "ppo": "a higher entropy_coef or network.initial_log_std, more num_envs, or a reward on the way to the goal "
         "(training_wrappers)",
-        "dqn": "a higher exploration.fraction, or a reward on the way to the goal (training_wrappers)",
+        "dqn": f"a higher exploration.fraction, {SEEN_REWARDS}",
         "sac": LONGER_WARMUP,
-        "td3": "a higher warmup_hold and learning_starts, a higher exploration_noise, or a reward on the way to the "
-        "goal (training_wrappers)",
+        "td3": f"a higher warmup_hold and learning_starts, a higher exploration_noise, {SEEN_REWARDS}",
         "tqc": LONGER_WARMUP,
     },
 }
