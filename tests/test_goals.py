@@ -22,6 +22,7 @@ from rl_training.envs.validation.validate import validate_env
 from rl_training.errors import EnvironmentFault, EnvironmentRefused
 from rl_training.experiment.default_manager import DefaultExperimentManager
 from rl_training.experiment.registry import get_algorithm
+from rl_training.runtime.checkpoint import find_checkpoint
 from tests.off_policy_runs import dqn, sac
 
 BITS = "rl_training.envs.goals.bit_flipping:BitFlipping-v0"
@@ -174,6 +175,17 @@ def test_a_wrapper_that_changes_rewards_is_found() -> None:
 def test_without_hindsight_goals_are_not_looked_at() -> None:
     config = sac("ReachCostly")
     assert validate_env(config, get_algorithm("sac").check_spaces, episodes=1).findings == ()
+
+
+def test_a_fault_in_an_update_ends_the_run_and_keeps_the_newest_checkpoint() -> None:
+    own = {"total_timesteps": 200, "learning_starts": 100, "batch_size": 16, "checkpoint": {"every": 50}}
+    config = sac("ReachRaises", hindsight={}, **own)
+    trainer = DefaultExperimentManager().setup(config)
+    with pytest.raises(
+        EnvironmentFault, match=r"^environment case_envs:ReachRaises-v0: compute_reward raised KeyError"
+    ):
+        trainer.train()
+    assert find_checkpoint(trainer.run.run_dir).manifest.num_timesteps == 100
 
 
 # Bit flipping.

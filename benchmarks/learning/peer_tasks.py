@@ -44,6 +44,7 @@ class PeerTask:
 SB3_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "ppo": {
         "num_envs": 1,
+        "action_mask": None,
         "rollout_steps": 2_048,
         "batch_size": 64,
         "epochs": 10,
@@ -64,6 +65,7 @@ SB3_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     },
     "dqn": {
         "num_envs": 1,
+        "action_mask": None,
         "buffer_size": 1_000_000,
         "learning_starts": 100,
         "batch_size": 32,
