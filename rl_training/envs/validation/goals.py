@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rl_training.config.settings import TrainConfig
 from rl_training.envs.contract.call_watch import MAKING_SECONDS, CallWatch
-from rl_training.envs.contract.step_contract import Breach, failure
+from rl_training.envs.contract.step_contract import Breach, failure, flag_as_bool, reward_as_float
 from rl_training.envs.goals.goal_columns import ACHIEVED, DESIRED
 from rl_training.envs.goals.goal_rewards import REWARD, TERMINATED, GoalRewards
 from rl_training.envs.spaces import ObservationEncoder
@@ -65,18 +65,19 @@ def check_goals(config: TrainConfig, found: Findings, watch: CallWatch) -> None:
 def _play(env: gym.Env[Any, Any], encoder: ObservationEncoder, config: TrainConfig, watch: CallWatch) -> _Transitions:
     options = dict(list_first_options(config)) or None
     env.action_space.seed(config.seed)
-    observations, numbers = [], []
+    vectors, numbers = [], []
     over, seed = True, config.seed
     for _ in range(STEPS):
         if over:
             watch.call("a reset", lambda seed=seed: env.reset(seed=seed, options=options))
             seed += 1
         observation, reward, terminated, truncated, _ = watch.call("a step", env.step, env.action_space.sample())
-        observations.append(observation)
-        numbers.append((float(reward), bool(terminated)))
-        over = bool(terminated) or bool(truncated)
-    encoded = encoder.vector(encoder.encode_list(observations))
-    assert encoded is not None
+        vector = encoder.vector(encoder.encode_list([observation]))  # a copy: it may return the same arrays again
+        assert vector is not None
+        vectors.append(vector)
+        numbers.append((reward_as_float(reward), flag_as_bool("terminated", terminated)))
+        over = numbers[-1][1] or flag_as_bool("truncated", truncated)
+    encoded = np.concatenate(vectors)
     achieved, desired = (encoded[:, encoder.columns((name,))] for name in (ACHIEVED, DESIRED))
     rewards, terminated_T = (np.array(column) for column in zip(*numbers, strict=True))
     return _Transitions(achieved, desired, rewards, terminated_T)
