@@ -53,10 +53,10 @@ def test_the_page_shows_what_was_measured_last() -> None:
 def test_every_algorithm_is_tried_with_everything_that_a_run_can_have() -> None:
     tried = {algo: {case.variant for case in CASES if case.algo == algo} for algo in ALGORITHMS}
     everything = {"sync", "normalised", "async", "frames", "n-step", "changed", "curriculum", "all"}
-    native = {"native", "native-normalised"}
+    native, masked = {"native", "native-normalised"}, {"masked", "masked-normalised"}
     assert tried == {
-        "ppo": everything - {"n-step"} | native | {"memory"},
-        "dqn": everything | native | {"quantiles", "prioritized", "hindsight", "hindsight-normalised"},
+        "ppo": everything - {"n-step"} | native | masked | {"memory"},
+        "dqn": everything | native | masked | {"quantiles", "prioritized", "hindsight", "hindsight-normalised"},
         "sac": everything,
         "td3": everything,
         "tqc": everything,

@@ -44,11 +44,15 @@ COVERED = {"CartPole-v1", "Pendulum-v1", "LunarLander-v3", "LunarLanderContinuou
 EVERYWHERE = ("sync", "normalised")
 """The variants with which the other environments are trained."""
 
-NATIVE = ("native", "native-normalised")
-"""The variants with the environments as arrays, which Gymnasium has for `CartPole-v1` alone."""
-
-GOALS = ("hindsight", "hindsight-normalised")
-"""The variants of `BITS` alone, which has goals."""
+ONLY_IN = {
+    "native": "CartPole-v1",
+    "native-normalised": "CartPole-v1",
+    "hindsight": BITS,
+    "hindsight-normalised": BITS,
+    "masked": "Taxi-v4",
+    "masked-normalised": "Taxi-v4",
+}
+"""The environment of the variants that others can't have: as arrays in Gymnasium, with goals, with action masks."""
 
 ONLY_FOR = {
     "n-step": ("dqn", "sac", "td3", "tqc"),
@@ -72,6 +76,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "prioritized": {"prioritized_replay": {}},
     "hindsight": {"hindsight": {}},
     "hindsight-normalised": {"hindsight": {}, **NORMALISED},
+    "masked": {"action_mask": "info"},
+    "masked-normalised": {"action_mask": "info", "vectorization": "async", **NORMALISED},
     "memory": {"network": {"hidden": [16], "recurrent": "lstm", "recurrent_size": 8}, "sequence_length": 8},
     "changed": {
         "training_wrappers": [{"name": "ClipReward", "kwargs": {"min_reward": -1.0, "max_reward": 1.0}}],
@@ -144,9 +150,8 @@ class Case:
 def _make_cases() -> Iterator[Case]:
     for env_id, (off_policy, limit) in ENVIRONMENTS.items():
         for algo in ("ppo", off_policy, *FURTHER.get(env_id, ())):
-            for variant in VARIANTS if env_id in COVERED else (*EVERYWHERE, *GOALS):
-                only_in = "CartPole-v1" if variant in NATIVE else BITS if variant in GOALS else env_id
-                if algo in ONLY_FOR.get(variant, ALGORITHMS) and env_id == only_in:
+            for variant in VARIANTS if env_id in COVERED else (*EVERYWHERE, *ONLY_IN):
+                if algo in ONLY_FOR.get(variant, ALGORITHMS) and env_id == ONLY_IN.get(variant, env_id):
                     yield Case(env_id, algo, variant, limit)
 
 

@@ -44,10 +44,11 @@ Runs that were stopped in the middle of their second or a later episode and resu
 (`make bench-resume`): {exact} of the {cases} cases in {environments} environments were exact. `sync` and `async` are
 the kinds of vector environment. `normalised` normalizes observations and rewards, `frames` stacks three observations,
 `n-step` uses targets of three steps, and `all` combines these with `async`. `quantiles` estimates eight of each return,
-`prioritized` draws transitions by their errors, `hindsight` replaces their goals, and `memory` has an LSTM. `changed`
-clips rewards in training alone, gives reset options, logs a number of infos, and has a callback that changes an
-attribute and the options, within episodes too. A `curriculum` changes the attribute twice, before the stop and after
-it, with `async`. `native` steps the environments as arrays."""
+`prioritized` draws transitions by their errors, `hindsight` replaces their goals, `masked` applies action masks
+(`masked-normalised` with `async`), and `memory` has an LSTM. `changed` clips rewards in training alone, gives reset
+options, logs a number of infos, and has a callback that changes an attribute and the options, within episodes too. A
+`curriculum` changes the attribute twice, before the stop and after it, with `async`. `native` steps the environments as
+arrays."""
 WHOLE, STOPPED = "whole", "stopped"
 OBSERVATION, PLACE, ERROR = "observation.npy", "place.json", "error.txt"
 
