@@ -16,11 +16,12 @@ from rl_training.data.replay_buffer import ReplayBatch
 from rl_training.data.rollout_buffer import Minibatch, RolloutBuffer
 from rl_training.data.sequence_buffer import SequenceMinibatch
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
-from rl_training.envs.spaces.action_mask import FEATURES, MASK, take_features, take_mask
+from rl_training.envs.spaces.action_mask import MASK, take_features, take_mask
 from rl_training.networks import distributions
 from rl_training.networks.backend import Backend
 from rl_training.networks.distributions import FORBIDDEN, Categorical, MultiCategorical, make_distribution
 from tests.docs_code import losses_of
+from tests.mask_parts import LEGAL, SPACE, draw_masks, record
 from tests.network_parts import BACKENDS
 from tests.network_parts import by_autograd as outputs_by_autograd
 from tests.off_policy_parts import VECTOR, choices, in_float64, make_dqn, random_batch, targets
@@ -30,31 +31,11 @@ from tests.test_dqn_update import OPTIONS, outputs_of
 from tests.test_recurrent_layer import by_autograd as sequence_by_autograd
 
 DQN_PAGE, PPO_PAGE = losses_of("dqn"), losses_of("ppo")
-SPACE = spaces.Dict({"x": VECTOR, "legal": spaces.MultiBinary(3)})
 PAIRS = spaces.Dict({"x": VECTOR, "legal": spaces.MultiBinary(5)})
 ACTIONS: dict[str, tuple[gym.Space[Any], gym.Space[Any]]] = {
     "discrete": (SPACE, spaces.Discrete(3)),
     "multi_discrete": (PAIRS, spaces.MultiDiscrete([2, 3])),
 }
-LEGAL: dict[str, Any] = {"action_mask": "legal"}
-
-
-def record(features: np.ndarray, allowed: np.ndarray) -> np.ndarray:
-    """Encoded observations with masks."""
-    fields = [(FEATURES, features.dtype, features.shape[1:]), (MASK, np.bool_, allowed.shape[1:])]
-    rows = np.zeros(len(features), np.dtype(fields))
-    rows[FEATURES], rows[MASK] = features, allowed
-    return rows
-
-
-def draw_masks(rng: np.random.Generator, count: int, parts: tuple[int, ...] = (3,)) -> np.ndarray:
-    """Masks that forbid about half of the choices and allow at least one of each part, bool [count, M]."""
-    masks = []
-    for n in parts:
-        part = rng.random((count, n)) < 0.5
-        part[np.arange(count), rng.integers(n, size=count)] = True
-        masks.append(part)
-    return np.concatenate(masks, axis=1)
 
 
 # Distributions.
@@ -340,7 +321,7 @@ def test_updates_with_target_values_from_ahead_equal_updates_without(option: str
 
 
 @pytest.mark.parametrize("count", [1, 500])
-def test_dqn_chooses_and_draws_allowed_actions_alone(count: int) -> None:
+def test_dqn_chooses_and_draws_allowed_actions_alone(backend: Backend, count: int) -> None:
     greedy = make_dqn(SPACE, exploration={"start": 0.0, "end": 0.0}, **LEGAL)
     dqn = make_dqn(SPACE, learning_starts=10, exploration={"end": 0.5}, **LEGAL)
     rng = np.random.default_rng(0)

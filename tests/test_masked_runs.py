@@ -202,6 +202,19 @@ def test_a_served_policy_takes_masks_as_its_signature_says(name: str, tmp_path: 
         assert got.tolist() == [[0, 0], [1, 1], [0, 2]]
 
 
+def test_a_served_policy_with_a_memory_takes_the_masks_of_its_history(tmp_path: Path) -> None:
+    run_dir = MANAGER.setup(CONFIGS["ppo with a memory"].model_copy(update={"total_timesteps": 64})).train().run_dir
+    checkpoint = find_checkpoint(run_dir)
+    assert checkpoint is not None
+    save_model(checkpoint, tmp_path / "model")
+    check_model(tmp_path / "model", load_policy(checkpoint))
+    model = mlflow.pyfunc.load_model(str(tmp_path / "model"))
+    masks = np.ones((2, 3, 3), np.int8)
+    masks[0, -1], masks[1, -1] = [0, 1, 0], [0, 0, 1]
+    history = {"action_mask": masks, "observation": np.zeros((2, 3, 4), np.float32)}
+    assert model.predict(history).tolist() == [6, 7]
+
+
 def test_a_checkpoint_whose_masks_do_not_fit_its_actions_is_refused() -> None:
     config = CONFIGS["dqn"].model_copy(update={"total_timesteps": 64})
     checkpoint = find_checkpoint(MANAGER.setup(config).train().run_dir)

@@ -15,6 +15,7 @@ from rl_training.data.rollout_buffer import RolloutBuffer
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
 from rl_training.errors import NumericError
 from rl_training.networks.actor_critic import ActorCritic
+from tests.mask_parts import LEGAL, SPACE, draw_masks, record
 from tests.ppo_parts import ACTIONS, VECTOR, go_on
 from tests.rank_threads import ThreadExchange, on_ranks
 
@@ -32,14 +33,21 @@ def make_config(**settings: Any) -> PPOConfig:
     return PPOConfig(env_id="none", total_timesteps=10_000, learning_rate=3e-3, **{**sizes, **settings})
 
 
+def make_encoder(config: PPOConfig) -> ObservationEncoder:
+    return ObservationEncoder(VECTOR if config.mask_key is None else SPACE, config.mask_key)
+
+
 def fill(ppo: PPO, space: gym.Space[Any], rng: np.random.Generator, rows: slice = slice(None)) -> RolloutBuffer:
     """A rollout of random observations and rewards of the environments in `rows`, with the agent's own actions."""
-    encoder, codec = ObservationEncoder(VECTOR), ActionCodec(space)
+    encoder, codec = make_encoder(ppo.config), ActionCodec(space)
     count = len(range(ENVS)[rows])
     buffer = RolloutBuffer(STEPS, count, encoder.shape, encoder.dtype, codec.shape, codec.dtype)
     ended, nothing = np.zeros(count, bool), np.zeros(count, np.float32)
     while not buffer.full:
-        observation = rng.standard_normal((ENVS, 3)).astype(np.float32)[rows]
+        observation = rng.standard_normal((ENVS, 3)).astype(np.float32)
+        if encoder.mask_size:
+            observation = record(observation, draw_masks(rng, ENVS))
+        observation = observation[rows]
         rewards = 3.0 + rng.standard_normal(ENVS)[rows]
         actions, logprobs, values = ppo.act(observation)
         buffer.add(observation, actions, rewards, ended, ended, values, logprobs, nothing)
@@ -60,7 +68,7 @@ def on_two_ranks(
     """The agent of each rank after some updates, and their metrics."""
 
     def work(exchange: ThreadExchange) -> tuple[RankedPPO, Any]:
-        ppo = RankedPPO(config, ObservationEncoder(VECTOR), ActionCodec(space), CPU, exchange)
+        ppo = RankedPPO(config, make_encoder(config), ActionCodec(space), CPU, exchange)
         return ppo, train(ppo, space, updates, ppo.share.rows)
 
     results = on_ranks(ranks, work)
@@ -70,11 +78,13 @@ def on_two_ranks(
     return results
 
 
-@pytest.mark.parametrize("kind", ACTIONS)
+@pytest.mark.parametrize("kind", [*ACTIONS, "masked"])
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ten_updates_equal_those_of_one_rank_to_1e_10(kind: str, ranks: int) -> None:
-    config, space = make_config(entropy_coef=0.01, learning_rate_schedule="linear"), ACTIONS[kind]
-    one = PPO(config, ObservationEncoder(VECTOR), ActionCodec(space), CPU)
+    masks = LEGAL if kind == "masked" else {}
+    config = make_config(entropy_coef=0.01, learning_rate_schedule="linear", **masks)
+    space = ACTIONS.get(kind, ACTIONS["discrete"])
+    one = PPO(config, make_encoder(config), ActionCodec(space), CPU)
     before = one.parameters.vector.clone()
     metrics = train(one, space, 10)
     assert float((one.parameters.vector - before).norm() / before.norm()) > 0.01

@@ -19,6 +19,7 @@ from waiting import LIMIT, wait_for
 
 from rl_training.config.algorithms.ppo import PPOConfig
 from rl_training.envs.factory import make_vector_env
+from rl_training.envs.spaces.action_mask import draw_allowed
 from rl_training.envs.vector.ray_worker import RayWorker
 from rl_training.errors import EnvironmentFault, EnvironmentRefused
 from rl_training.experiment.default_manager import DefaultExperimentManager
@@ -92,6 +93,26 @@ def parts(value: Any) -> list[bytes]:
     if isinstance(value, list | tuple):
         return [part for item in value for part in parts(item)]
     return [np.asarray(value).tobytes() if not isinstance(value, str) else value.encode()]
+
+
+def test_actors_give_the_masks_of_infos() -> None:
+    pair = [
+        make_vector_env(settings("case_envs:StrictCut-v0", num_envs=5, vectorization=kind, action_mask="info"))
+        for kind in ("sync", "ray")
+    ]
+    rng = np.random.default_rng(0)
+    try:
+        observations = [envs.reset(seed=3)[0] for envs in pair]
+        for _ in range(25):
+            assert parts(observations[0]) == parts(observations[1])
+            action = 5 + draw_allowed(observations[0]["action_mask"] == 1, rng)
+            steps = [envs.step(action) for envs in pair]
+            assert [parts(value) for value in steps[0][:4]] == [parts(value) for value in steps[1][:4]]
+            done = {"reset_mask": steps[0][2] | steps[0][3]}
+            observations = [envs.reset(options=dict(done))[0] for envs in pair]
+    finally:
+        for envs in pair:
+            envs.close()
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "case_envs:DictObs-v0"])

@@ -86,6 +86,8 @@ class RandomPolicy:
     def settings(self) -> dict[str, Any]:
         """The settings that decide the environment of evaluation."""
         names = {"env_id", "env_kwargs", "wrappers", "reset_options", "max_episode_steps"}
+        if self.config.mask_key is not None:
+            names.add("action_mask")
         return self.config.for_evaluation().model_dump(mode="json", include=names)
 
     def key(self) -> str:

@@ -97,7 +97,7 @@ _TABLE = (
         0.5,
         5,
     ),
-    ("dqn/taxi_masked", "Taxi-v4", 7.9, 50_000, Published(7.93, 2.589, 50_000, OPTIMUM), 1, 10),
+    ("dqn/taxi_masked", "Taxi-v4", 7.8, 50_000, Published(7.93, 2.589, 50_000, OPTIMUM), 1, 10),
     ("sac/pendulum", "Pendulum-v1", -160, 20_000, Published(-156.995, 88.714, 20_000), 1.3, 20),
     ("sac/mountain_car_continuous", "MountainCarContinuous-v0", 94, 50_000, Published(94.679, 1.134, 50_000), 3.2, 10),
     (
