@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # the one list of public names
     from rl_training.experiment.registry import get_algorithm as get_algorithm
     from rl_training.experiment.registry import list_algorithms as list_algorithms
     from rl_training.experiment.registry import register_algorithm as register_algorithm
+    from rl_training.run_report.report import report as report
     from rl_training.runs.train_result import TrainResult as TrainResult
     from rl_training.runtime.callbacks import Callback as Callback
     from rl_training.runtime.callbacks import TrainerState as TrainerState

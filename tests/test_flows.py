@@ -93,6 +93,7 @@ def test_the_mlflow_run_is_finished_with_held_out_metrics_and_a_champion(
         "checkpoints",
         "config.yaml",
         "evaluation.json",
+        "report.html",
         "report.md",
     }
 

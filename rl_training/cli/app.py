@@ -23,6 +23,7 @@ from rl_training.cli import (
     flow_commands,
     list_commands,
     project_commands,
+    report_command,
     reproduce_command,
     server_commands,
     sweep_commands,
@@ -65,6 +66,7 @@ for command in (
     *(film_commands.record, film_commands.enjoy),
     compare_command.compare,
     project_commands.init,
+    report_command.report,
     *(list_commands.runs, list_commands.configs, list_commands.algorithms),
     *(server_commands.ui, server_commands.deploy, server_commands.doctor, server_commands.worker),
 ):

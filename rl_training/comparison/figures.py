@@ -1,42 +1,18 @@
-"""The pictures of a comparison, drawn by matplotlib as SVG for a page of HTML.
-
-Text in them takes the colour of the text around, so that they can be read on light and on dark pages.
-"""
+"""The pictures of a comparison."""
 
 from __future__ import annotations
 
-import html
-import io
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rl_training.comparison.group_statistics import find_curve
+from rl_training.pages.svg_pictures import COLORS, DASHES, INK, draw_svg
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from rl_training.comparison.comparison import Comparison
 
-INK = "#010203"
-"""The colour of text and axes while a picture is drawn; in the SVG it is the colour of the text around."""
-
-COLORS = ("#3b8bc9", "#d9622b", "#1fa27a", "#c774a8", "#d99a1c", "#7a6fd0")
-"""Colours that can be told apart on white and on black, also by colour-blind people (after Okabe and Ito 2008)."""
-DASHES = ("-", "--", ":", "-.")
-
-_STYLE: Any = {
-    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
-    "svg.fonttype": "none",  # text stays text
-    "text.parse_math": False,  # the name of a metric may contain $
-    "grid.color": INK,
-    "grid.alpha": 0.12,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "font.size": 10,
-}
 _WIDTH, _HEIGHT, _ROW = 6.4, 3.6, 0.45
 """Inches: the size of a picture, and the height of a row of one that has a row for each group."""
 
@@ -76,28 +52,10 @@ def draw_pictures(comparison: Comparison) -> Iterator[tuple[str, str, str]]:
 def _draw(
     comparison: Comparison, draw: Callable[[Comparison, Any], None], title: str, caption: str
 ) -> tuple[str, str, str]:
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure  # not pyplot, which would need a window system and keep global state
-
     rows = {_draw_scores: len(comparison.groups), _draw_improvements: len(comparison.verdicts)}
     height = 1.2 + _ROW * rows[draw] if draw in rows else _HEIGHT
-    name = title.lower().replace(" ", "-")
-    with rc_context({**_STYLE, "svg.hashsalt": name}):
-        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
-        draw(comparison, figure.add_subplot())
-        return title, caption, _convert_to_svg(figure, name, title)
-
-
-def _convert_to_svg(figure: Figure, name: str, title: str) -> str:
-    """Returns a figure as an SVG element whose ids begin with its name, as several stand in one page."""
-    stream = io.StringIO()
-    no_metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    figure.savefig(stream, format="svg", transparent=True, metadata=no_metadata)
-    svg = stream.getvalue()
-    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
-    for reference in ('id="', 'href="#', "url(#"):
-        svg = svg.replace(reference, f"{reference}{name}-")
-    return svg.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title)}" ', 1)
+    svg = draw_svg(title, (_WIDTH, height), lambda figure: draw(comparison, figure.add_subplot()))
+    return title, caption, svg
 
 
 def _style(i: int) -> dict[str, str]:

@@ -240,8 +240,9 @@ def roll_back_champion(evaluation: Mapping[str, Any], allow_modules: Collection[
 
 @task(name="report", cache_policy=NO_CACHE, retries=1, retry_delay_seconds=1)
 def report(run: TrackedRun, summary: Mapping[str, Any]) -> None:
-    """Writes the report as a Markdown artifact of the flow run and as a file of the MLflow run."""
+    """Writes the report as a Markdown artifact of the flow run, and into the MLflow run as Markdown and as HTML."""
     from rl_training.api.markdown_report import format_training_report
+    from rl_training.run_report.report import FILE, make_report
     from rl_training.tracking.mlflow_links import get_version_url
     from rl_training.tracking.mlflow_store import resolve_tracking_uri
 
@@ -251,3 +252,4 @@ def report(run: TrackedRun, summary: Mapping[str, Any]) -> None:
     text = format_training_report(summary, url)
     run.session.log_artifact("report.md", text)
     create_markdown_artifact(text, key="training-report", description=f"MLflow run {summary['run_id']}")
+    run.session.log_artifact(FILE, make_report(run.run_dir, summary["stop_reason"]))

@@ -1,0 +1,139 @@
+"""The report of a run: `rl-training report`, and the page that flows log."""
+
+import json
+import shutil
+
+import pytest
+from finished_runs import finished_run, ship
+from mlflow_store import NETWORK, ship_all, tracked_run, write_policy
+from test_comparison_page import Links
+
+import rl_training
+from rl_training import run_layout
+from rl_training.cli.app import run as run_command
+from rl_training.errors import UserError
+from rl_training.experiment.loading import config_of_checkpoint
+from rl_training.promotion.promote import promote
+from rl_training.run_report.report import make_page, make_report
+from rl_training.run_report.reported_run import read_run
+from rl_training.runs.evaluation_result import EvaluationResult
+from rl_training.tracking import json_files
+
+CURVE = {200: 1.0, 400: 3.0}
+EVIL = {"callbacks": [{"name": "a:B", "kwargs": {"<script>": 1}}]}
+GIF = b"GIF89a" + b"\x01" * 10
+
+
+def add_evaluation(run_dir, *returns):
+    """Writes a held-out evaluation with these returns, and a film."""
+    folder = run_dir / run_layout.ARTIFACTS
+    folder.mkdir(exist_ok=True)
+    count = len(returns)
+    evaluation = EvaluationResult(tuple(range(count)), returns, (10,) * count)
+    (folder / run_layout.HELD_OUT).write_text(json.dumps(evaluation.to_dict()))
+    (folder / run_layout.EPISODE).write_bytes(GIF)
+
+
+def text_of(page):
+    return " ".join(" ".join(Links(page).text).split())
+
+
+def test_the_page_shows_results_settings_and_the_command_that_repeats_them():
+    run_dir = finished_run(2.0, curve=CURVE, gamma=0.5, seed=3)
+    add_evaluation(run_dir, 1.0, 2.0, 3.0, 2.0)
+    page = make_page(read_run(run_dir))
+    text, uid = text_of(page), read_run(run_dir).run.run_uid
+    assert "PPO on CartPole-v1 1,000 of 1,000 steps, finished, seed 3" in text
+    assert "return 2.00" in text
+    assert "setting value default env_id CartPole-v1 - total_timesteps 1000 - gamma 0.5 0.99" in text
+    assert "learning_rate" not in text  # it has its default
+    assert f"rl-training reproduce {uid}" in text
+    assert "MLflow run none" in text
+    assert [line in text for line in ("Return", "Held-out returns")] == [True, True]
+    assert "data:image/gif;base64,R0lGODlh" in page
+
+
+def test_the_page_refers_to_nothing_outside_itself_and_escapes_what_comes_from_the_run(tmp_path):
+    evil = tmp_path / "<script>$\\x$"
+    run_dir = finished_run(curve=CURVE, run_dir=str(evil), **EVIL)
+    page = make_page(read_run(run_dir))
+    found = Links(page)
+    outside = [reference for reference in found.references if not reference.startswith("#")]
+    assert outside == []
+    assert {"script", "img", "link", "iframe", "object", "base", "b"} & found.tags == set()
+    assert len(found.ids) == len(set(found.ids))
+    assert "&lt;script&gt;$\\x$" in page
+
+
+def test_a_run_without_evaluations_says_so():
+    assert "not evaluated" in text_of(make_page(read_run(finished_run(status="KILLED", stop_reason=None))))
+    periodic = text_of(make_page(read_run(finished_run(curve=CURVE))))
+    assert "not evaluated on held-out episodes; the last periodic evaluation returned 3.00" in periodic
+
+
+def test_damaged_files_of_a_run_are_told_and_not_shown():
+    run_dir = finished_run(curve=CURVE)
+    add_evaluation(run_dir, 1.0)
+    (run_dir / run_layout.ARTIFACTS / run_layout.HELD_OUT).write_text("{")
+    (run_dir / run_layout.ARTIFACTS / run_layout.EPISODE).write_bytes(b"<svg onload='x'>")
+    page = make_page(read_run(run_dir))
+    assert "evaluation.json can't be read" in text_of(page)
+    assert "<img" not in page
+    assert "onload" not in page
+
+
+def test_a_link_in_place_of_a_film_is_not_followed(tmp_path):
+    run_dir = finished_run(curve=CURVE)
+    add_evaluation(run_dir, 1.0)
+    film, secret = run_dir / run_layout.ARTIFACTS / run_layout.EPISODE, tmp_path / "secret"
+    secret.write_bytes(GIF)
+    film.unlink()
+    film.symlink_to(secret)
+    with pytest.raises(rl_training.errors.CheckpointError, match="link"):
+        read_run(run_dir)
+
+
+def test_the_flow_reports_the_end_that_the_record_does_not_have_yet():
+    run_dir = finished_run(curve=CURVE)
+    json_files.write_status(run_dir, "KILLED", None, None)
+    assert "finished (callback), seed 0" in text_of(make_report(run_dir, "callback"))
+
+
+def test_the_command_writes_the_page_beside_and_renames(tmp_path, capfd):
+    run_dir, out = finished_run(2.0, curve=CURVE), tmp_path / "page.html"
+    assert run_command(["report", str(run_dir), "--out", str(out), "--json"]) == 0
+    assert json.loads(capfd.readouterr().out) == {"report": str(out)}
+    assert out.read_text().startswith("<!doctype html>")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_a_run_of_another_machine_is_read_from_mlflow(client):
+    run_dir = finished_run(2.0, curve=CURVE, gamma=0.5)
+    add_evaluation(run_dir, 1.0, 2.0, 3.0, 2.0)
+    run_id = ship(run_dir, {"rl_training.kind": "training"})
+    here = text_of(make_page(read_run(run_id)))
+    shutil.rmtree(run_dir)
+    there = text_of(make_page(read_run(run_id)))
+    for text in (here, there):
+        assert f"MLflow run {run_id}" in text
+        assert "return 2.00" in text
+        assert "gamma 0.5 0.99" in text
+
+
+def test_decisions_on_its_candidates_are_shown(client):
+    run_dir = tracked_run(network=NETWORK)
+    checkpoint = write_policy(run_dir, 100, (1.0, 0.5))
+    run_id = ship_all(run_dir).address.run_id
+    decided = promote(checkpoint, config_of_checkpoint(checkpoint, {"promotion.episodes": 20}), run_id=run_id)
+    page = text_of(make_page(read_run(f"models:/{decided.model}/{decided.version}")))
+    assert decided.verdict.kind in page
+    assert decided.verdict.reasons[0] in page
+
+
+def test_what_is_no_run_is_refused(client, tmp_path):
+    with pytest.raises(UserError, match="holds no run"):
+        read_run(tmp_path)
+    with pytest.raises(UserError, match="is no checkpoint"):
+        read_run("nothing")
+    with pytest.raises(UserError, match=f"MLflow has no training run {'0' * 32}"):
+        read_run("0" * 32)
