@@ -1,6 +1,7 @@
 """What DQN and PPO compute with action masks: probabilities, choices, targets and gradients."""
 
 import math
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -16,7 +17,8 @@ from rl_training.data.replay_buffer import ReplayBatch
 from rl_training.data.rollout_buffer import Minibatch, RolloutBuffer
 from rl_training.data.sequence_buffer import SequenceMinibatch
 from rl_training.envs.spaces import ActionCodec, ObservationEncoder
-from rl_training.envs.spaces.action_mask import MASK, take_features, take_mask
+from rl_training.envs.spaces.action_mask import FEATURES, MASK, take_features, take_mask
+from rl_training.errors import NumericError
 from rl_training.networks import distributions
 from rl_training.networks.backend import Backend
 from rl_training.networks.distributions import FORBIDDEN, Categorical, MultiCategorical, make_distribution
@@ -377,3 +379,54 @@ def test_the_first_action_is_the_answer_if_nothing_is_allowed() -> None:
 
 def test_distributions_exist_for_both_kinds_of_masked_actions() -> None:
     assert [type(make_distribution(actions, 0.0)) for _, actions in ACTIONS.values()] == [Categorical, MultiCategorical]
+
+
+# Images, and bodies of one's own.
+
+CAMERA = spaces.Box(0, 255, (6, 6, 1), np.uint8)
+PARTS: dict[str, dict[str, gym.Space[Any]]] = {"image": {"camera": CAMERA}, "mixed": {"camera": CAMERA, "x": VECTOR}}
+
+
+def observe(space: spaces.Dict, count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Encoded random observations, and their masks."""
+    rng = np.random.default_rng(seed)
+    allowed, shown = draw_masks(rng, count), deepcopy(space)
+    shown.seed(seed)
+    rows = [{**shown.sample(), "legal": mask.astype(np.int8)} for mask in allowed]
+    return ObservationEncoder(space, "legal").encode_list(rows), allowed
+
+
+@pytest.mark.parametrize("kind", PARTS)
+def test_images_have_masks_too(kind: str) -> None:
+    space = spaces.Dict({**PARTS[kind], "legal": spaces.MultiBinary(3)})
+    (obs, allowed), rng = observe(space, 32), np.random.default_rng(1)
+    dqn = make_dqn(space, **LEGAL)
+    assert dqn.act_greedy(obs).tolist() == np.where(allowed, dqn.q_values(obs), -np.inf).argmax(1).tolist()
+    batch = ReplayBatch(obs, dqn.act(obs, 0), rng.standard_normal(32).astype(np.float32), obs, np.ones(32, np.float32))
+    assert all(map(math.isfinite, dqn.update(batch, 0.0).values()))
+    ppo = make_ppo(space, spaces.Discrete(3), **LEGAL)
+    buffer, ones = make_buffer(ppo, space, spaces.Discrete(3)), np.ones(4, bool)
+    buffer.reset()
+    while not buffer.full:
+        drawn, logprobs, values = ppo.act(obs[:4])
+        buffer.add(obs[:4], drawn, rng.standard_normal(4), ones, ~ones, values, logprobs, np.zeros(4, np.float32))
+    buffer.compute_returns_and_advantages(np.zeros(4, np.float32), 0.9, 0.95)
+    assert all(map(math.isfinite, ppo.update(buffer, 0.0, go_on).values()))
+    assert allowed[np.arange(4), buffer.actions].all()
+
+
+def test_a_body_of_ones_own_sees_the_observation_without_its_mask() -> None:
+    network = {"hidden": [8], "body": "tests.bodies:Normed"}
+    masked, plain = (make_ppo(space, spaces.Discrete(3), network=network, **given) for space, given in (
+        (SPACE, LEGAL), (VECTOR, {})
+    ))  # fmt: skip
+    features = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32)
+    everything = record(features, np.ones((5, 3), bool))
+    assert masked.policy_outputs(everything).tolist() == plain.policy_outputs(features).tolist()
+
+
+def test_a_replayed_nan_is_named_as_without_masks() -> None:
+    dqn, (batch, _) = make_dqn(SPACE, **LEGAL), masked_batch()
+    batch.obs[FEATURES][3, 1] = np.nan
+    with pytest.raises(NumericError, match="replayed obs is not finite"):
+        dqn.update(batch, 0.0)

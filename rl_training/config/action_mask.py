@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated
 
-from pydantic import Field
-
+from rl_training.config.sections import Name
 from rl_training.config.settings import NATIVE, Combination, TrainConfig
 
 IN_INFOS = "info"
@@ -18,7 +16,7 @@ MASK_KEY = "action_mask"
 class MaskedActionsConfig(TrainConfig):
     """The settings of an algorithm that can leave out forbidden actions."""
 
-    action_mask: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    action_mask: Name | None = None
     """Where the environment tells which actions are allowed: `info` for `info["action_mask"]` of `reset` and `step`, or
     the key of its Dict observation. Forbidden actions are never chosen. null: every action is allowed."""
 

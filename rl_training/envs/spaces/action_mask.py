@@ -1,7 +1,7 @@
 """Action masks: which actions are allowed, as environments give it and as encoded observations hold it.
 
-Shapes: N environments or B transitions, S steps, O one encoded observation without its mask, M actions: n of a
-`Discrete` space, or the choices of all parts of a `MultiDiscrete` one, one part after the other.
+Shapes: N environments, O one encoded observation without its mask, M actions: n of a `Discrete` space, or the choices
+of all parts of a `MultiDiscrete` one, one part after the other.
 """
 
 from __future__ import annotations
