@@ -16,6 +16,11 @@ class UnsupportedSpace(EnvironmentRefused):
     """A space that can't be converted to arrays; the message names the space and the supported ones."""
 
 
+def join_path(path: tuple[str | int, ...]) -> str:
+    """Returns keys and positions as messages show them: `arm.position`."""
+    return ".".join(str(key) for key in path)
+
+
 @dataclass(frozen=True)
 class Leaf:
     """A part of a nested space that is not itself nested."""
@@ -34,7 +39,7 @@ class Leaf:
     @property
     def name(self) -> str:
         """The path as messages show it: `camera`, `arm.position`; empty for a space that is not nested."""
-        return ".".join(str(key) for key in self.path)
+        return join_path(self.path)
 
     def feature(self, index: tuple[int, ...]) -> str:
         """Returns the name of one number in this part: `1`, `[0, 2]` or `arm.position[2]`."""

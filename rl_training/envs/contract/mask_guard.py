@@ -62,6 +62,7 @@ class MaskGuard(gym.Wrapper[Any, Any, Any, Any]):
         for sentence in find_mask_faults(self.observation_space, env.action_space, self._key):
             raise EnvironmentRefused(sentence)
         self._mask_M = np.ones(sum(self._counts), np.int8)
+        self._starts = np.cumsum((0, *self._counts[:-1]))  # where each part of an action begins
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Resets the environment.
@@ -127,10 +128,10 @@ class MaskGuard(gym.Wrapper[Any, Any, Any, Any]):
         return {OBSERVATION: observation, MASK_KEY: self._mask_M.copy()}
 
     def _require_choice(self) -> None:
-        for i, part in enumerate(split_parts(self._mask_M, self._counts)):
-            if not part.any():
-                which = "no action" if len(self._counts) == 1 else f"no choice in part {i} of the action"
-                _refuse(f"the action mask allows {which}; expected at least one in each state that is not terminal")
+        largest = np.maximum.reduceat(self._mask_M, self._starts)  # of each part
+        if np.count_nonzero(largest) < len(largest):
+            which = "no action" if len(largest) == 1 else f"no choice in part {largest.argmin()} of the action"
+            _refuse(f"the action mask allows {which}; expected at least one in each state that is not terminal")
 
 
 def sample_action(env: gym.Env[Any, Any], space: gym.Space[Any]) -> Any:
@@ -169,7 +170,7 @@ def _flatten_mask(given: Any, counts: tuple[int, ...]) -> NDArray[np.int8]:
         got = ", ".join(map(str, shapes))
         _refuse(f"the action mask has shape {got}; expected {describe_mask_form(counts)}")
     mask_M = np.concatenate(parts)
-    if mask_M.dtype.kind not in "biuf" or not ((mask_M == 0) | (mask_M == 1)).all():
+    if mask_M.dtype.kind not in "biuf" or np.count_nonzero(mask_M) != np.count_nonzero(mask_M == 1):
         wrong = next((value for value in mask_M.tolist() if value not in (0, 1)), mask_M.dtype)
         _refuse(f"the action mask has {wrong}; expected 0 (forbidden) or 1 (allowed) for each action")
     return mask_M.astype(np.int8)

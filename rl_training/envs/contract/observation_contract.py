@@ -18,7 +18,7 @@ from rl_training.envs.contract.step_contract import (
     not_finite,
     raise_if_broken,
 )
-from rl_training.envs.space_leaves import Leaf, has_same_keys, list_leaves
+from rl_training.envs.space_leaves import Leaf, has_same_keys, join_path, list_leaves
 
 
 def cast_to_space(space: gym.Space[Any], observation: Any) -> Any:
@@ -146,4 +146,4 @@ def _locate(mask: NDArray[np.bool_]) -> list[tuple[int, ...]]:
 
 
 def _describe_path(path: tuple[str | int, ...]) -> str:
-    return " ".join(("observation", Leaf(path, gym.spaces.Discrete(1)).name)).strip()
+    return " ".join(("observation", join_path(path))).strip()
