@@ -34,6 +34,7 @@ PROMISED = {
     "promote",
     "record",
     "register_algorithm",
+    "report",
     "reproduce",
     "resume",
     "sweep",
