@@ -280,14 +280,18 @@ def test_without_json_the_result_is_for_people(config, own_home, capfd):
 
 def test_tracked_run_is_in_mlflow(config, home, client):
     code, out, err = command("train", "--config", config, "--json")
-    assert code == 0, err
     summary = only_json(out)
+    if summary["unsent"]:  # a busy machine has not sent all files within the limit
+        assert code == 1
+        assert f"`rl-training sync {summary['run_dir']}` sends the rest" in summary["unsent"]
+        assert command("sync", summary["run_dir"])[0] == 0
+    else:
+        assert code == 0, err
     mlflow_run = client.get_run(summary["run_id"])
     assert mlflow_run.info.status == "FINISHED"
     assert mlflow_run.data.tags["run_uid"] == summary["run_uid"]
     assert mlflow_run.data.metrics["heldout/return_mean"] == summary["evaluation"]["return_mean"]
     assert f"RL_TRAINING_HOME={home} rl-training ui {summary['run_id']}" in err
-    assert summary["unsent"] == ""
 
 
 def test_warning_is_shown_once_on_one_line_without_colours(capfd):

@@ -69,7 +69,10 @@ def test_a_training_run_is_complete_in_mlflow(client, home):
         session.log(result.num_timesteps, {"heldout/return_mean": 9.0}, "heldout")
         session.log_artifact("evaluation.json", json.dumps({"return_mean": 9.0}))
         report = session.finish("FINISHED", stop_reason="completed")
-    assert (report.unsent, report.message) == (0, "")
+    assert report.unsent == 0
+    if report.message:  # a busy machine has not sent all files within the limit
+        assert report.message.endswith(f"`rl-training sync {run_dir}` sends the rest")
+        assert sync(run_dir).message == ""
     assert report.run_id == session.run_id
     run = client.get_run(session.run_id)
     assert (run.info.status, run.data.tags["stop_reason"], run.data.tags["attempt"]) == ("FINISHED", "completed", "1")
