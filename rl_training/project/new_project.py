@@ -105,14 +105,6 @@ def choose_package(folder: str, given: str | None) -> str:
             f"got {package!r} for the name of the package, expected lower-case letters, digits and _, beginning with a "
             f"letter; choose one with --package NAME"
         )
-    if (
-        package in sys.stdlib_module_names
-        or package in ("tests", "configs", "docker", WHEELS)
-        or _is_installed(package)
-    ):
+    if package in sys.stdlib_module_names or package in ("tests", "configs", "docker", WHEELS) or find_spec(package):
         raise UserError(f"the package {package} exists already; choose another name with --package NAME")
     return package
-
-
-def _is_installed(package: str) -> bool:
-    return find_spec(package) is not None
