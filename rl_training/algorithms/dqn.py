@@ -95,9 +95,8 @@ class DQN(OffPolicyAlgorithm):
             Actions int64 [N].
         """
         rng, count, epsilon = self.state.action_rng, len(observation), self.config.epsilon_at(num_timesteps)
-        if (
-            count == 1 and observation.dtype.names is None
-        ):  # numpy draws the same numbers in a fifth of the time if no size is given
+        # numpy draws the same numbers in a fifth of the time if no size is given.
+        if count == 1 and observation.dtype.names is None:
             explores, action = rng.random() < epsilon, rng.integers(self.num_actions)
             return np.array([action]) if explores else self.act_greedy(observation)
         explores_N = rng.random(count) < epsilon

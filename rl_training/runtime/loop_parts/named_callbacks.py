@@ -70,8 +70,5 @@ def describe_change(before: TrainConfig, after: TrainConfig) -> list[str]:
 
 def _find_classes(config: TrainConfig) -> Iterator[tuple[CallbackConfig, type[Callback]]]:
     for i, settings in enumerate(config.callbacks):
-        where, what = (
-            f"callbacks.{i}: {settings.name}",
-            "a class of callbacks; expected a subclass of rl_training.Callback",
-        )
-        yield settings, find_named_class(where, settings.name, Callback, what)
+        what = "a class of callbacks; expected a subclass of rl_training.Callback"
+        yield settings, find_named_class(f"callbacks.{i}: {settings.name}", settings.name, Callback, what)
