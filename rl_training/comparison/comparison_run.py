@@ -15,9 +15,9 @@ from rl_training.tracking.mlflow_store import (
     create_or_find,
     get_or_create_experiment,
     resolve_tracking_uri,
-    sync_artifacts,
     translate_mlflow_errors,
 )
+from rl_training.tracking.shipping.artifact_files import sync_artifacts
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

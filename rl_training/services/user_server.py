@@ -45,16 +45,32 @@ def require_answer(api_url: str) -> None:
     """Sends the server a small query. `/health` would not do: it answers even if the API does not.
 
     Raises:
-        UserError: The server does not answer.
+        UserError: The server does not answer, or refuses the password.
     """
-    from httpx import HTTPError
+    from httpx import HTTPError, HTTPStatusError
     from prefect.client.orchestration import get_client
 
     try:
         with get_client(sync_client=True) as client:
             client.count_flow_runs()
     except (HTTPError, RuntimeError) as error:
+        if isinstance(error, HTTPStatusError) and error.response.status_code == 401:
+            raise UserError(f"the Prefect server at {redact_text(api_url)} answers, but {_explain_refusal()}") from None
+        if "CERTIFICATE_VERIFY_FAILED" in str(error):
+            raise UserError(
+                f"the certificate of the Prefect server at {redact_text(api_url)} could not be verified; set "
+                f"PREFECT_API_SSL_CERT_FILE to a file with it or its authority"
+            ) from None
         raise UserError(
             f"the Prefect server at {redact_text(api_url)} does not answer ({redact_text(str(error))}); start it, or "
             f"unset PREFECT_API_URL (see `prefect config view`) to use an embedded server"
         ) from None
+
+
+def _explain_refusal() -> str:
+    from prefect.settings import PREFECT_API_AUTH_STRING
+
+    wanted = "the login that the server was started with (its PREFECT_SERVER_API_AUTH_STRING)"
+    if PREFECT_API_AUTH_STRING.value() is None:
+        return f"it asks for a password; set PREFECT_API_AUTH_STRING to {wanted}"
+    return f"it refuses the password in PREFECT_API_AUTH_STRING; set it to {wanted}"

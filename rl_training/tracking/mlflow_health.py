@@ -20,6 +20,7 @@ from rl_training.tracking.mlflow_store import (
     connect,
     explain,
     get_or_create_experiment,
+    is_refusal,
     is_server,
     resolve_tracking_uri,
     strip_credentials,
@@ -71,6 +72,9 @@ def check_mlflow(*, fix: bool, gone: Callable[[str], bool] = lambda flow_run_id:
         experiments = client.search_experiments(max_results=LOOKED_AT)
     except Exception as error:  # any error is a result of this check
         reason = str(error) if isinstance(error, TrackingError) else explain(error, uri)
+        if is_refusal(error):
+            yield CheckResult("mlflow", "problem", f"{shown} answers, but {reason}")
+            return
         advice = "start the server, or set MLFLOW_TRACKING_URI to where it is"
         yield CheckResult("mlflow", "problem", f"{shown} does not answer: {reason}", advice)
         return
@@ -112,11 +116,14 @@ def check_clock(server: str, date: str | None) -> CheckResult:
 def _check_server(uri: str) -> Iterator[CheckResult]:
     import mlflow
     from mlflow.utils.credentials import get_default_host_creds
-    from mlflow.utils.rest_utils import http_request
+    from mlflow.utils.rest_utils import MlflowHostCreds, http_request
 
+    creds: Any = get_default_host_creds(uri)  # type: ignore[no-untyped-call]
+    nobody = MlflowHostCreds(strip_credentials(uri), server_cert_path=creds.server_cert_path)  # type: ignore[no-untyped-call]
     try:
-        answer: Any = http_request(get_default_host_creds(uri), "/version", "GET")  # type: ignore[no-untyped-call]
+        answer: Any = http_request(creds, "/version", "GET")  # type: ignore[no-untyped-call]
         answer.raise_for_status()
+        unlocked: Any = http_request(nobody, "/version", "GET")  # type: ignore[no-untyped-call]
     except Exception as error:
         yield CheckResult("mlflow", "note", f"its version could not be read: {explain(error, uri)}")
         return
@@ -127,6 +134,9 @@ def _check_server(uri: str) -> Iterator[CheckResult]:
         advice = "install the same version in both places (constraints.txt)"
         yield CheckResult("mlflow", "problem", f"server {theirs}, client {ours}", advice)
     yield check_clock("the MLflow server", answer.headers.get("Date"))
+    if unlocked.status_code == 200:
+        text = "it has no password, so everyone who can reach it can change runs and replace champions"
+        yield CheckResult("mlflow", "note", text, "start it with --app-name basic-auth (docs/how-to/mlflow-server.md)")
 
 
 def _check_artifacts(client: MlflowClient, uri: str) -> CheckResult:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -20,7 +20,7 @@ from filelock import FileLock
 from rl_training.errors import TrackingError, UserError
 from rl_training.security import owner_only_files
 from rl_training.security.secrets import redact_text
-from rl_training.system.durable_files import make_directory, move_into_place, sync_directory, sync_file
+from rl_training.system.durable_files import make_directory, move_into_place, sync_file
 from rl_training.system.environment_variables import set_environment
 from rl_training.system.paths import (
     HOME_VARIABLE,
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 T = TypeVar("T")
+
+USER_VARIABLE, PASSWORD_VARIABLE = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
+CERTIFICATE_VARIABLE = "MLFLOW_TRACKING_SERVER_CERT_PATH"
 
 NOTE = "mlflow.note.content"
 """MLflow's tag with the description on the page of a run or an experiment."""
@@ -109,13 +112,25 @@ def explain(error: Exception, uri: str) -> str:
     """Returns an error from MLflow as one line of at most 300 characters, without the store's credentials."""
     from mlflow.exceptions import MlflowException
 
+    if is_refusal(error):
+        known = os.environ.get(USER_VARIABLE) and os.environ.get(PASSWORD_VARIABLE)
+        said = "refuses the login in {}; set them to one that it knows" if known else "asks for a login; set {}"
+        return f"it {said.format(f'{USER_VARIABLE} and {PASSWORD_VARIABLE}')}"
     name = "" if isinstance(error, MlflowException) else f"{type(error).__name__}: "
     text = _HEADING.sub(r"\1:", " ".join(f"{name}{error}".split()))
     if cause := _GAVE_UP.search(text):
         text = _WHERE.sub("", cause[1].strip("\"'"))
         text = text[:1].lower() + text[1:]
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        return f"its certificate could not be verified; set {CERTIFICATE_VARIABLE} to a file with it or its authority"
     credentials, at, _ = urlsplit(uri).netloc.rpartition("@")
     return redact_text(text.replace(credentials + at, "") if at else text)[:300]
+
+
+def is_refusal(error: Exception) -> bool:
+    """Returns whether an error says that the server does not accept the login, or asks for one."""
+    response = getattr(error, "response", None)  # an artifact's error is one of `requests`
+    return getattr(error, "error_code", None) == "UNAUTHENTICATED" or getattr(response, "status_code", None) == 401
 
 
 def is_server(uri: str) -> bool:
@@ -145,6 +160,7 @@ def connect(uri: str) -> MlflowClient:
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 
+    _use_login_for_artifacts(uri)
     path = get_sqlite_path(uri)
     if path is not None:
         try:
@@ -157,6 +173,14 @@ def connect(uri: str) -> MlflowClient:
         return MlflowClient(tracking_uri=uri, registry_uri=uri)
     except MlflowException as error:
         raise TrackingError(f"can't use the MLflow store {strip_credentials(uri)}: {explain(error, uri)}") from None
+
+
+def _use_login_for_artifacts(uri: str) -> None:
+    """Sets MLflow's variables to the URI's login, unless they are set: MLflow sends artifacts without it otherwise."""
+    address = urlsplit(uri)
+    if is_server(uri) and address.username and address.password:
+        os.environ.setdefault(USER_VARIABLE, unquote(address.username))
+        os.environ.setdefault(PASSWORD_VARIABLE, unquote(address.password))
 
 
 def _create_sqlite(path: Path) -> None:
@@ -274,23 +298,3 @@ def translate_mlflow_errors(uri: str, what: str) -> Iterator[None]:
         if error.error_code in UNKNOWN_CODES:
             raise UserError(f"{what}: MLflow at {where} has no such thing: {why}") from None
         raise TrackingError(f"{what}: MLflow at {where} can't be reached or is in trouble: {why}") from None
-
-
-def sync_artifacts(artifact_uri: str, names: Iterable[str]) -> None:
-    """Flushes uploaded artifacts to disk if the store is a local folder, because MLflow does not.
-
-    Args:
-        artifact_uri: Artifact location of a run or model.
-        names: Paths of the uploaded files below that location.
-    """
-    address = urlsplit(artifact_uri)
-    if address.scheme not in ("", "file"):
-        return
-    root = Path(unquote(address.path))
-    folders = {root, root.parent, root.parent.parent}  # the store creates a folder for each run and model
-    for name in names:
-        path = root / name
-        sync_file(path)
-        folders.update(folder for folder in path.parents if folder.is_relative_to(root))
-    for folder in folders:
-        sync_directory(folder)

@@ -14,8 +14,9 @@ from rl_training.sweeps.page.page_record import EXPERIMENT_ID, RUN_ID, PageRecor
 from rl_training.tracking import json_files
 from rl_training.tracking.mlflow_names import MAX_TAG, PARENT, SWEEP_UID, WINNER, make_legal_name, shorten
 from rl_training.tracking.mlflow_run import RunAddress, find_or_create_run, reopen
-from rl_training.tracking.mlflow_store import NOTE, connect, iterate_runs, strip_credentials, sync_artifacts
+from rl_training.tracking.mlflow_store import NOTE, connect, iterate_runs, strip_credentials
 from rl_training.tracking.record_schemas import Address
+from rl_training.tracking.shipping.artifact_files import sync_artifacts
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

@@ -24,9 +24,10 @@ from rl_training.runtime.checkpoint import Checkpoint, checkpoint_name, open_che
 from rl_training.system.durable_files import make_directory, move_into_place, sync_directory
 from rl_training.tracking.checkpoint_sources import CHECKPOINT_TAG
 from rl_training.tracking.json_files import parse_json
-from rl_training.tracking.mlflow_store import create_or_find, sync_artifacts
+from rl_training.tracking.mlflow_store import create_or_find
 from rl_training.tracking.pyfunc import save_model
 from rl_training.tracking.record_schemas import NamedVersion
+from rl_training.tracking.shipping.artifact_files import sync_artifacts
 from rl_training.tracking.shipping.metrics_reader import Point
 from rl_training.tracking.version_files import SERVED
 

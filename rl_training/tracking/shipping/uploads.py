@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from rl_training import run_layout
 from rl_training.runtime.checkpoint.manifest import MANIFEST, is_shard
 from rl_training.system.durable_files import link_or_copy
-from rl_training.tracking.mlflow_store import sync_artifacts
+from rl_training.tracking.shipping.artifact_files import sync_artifacts
 from rl_training.tracking.shipping.logged_models import queue_model
 
 if TYPE_CHECKING:
