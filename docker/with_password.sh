@@ -1,7 +1,12 @@
 #!/bin/sh
-# Runs a command with the database password from a file. libpq and asyncpg read it from PGPASSWORD, so it is not part of
-# an address that a log, an error message, the process list or `docker inspect` could show.
+# Runs a command with passwords from files: where NAME_FILE names a file, NAME is set to what the file contains. So no
+# password is part of an address that a log, an error message, the process list or `docker inspect` could show.
 set -eu
-PGPASSWORD=$(cat "$PGPASSWORD_FILE")
-export PGPASSWORD
+for name in PGPASSWORD MLFLOW_AUTH_ADMIN_PASSWORD MLFLOW_FLASK_SERVER_SECRET_KEY MLFLOW_TRACKING_PASSWORD \
+  PREFECT_SERVER_API_AUTH_STRING PREFECT_API_AUTH_STRING; do
+  eval "file=\${${name}_FILE:-}"
+  [ -n "$file" ] || continue
+  value=$(cat "$file")
+  export "$name=$value"
+done
 exec "$@"

@@ -65,7 +65,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = folder / "source"
     source.mkdir()
     folders = ("rl_training", "configs", "sweeps", "flows", "docker")
-    files = ("prefect.yaml", "pyproject.toml", "README.md", "LICENSE", "constraints.txt", "docker-compose.yml")
+    files = (
+        "prefect.yaml",
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "constraints.txt",
+        "docker-compose.yml",
+        "docker-compose.tls.yml",
+    )
     for name in (*folders, *files):
         (source / name).symlink_to(ROOT / name)
     done = subprocess.run([sys.executable, "-c", build, str(folder)], cwd=source, capture_output=True, text=True)

@@ -11,8 +11,21 @@ from rl_training import __version__
 PACKAGE = Path(__file__).resolve().parents[1]
 WHEELS = "wheels"
 """The folder of the wheel that a project's images install."""
-EXECUTABLE = ("docker/make_secrets.sh", "docker/with_password.sh", "docker/answers.py", "docker/postgres/init.sh")
-_AS_THEY_ARE = ("docker-compose.yml", "constraints.txt", *EXECUTABLE)
+EXECUTABLE = (
+    "docker/make_secrets.sh",
+    "docker/make_certificate.sh",
+    "docker/with_password.sh",
+    "docker/answers.py",
+    "docker/postgres/init.sh",
+)
+_AS_THEY_ARE = (
+    "docker-compose.yml",
+    "docker-compose.tls.yml",
+    "docker/basic_auth.ini",
+    "docker/nginx.conf",
+    "constraints.txt",
+    *EXECUTABLE,
+)
 _TEMPLATES = {
     "README.md": "README.md",
     "pyproject.toml": "pyproject.toml",

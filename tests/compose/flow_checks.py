@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from commands import eventually, require, say
+from services_support import Services
 from stack import Stack
 
 from rl_training.tracking.mlflow_store import connect
@@ -37,10 +38,15 @@ PONG: dict[str, Any] = {
 
 
 class Flows:
-    """The deployments, and what has come of them in MLflow."""
+    """The deployments, and what has come of them in MLflow.
 
-    def __init__(self, stack: Stack) -> None:
-        self.stack, self.user, self.registry = stack, stack.client(), connect(stack.mlflow_uri)
+    Args:
+        stack: The services.
+        user: The shell that starts flow runs; by default one of this machine.
+    """
+
+    def __init__(self, stack: Stack, user: Services | None = None) -> None:
+        self.stack, self.user, self.registry = stack, user or stack.client(), connect(stack.mlflow_uri)
         self.completed: dict[str, str] = {}
         """The MLflow run of each flow run that has completed."""
 
@@ -67,6 +73,11 @@ class Flows:
             return ""
         found = self.registry.search_runs([experiment.experiment_id], f"tags.`prefect.flow_run_id` = '{flow_run}'")
         return str(found[0].info.run_id) if found else ""
+
+    def trains(self, flow_run: str) -> bool:
+        """Whether a flow run has a checkpoint in MLflow."""
+        run_id = self.mlflow_run(flow_run)
+        return bool(run_id and self.registry.list_artifacts(run_id, "checkpoints"))
 
     def wait(self, flow_run: str, *states: str) -> str:
         """Waits until a flow run is in one of these states; returns which."""
@@ -128,7 +139,7 @@ def check_commit(flows: Flows) -> None:
     for image in stack.images():
         said = stack.engine.docker("image", "inspect", "--format", label, image).strip()
         require(said == stack.commit, f"{image} says commit {said!r}, and was built from {stack.commit}")
-    require(len(stack.images()) == 3, f"three images, and not {stack.images()}")
+    require(len(stack.images()) == 4, f"four images, and not {stack.images()}")
     commit, _, dirty = stack.commit.partition("-")
     for run_id in flows.completed.values():
         tags = flows.registry.get_run(run_id).data.tags

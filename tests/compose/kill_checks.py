@@ -9,6 +9,7 @@ from typing import Any
 
 from commands import eventually, require, say
 from flow_checks import LEARNER, PATIENCE, Flows
+from network_checks import mlflow_authorization
 
 KILLED = ("postgres", "mlflow", "prefect", "worker")
 LONG: dict[str, Any] = {
@@ -29,7 +30,7 @@ def check_kills(flows: Flows, seconds: dict[str, float]) -> None:
     for service in KILLED:
         began = time.monotonic()
         flow_run = flows.user.begin("train-flow/default", overrides=LONG)
-        eventually(lambda run=flow_run: _trains(flows, run), PATIENCE, f"flow run {flow_run} trains")
+        eventually(lambda run=flow_run: flows.trains(run), PATIENCE, f"flow run {flow_run} trains")
         say(f"killing {service}")
         flows.stack.compose("kill", service)
         flows.stack.start(service)
@@ -62,6 +63,8 @@ def check_graceful_stop(flows: Flows) -> None:
         connection.putrequest("PUT", path)
         pieces, piece = 40, b"x" * 1024
         connection.putheader("Content-Length", str(pieces * len(piece)))
+        for name, value in mlflow_authorization(flows.stack).items():
+            connection.putheader(name, value)
         connection.endheaders()
         try:
             for _ in range(pieces):
@@ -86,9 +89,3 @@ def check_graceful_stop(flows: Flows) -> None:
 def _evaluations(flows: Flows, run_id: str) -> list[tuple[int, float]]:
     points = flows.registry.get_metric_history(run_id, "eval/return_mean")
     return sorted((point.step, point.value) for point in points)
-
-
-def _trains(flows: Flows, flow_run: str) -> bool:
-    """Whether a flow run has a checkpoint in MLflow."""
-    run_id = flows.mlflow_run(flow_run)
-    return bool(run_id and flows.registry.list_artifacts(run_id, "checkpoints"))

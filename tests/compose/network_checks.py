@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import ssl
 import sys
+import urllib.error
 import urllib.request
 
 from commands import require, run
@@ -21,17 +24,16 @@ with socket.create_connection((sys.argv[1], 5432), 10) as connection:
 
 def check_pages(stack: Stack) -> None:
     """Checks that the pages and APIs of both servers answer on this machine."""
-    for name, address in (("MLflow", stack.mlflow_uri), ("Prefect", stack.prefect_uri)):
-        page = _get(address)
+    login = mlflow_authorization(stack)
+    for name, address, headers in (("MLflow", stack.mlflow_uri, login), ("Prefect", stack.prefect_uri, {})):
+        page = ask(address, headers=headers)
         require("<html" in page.lower(), f"{name} at {address} shows no page: {page[:200]}")
-    body = json.dumps({"max_results": 1}).encode()
-    request = urllib.request.Request(
-        f"{stack.mlflow_uri}/api/2.0/mlflow/experiments/search", body, {"Content-Type": "application/json"}
-    )
-    with urllib.request.urlopen(request, timeout=120) as answer:
-        require("experiments" in json.loads(answer.read()), "MLflow's API has no experiments")
-    require(json.loads(_get(f"{stack.prefect_uri}/api/health")) is True, "Prefect's API is not well")
-    settings = json.loads(_get(f"{stack.prefect_uri}/ui-settings"))
+    search = f"{stack.mlflow_uri}/api/2.0/mlflow/experiments/search"
+    require("experiments" in json.loads(ask(search, b'{"max_results": 1}', login)), "MLflow's API has no experiments")
+    require(json.loads(ask(f"{stack.prefect_uri}/api/health")) is True, "Prefect's API is not well")
+    for locked in (search, f"{stack.prefect_uri}/api/flows/count"):
+        require(ask(locked, b"{}") == "401", f"{locked} answers without a password")
+    settings = json.loads(ask(f"{stack.prefect_uri}/ui-settings"))
     require(settings["api_url"] == f"{stack.prefect_uri}/api", f"Prefect's page asks {settings['api_url']}")
 
 
@@ -53,6 +55,22 @@ def check_database(stack: Stack) -> None:
         require(reached == ["mlflow", "prefect"], f"the database is reached at {name} by {reached}")
 
 
-def _get(address: str) -> str:
-    with urllib.request.urlopen(address, timeout=120) as answer:
-        return str(answer.read().decode())
+def mlflow_authorization(stack: Stack) -> dict[str, str]:
+    """The header that logs in at MLflow."""
+    login = f"owner:{stack.logins['MLFLOW_TRACKING_PASSWORD']}"
+    return {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}"}
+
+
+def ask(
+    address: str,
+    body: bytes | None = None,
+    headers: dict[str, str] | None = None,
+    context: ssl.SSLContext | None = None,
+) -> str:
+    """Returns what an address answers, or the status in place of a refusal."""
+    request = urllib.request.Request(address, body, {"Content-Type": "application/json", **(headers or {})})
+    try:
+        with urllib.request.urlopen(request, timeout=120, context=context) as answer:
+            return str(answer.read().decode())
+    except urllib.error.HTTPError as error:
+        return str(error.code)

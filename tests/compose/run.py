@@ -24,6 +24,7 @@ from engine import STORES, Engine, engine
 from flow_checks import Flows, check_commit, check_flows, check_links
 from kill_checks import check_graceful_stop, check_kills
 from network_checks import check_database, check_pages
+from remote_checks import check_remote
 from stack import Stack
 from starts import measure_starts
 
@@ -95,6 +96,8 @@ def _check(stack: Stack, seconds: dict[str, float]) -> None:
     with phase("kills", seconds):
         check_kills(flows, seconds)
     check_links(flows)
+    with phase("HTTPS and a worker elsewhere", seconds):
+        check_remote(flows)
 
 
 def _sizes(stack: Stack) -> dict[str, int]:

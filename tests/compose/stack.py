@@ -11,7 +11,7 @@ from typing import Any
 
 from commands import ROOT, eventually, run
 from engine import Engine
-from services_support import Services, inherited
+from services_support import Services, inherited, read_logins
 
 SERVERS = ("postgres", "mlflow", "prefect")
 UP_SECONDS = 1800.0
@@ -30,7 +30,8 @@ class Stack:
     def __init__(self, engine: Engine, scratch: Path, base_images: dict[str, str]) -> None:
         self.engine, self.scratch = engine, scratch
         self.project = f"rl-training-test-{os.getpid()}"
-        self.ports = dict(zip(("MLFLOW_PORT", "PREFECT_PORT"), map(str, _free_ports(2)), strict=True))
+        names = ("MLFLOW_PORT", "PREFECT_PORT", "MLFLOW_TLS_PORT", "PREFECT_TLS_PORT")
+        self.ports = dict(zip(names, map(str, _free_ports(len(names))), strict=True))
         self.commit = run(["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]).strip()
         self.environment = {
             **engine.environment,
@@ -39,6 +40,7 @@ class Stack:
             "COMPOSE_PROJECT_NAME": self.project,
             "IMAGE_TAG": self.project,
             "GIT_COMMIT": self.commit,
+            "TLS_HOST": "localhost",
         }
         self.clone = scratch / "clone"
 
@@ -51,6 +53,11 @@ class Stack:
     def prefect_uri(self) -> str:
         """Prefect's address for a browser of this machine."""
         return f"http://127.0.0.1:{self.ports['PREFECT_PORT']}"
+
+    @property
+    def logins(self) -> dict[str, str]:
+        """What a client of both servers has in its environment."""
+        return read_logins(self.clone / "docker" / "secrets")
 
     def compose(self, *arguments: str, check: bool = True, timeout: float = UP_SECONDS) -> str:
         """Runs `docker compose ARGUMENTS` in the clone."""
@@ -70,10 +77,13 @@ class Stack:
         for folder in (self.clone, *(path for path in self.clone.rglob("*") if path.is_dir())):
             folder.chmod(0o700)
         run(["sh", "-c", "umask 077; docker/make_secrets.sh"], cwd=self.clone)
+        os.environ.update(self.logins)  # for clients of MLflow in this process
 
     def up(self, build: str = "--no-build") -> None:
         """Starts the services and returns when the servers answer and the worker runs."""
-        self.compose("up", "--detach", build, timeout=2 * UP_SECONDS)
+        if build == "--build":
+            self.compose("-f", "docker-compose.yml", "-f", "docker-compose.tls.yml", "build", timeout=2 * UP_SECONDS)
+        self.compose("up", "--detach", "--no-build", timeout=2 * UP_SECONDS)
         eventually(self.is_well, UP_SECONDS, f"all services are well; they are\n{self.compose('ps', '--all')}")
 
     def start(self, service: str) -> None:
@@ -113,6 +123,7 @@ class Stack:
             "PREFECT_HOME": str(home / "prefect"),
             "PREFECT_API_URL": api_url,
             "MLFLOW_TRACKING_URI": self.mlflow_uri,
+            **self.logins,
             "DO_NOT_TRACK": "1",
             "COLUMNS": "200",
         }

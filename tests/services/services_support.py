@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -90,6 +91,8 @@ class Services:
 
     def ask(self, request: urllib.request.Request) -> Any:
         """Asks the server; again where it is busy, as Prefect's own client does."""
+        if login := self.environment.get("PREFECT_API_AUTH_STRING"):
+            request.add_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
         for _ in range(20):
             try:
                 with urllib.request.urlopen(request, timeout=30) as answer:
@@ -153,6 +156,15 @@ def inherited() -> dict[str, str]:
     """Returns this process's environment without the variables of Prefect, MLflow, PostgreSQL and rl_training."""
     others = ("PREFECT_", "MLFLOW_", "PG", "RL_TRAINING_")
     return {name: value for name, value in os.environ.items() if not name.startswith(others)}
+
+
+def read_logins(secrets: Path) -> dict[str, str]:
+    """Returns the variables with which a client of the services logs in."""
+    return {
+        "MLFLOW_TRACKING_USERNAME": "owner",
+        "MLFLOW_TRACKING_PASSWORD": (secrets / "mlflow_password").read_text(),
+        "PREFECT_API_AUTH_STRING": (secrets / "prefect_login").read_text(),
+    }
 
 
 def listens(port: int) -> bool:

@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 import yaml
 from postgres_support import Postgres
-from services_support import REPOSITORY, Services, inherited
+from services_support import REPOSITORY, Services, inherited, read_logins
 
 COMPOSE: dict[str, Any] = yaml.safe_load((REPOSITORY / "docker-compose.yml").read_text())
 SERVICES: dict[str, Any] = COMPOSE["services"]
@@ -46,10 +46,17 @@ class Stack:
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._answered: set[str] = set()
         self.postgres = Postgres(folder, self.ports["postgres"], self.secrets, SERVICES["postgres"]["environment"])
+        settings = (REPOSITORY / "docker" / "basic_auth.ini").read_text()
+        (folder / "basic_auth.ini").write_text(self._here("mlflow", settings))
 
     @property
     def mlflow_uri(self) -> str:
         return f"http://127.0.0.1:{self.ports['mlflow']}"
+
+    @property
+    def logins(self) -> dict[str, str]:
+        """What a client of both servers has in its environment."""
+        return read_logins(self.secrets)
 
     @property
     def home(self) -> Path:
@@ -61,7 +68,7 @@ class Stack:
         home = self.folder / "user"
         home.mkdir(exist_ok=True)
         api_url = f"http://127.0.0.1:{self.ports['prefect']}/api"
-        addresses = {"PREFECT_API_URL": api_url, "MLFLOW_TRACKING_URI": self.mlflow_uri}
+        addresses = {"PREFECT_API_URL": api_url, "MLFLOW_TRACKING_URI": self.mlflow_uri} | self.logins
         homes = {"HOME": str(home), "RL_TRAINING_HOME": str(home / "rl"), "PREFECT_HOME": str(home / "prefect")}
         return Services(api_url, home, inherited() | homes | addresses | {"DO_NOT_TRACK": "1", "COLUMNS": "200"})
 
@@ -96,8 +103,7 @@ class Stack:
             self.processes[name] = self.postgres.start()
             return
         command = [self._here(name, part) for part in SERVICES[name]["command"]]
-        if "PGPASSWORD_FILE" in SERVICES[name]["environment"]:  # the entrypoint of the servers' image
-            command = [str(REPOSITORY / "docker" / "with_password.sh"), *command]
+        command = [str(REPOSITORY / "docker" / "with_password.sh"), *command]  # the entrypoint of the images
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 ["env", "--default-signal=INT", *command],
@@ -163,6 +169,7 @@ class Stack:
                 text = text.replace(f"{host}:{port}", f"{host.replace(server, '127.0.0.1')}:{self.ports[server]}")
             text = text.replace(f"--port={port}", f"--port={self.ports[server]}")
         text = text.replace("0.0.0.0", "127.0.0.1").replace("/run/secrets", str(self.secrets))
+        text = text.replace("/etc/mlflow/basic_auth.ini", str(self.folder / "basic_auth.ini"))
         return re.sub(r"(?<![\w.])/data\b", str(self._volume(name)), text)
 
     def _volume(self, name: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import subprocess
@@ -21,7 +22,7 @@ from stack_support import Stack, family_of, free_ports, stack
 
 pytestmark = pytest.mark.services
 
-FILE_SECRET, LOGIN_SECRET, BLOCK_SECRET = "CASE-SECRET-FILE-0001", "CASE-SECRET-URI-0002", "CASE-SECRET-BLOCK-0003"
+FILE_SECRET, BLOCK_SECRET = "CASE-SECRET-FILE-0001", "CASE-SECRET-BLOCK-0003"
 
 PATIENCE = 600.0
 """Seconds to wait for what takes ten seconds on an idle machine."""
@@ -67,9 +68,11 @@ WITH_SIMULATORS = {
 @pytest.fixture(scope="module")
 def services() -> Iterator[Stack]:
     with stack() as services:
+        password = services.logins["MLFLOW_TRACKING_PASSWORD"]
         services.extra["worker"] = {
             "PREFECT_WORKER_QUERY_SECONDS": "1",
-            "MLFLOW_TRACKING_URI": services.mlflow_uri.replace("//", f"//robot:{LOGIN_SECRET}@"),
+            "MLFLOW_TRACKING_URI": services.mlflow_uri.replace("//", f"//owner:{password}@"),
+            "MLFLOW_TRACKING_PASSWORD_FILE": "",
         }
         services.up()
         yield services
@@ -81,10 +84,13 @@ def user(services: Stack) -> Services:
 
 
 @pytest.fixture(scope="module")
-def registry(services: Stack) -> Any:
+def registry(services: Stack) -> Iterator[Any]:
     from rl_training.tracking.mlflow_store import connect
 
-    return connect(services.mlflow_uri)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in services.logins.items():
+            patch.setenv(name, value)
+        yield connect(services.mlflow_uri)
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +193,11 @@ def test_other_pages_in_a_browser_get_nothing(services: Stack, user: Services) -
     ):
         url, body = f"http://127.0.0.1:{services.ports[server]}{path}", b'{"max_results": 1}'
         for origin, refusal in ((own, None), ("https://elsewhere.example", foreign)):
-            headers = {"Content-Type": "application/json", "Origin": origin}
+            headers = {
+                "Content-Type": "application/json",
+                "Origin": origin,
+                "Authorization": authorization(services, server),
+            }
             try:
                 with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30) as answer:
                     code, readable = None, answer.headers["Access-Control-Allow-Origin"]
@@ -199,10 +209,43 @@ def test_other_pages_in_a_browser_get_nothing(services: Stack, user: Services) -
         assert json.loads(answer.read())["api_url"] == user.api_url
 
 
+def authorization(services: Stack, server: str) -> str:
+    """Returns the header that logs in at one of the two servers."""
+    logins = services.logins
+    login = logins["PREFECT_API_AUTH_STRING"] if server == "prefect" else "owner:" + logins["MLFLOW_TRACKING_PASSWORD"]
+    return f"Basic {base64.b64encode(login.encode()).decode()}"
+
+
 def connections(process: psutil.Process) -> Any:
     with suppress(psutil.NoSuchProcess):
         return process.net_connections("inet")
     return []
+
+
+def test_nobody_gets_in_without_a_password_and_doctor_says_which_one_is_wrong(services: Stack, user: Services) -> None:
+    for url in (f"{user.api_url}/flows/count", f"{services.mlflow_uri}/api/2.0/mlflow/experiments/search"):
+        for wrong in (None, "Basic b3duZXI6d3Jvbmc="):
+            headers = {"Content-Type": "application/json"} | ({"Authorization": wrong} if wrong else {})
+            with pytest.raises(urllib.error.HTTPError, match="401"):
+                urllib.request.urlopen(urllib.request.Request(url, b"{}", headers), timeout=60)
+    wrongs = {
+        "PREFECT_API_AUTH_STRING": ("the Prefect server at", "it refuses the password in PREFECT_API_AUTH_STRING"),
+        "MLFLOW_TRACKING_PASSWORD": (
+            "mlflow:",
+            "it refuses the login in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_",
+        ),
+    }
+    for variable, words in wrongs.items():
+        stranger = Services(user.api_url, user.home, user.environment | {variable: "owner:wrong"})
+        done = stranger.rl_training("doctor")
+        assert done.returncode == 2
+        problems = [line for line in done.stdout.splitlines() if line.startswith("problem")]
+        assert all(word in problems[0] for word in words), done.stdout
+    nobody = {name: value for name, value in user.environment.items() if name not in services.logins}
+    said = Services(user.api_url, user.home, nobody).rl_training("doctor").stdout
+    assert "it asks for a password; set PREFECT_API_AUTH_STRING" in said
+    assert "it asks for a login; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" in said
+    assert "has no password" not in user.rl_training("doctor").stdout
 
 
 def test_each_server_has_a_database_that_the_other_one_cannot_open(services: Stack) -> None:
@@ -376,7 +419,7 @@ def test_no_secret_is_anywhere(services: Stack, user: Services, registry: Any, k
     assert "http://sim/?key=***: refused" in failed["state"]["message"]
 
     passwords = [path.read_text() for path in services.secrets.iterdir()]
-    secrets = [FILE_SECRET, LOGIN_SECRET, BLOCK_SECRET, *passwords]
+    secrets = [FILE_SECRET, BLOCK_SECRET, *passwords]
     places: dict[str, Callable[[], str]] = {"PostgreSQL, " + name: lambda name=name: services.postgres.dump(name)
                                             for name in ("mlflow", "prefect")}  # fmt: skip
     for path in services.folder.rglob("*"):
