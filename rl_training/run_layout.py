@@ -25,6 +25,8 @@ REPLAY = "replay"
 """The folder of the replay buffer's shards, and the key that lists them in a manifest's `extra`."""
 STAGING = ".tmp-"
 """Prefix of a file or directory that is being written or removed; the id of the process that does so follows."""
+REMOVED = ".removed-"
+"""Prefix of a run directory that `rl-training clean` is removing; if it is interrupted, the next one continues."""
 
 METRICS = "metrics.jsonl"
 """Every metric of the run; MLflow holds a thinned copy."""

@@ -22,6 +22,7 @@ from rl_training.cli import (
     film_commands,
     flow_commands,
     list_commands,
+    maintenance_commands,
     project_commands,
     report_command,
     reproduce_command,
@@ -69,6 +70,7 @@ for command in (
     report_command.report,
     *(list_commands.runs, list_commands.configs, list_commands.algorithms),
     *(server_commands.ui, server_commands.deploy, server_commands.doctor, server_commands.worker),
+    maintenance_commands.clean,
 ):
     app.command(command)
 app.command(flow_commands.flow)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TextIO
 
-from rl_training.errors import RLTrainingError
+from rl_training.errors import RLTrainingError, UserError
 from rl_training.system.standard_streams import READER_GONE
 
 logger = logging.getLogger(__name__)
@@ -126,3 +126,21 @@ def write_result(stream: TextIO, result: Mapping[str, Any], lines: list[str], *,
             raise ResultLost(lost) from None
         if error.errno not in READER_GONE:
             logger.error("%s", lost)
+
+
+def confirm(text: str, question: str, without_terminal: str) -> bool:
+    """Shows a text, and returns whether the user agrees; the answer by default is no.
+
+    Args:
+        text: What the question is about.
+        question: The question.
+        without_terminal: What to do where nobody can answer, for the error.
+
+    Raises:
+        UserError: Nobody is there to answer.
+    """
+    print(text, file=sys.stderr)
+    if not sys.stdin.isatty():
+        raise UserError(f"{question} Nobody can answer, because stdin is no terminal; {without_terminal}")
+    print(f"{question} [y/N] ", file=sys.stderr, end="", flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from rl_training.cli.options import Json
-from rl_training.cli.output import result_stream, write_result
+from rl_training.cli.output import confirm, result_stream, write_result
 from rl_training.errors import UserError
 
 Folder = Annotated[Path, Parameter(help="The folder of the project; a new one, unless with --upgrade.")]
@@ -58,13 +58,4 @@ def _agree(text: str, question: str) -> bool:
 
 
 def _ask(text: str, question: str) -> bool:
-    """Shows a text, and returns whether the user agrees; the answer by default is no.
-
-    Raises:
-        UserError: Nobody is there to answer.
-    """
-    print(text, file=sys.stderr)
-    if not sys.stdin.isatty():
-        raise UserError(f"{question} Nobody can answer, because stdin is no terminal; use --yes to take everything")
-    print(f"{question} [y/N] ", file=sys.stderr, end="", flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    return confirm(text, question, "use --yes to take everything")

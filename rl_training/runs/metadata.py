@@ -10,7 +10,7 @@ from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict
 
 from rl_training.errors import UserError
-from rl_training.run_layout import METADATA
+from rl_training.run_layout import METADATA, REMOVED
 from rl_training.runs.health_warnings import HealthWarningForm
 from rl_training.security.untrusted_json import NotReadable, read_json
 from rl_training.system.paths import runs_root
@@ -64,11 +64,15 @@ def read_metadata(run_dir: Path) -> dict[str, Any]:
 
 
 def list_home() -> list[Path]:
-    """Returns the directories of the runs below the home of rl_training, by name; links are left out."""
+    """Returns the directories of the runs below the home of rl_training, by name.
+
+    Links are left out, and so is what a cleaning is removing.
+    """
     return [
         run_dir
         for run_dir in sorted(runs_root().iterdir())
         if run_dir.is_dir() and not run_dir.is_symlink() and (run_dir / METADATA).exists()
+        if not run_dir.name.startswith(REMOVED)
     ]
 
 

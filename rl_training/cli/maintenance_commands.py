@@ -1,0 +1,34 @@
+"""The commands that keep an installation in order: `clean`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from rl_training.cli.options import Json
+from rl_training.cli.output import confirm, result_stream, write_result
+
+OlderThan = Annotated[
+    str, Parameter(help="Only what nobody has used for so long, or was deleted so long ago: 30d, 12h.")
+]
+DryRun = Annotated[bool, Parameter(help="Show what would be removed, and remove nothing.")]
+Yes = Annotated[bool, Parameter(help="Do not ask.")]
+
+
+def clean(*, older_than: OlderThan, dry_run: DryRun = False, yes: Yes = False, json: Json = False) -> int:
+    """Remove what nothing needs any more: directories of complete runs, deleted runs, old flow runs."""
+    with result_stream() as out:
+        from rl_training.maintenance.ages import read_age
+        from rl_training.maintenance.clean import find_removable, remove_items
+
+        found = find_removable(read_age(older_than))
+        if dry_run or not found.items:
+            write_result(out, found.to_dict(), found.lines(), as_json=json)
+            return 0
+        question = f"Remove {len(found.items)} things for good?"
+        if not yes and not confirm("\n".join(found.lines()), question, "use --yes to remove all of it"):
+            return 0
+        result = remove_items(found)
+        write_result(out, result.to_dict(), result.lines(), as_json=json)
+        return 0

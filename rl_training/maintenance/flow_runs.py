@@ -1,0 +1,77 @@
+"""Finds flow runs on the user's Prefect server that ended some time ago, and removes them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rl_training.maintenance.items import Findings, Item, StillNeeded
+from rl_training.services.prefect_yaml import TAG
+from rl_training.services.user_server import connect_to_user_server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from uuid import UUID
+
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun
+
+PAGE = 200
+"""The number of flow runs that one request asks for."""
+ENDED = ["COMPLETED", "FAILED", "CRASHED", "CANCELLED"]
+
+
+def find_flow_runs(older_than: timedelta, resumable: set[str]) -> Findings:
+    """Returns the flow runs of our deployments that may go; none if no server is set up.
+
+    Args:
+        older_than: Only flow runs that ended so long ago.
+        resumable: The ids of flow runs whose training can be resumed by a retry.
+
+    Raises:
+        UserError: The server does not answer.
+    """
+    from prefect.settings import PREFECT_API_URL
+
+    findings = Findings()
+    if PREFECT_API_URL.value() is None:
+        findings.notes.append("no Prefect server is set up, so no flow runs are looked for")
+        return findings
+    with connect_to_user_server() as (_, client):
+        for run in _iterate_ended(client, datetime.now(UTC) - older_than):
+            if str(run.id) in resumable:
+                findings.kept["flow runs: a retry resumes their training"] += 1
+            else:
+                findings.items.append(Item("flow run", str(run.id), 0, partial(_remove, run.id, run.end_time)))
+    return findings
+
+
+def _iterate_ended(client: SyncPrefectClient, before: datetime) -> Iterator[FlowRun]:
+    from prefect.client.schemas.filters import FlowRunFilter
+    from prefect.client.schemas.sorting import FlowRunSort
+
+    wanted = {"tags": {"all_": [TAG]}, "state": {"type": {"any_": ENDED}}, "end_time": {"before_": before}}
+    old, offset = FlowRunFilter.model_validate(wanted), 0
+    while page := client.read_flow_runs(flow_run_filter=old, sort=FlowRunSort.END_TIME_DESC, limit=PAGE, offset=offset):
+        yield from page
+        offset += len(page)
+
+
+def _remove(flow_run_id: UUID, end_time: datetime | None) -> None:
+    """Removes a flow run with its logs.
+
+    Raises:
+        StillNeeded: It was retried meanwhile.
+        UserError: The server does not answer.
+    """
+    from prefect.exceptions import ObjectNotFound
+
+    with connect_to_user_server() as (_, client):
+        try:
+            run = client.read_flow_run(flow_run_id)
+            if run.state is None or not run.state.is_final() or run.end_time != end_time:
+                raise StillNeeded(f"flow run {flow_run_id} was retried")
+            client.delete_flow_run(flow_run_id)
+        except ObjectNotFound:
+            return  # somebody else has removed it
