@@ -35,7 +35,7 @@ help:
 	@echo "  make compose-up       build and start docker-compose.yml; images and runs record the commit"
 	@echo "  make compose-test     test docker-compose.yml with a real container engine (STORE=classic)"
 	@echo "  make compose-starts   measure ten starts of docker-compose.yml while all cores are busy"
-	@echo "  make extras-test      install Atari, EnvPool, Stable-Baselines3 and Gymnasium-Robotics, and run their tests"
+	@echo "  make extras-test      install Atari, EnvPool, Stable-Baselines3, Gymnasium-Robotics and Prefect's pools, and run their tests"
 	@echo "  make gpu-test         run the tests that need a GPU"
 	@echo "  make fuzz             read randomly damaged files of each format (INPUTS=200000)"
 	@echo "  make power-cuts       resume two small runs from every state that a power cut could leave"
@@ -110,7 +110,7 @@ docs-test: $(READY)
 	@$(BIN)/python docs/run_blocks.py $(PAGES)
 
 services-test: $(READY)
-	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[dask,ray]'
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[dask,moto,ray,s3]'
 	@$(BIN)/python -m pytest -q -n 2 --dist loadfile tests/services
 
 secrets:
@@ -135,7 +135,7 @@ $(ROBOTICS)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 extras-test: $(READY) $(ROBOTICS)/.ready
-	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[atari,envpool,sb3]'
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[atari,envpool,pools,sb3]'
 	@$(BIN)/python -m pytest -q tests/extras --ignore tests/extras/test_robotics.py
 	@$(ROBOTICS)/bin/python -m pytest -q tests/extras/test_robotics.py
 

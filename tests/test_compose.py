@@ -185,7 +185,7 @@ def test_mlflow_upgrades_first_proxies_artifacts_runs_no_jobs_and_knows_its_name
     command, environment = SERVICES["mlflow"]["command"], SERVICES["mlflow"]["environment"]
     assert SERVICES["mlflow-upgrade"]["command"][:3] == ["mlflow", "db", "upgrade"]
     assert f"--backend-store-uri={SERVICES['mlflow-upgrade']['command'][3]}" in command
-    assert "--artifacts-destination=/data/artifacts" in command
+    assert "--artifacts-destination=${MLFLOW_ARTIFACTS:-/data/artifacts}" in command
     assert "--workers=1" in command
     assert SERVICES["mlflow"]["volumes"] == ["mlflow:/data"]
     assert "--allowed-hosts=mlflow:5000,localhost:*,127.0.0.1:*" in command

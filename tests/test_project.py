@@ -72,7 +72,7 @@ def test_files_and_their_modes(project: Path) -> None:
     assert "my_robot.tank:Tank-v0" in (project / "configs" / "tank.yaml").read_text()
     assert (project / ".env").read_text().splitlines()[-1] == "IMAGE_TAG=my-robot"
     for path in project.rglob("*"):
-        assert path.is_dir() or not re.search(r"{{|}} ", path.read_text()), path
+        assert path.is_dir() or path.parent.name == "pools" or not re.search(r"{{|}} ", path.read_text()), path
 
 
 def test_its_images_are_ours_but_for_the_worker(project: Path) -> None:

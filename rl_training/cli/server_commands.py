@@ -20,6 +20,12 @@ File = Annotated[
 ]
 Fix = Annotated[bool, Parameter(help="End runs in MLflow whose process no longer exists.")]
 Pool = Annotated[str, Parameter(help="The work pool (default: rl-training).")]
+Queue = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="--queue", metavar="QUEUE", help="A queue of the pool to take flow runs from (default: all); repeatable."
+    ),
+]
 Name = Annotated[str | None, Parameter(help="The name of the worker (default: a unique name).")]
 Limit = Annotated[
     int | None,
@@ -88,12 +94,12 @@ def doctor(*, fix: Fix = False, json: Json = False) -> int:
         return 0 if diagnosis.healthy else EXIT_USER_ERROR
 
 
-def worker(*, pool: Pool = "rl-training", name: Name = None, limit: Limit = None) -> int:
+def worker(*, pool: Pool = "rl-training", queue: Queue = (), name: Name = None, limit: Limit = None) -> int:
     """Run the flow runs of a work pool. On SIGTERM or Ctrl-C, they save before the worker ends."""
     from rl_training.services.prefect_environment import prepare_prefect
 
     with prepare_prefect():
         from rl_training.services.worker import run_worker
 
-        run_worker(pool, name=name, limit=limit)
+        run_worker(pool, queues=queue, name=name, limit=limit)
     return 0

@@ -23,6 +23,8 @@ _AS_THEY_ARE = (
     "docker-compose.tls.yml",
     "docker/basic_auth.ini",
     "docker/nginx.conf",
+    "docker/pools/docker.json",
+    "docker/pools/kubernetes.json",
     "constraints.txt",
     *EXECUTABLE,
 )

@@ -49,6 +49,7 @@ class DeployResult:
                 {
                     "name": deployment.name,
                     "work_pool": deployment.pool,
+                    "work_queue": deployment.queue,
                     "concurrency_limit": deployment.limit,
                     "schedules": [
                         {

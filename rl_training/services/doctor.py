@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -99,7 +100,8 @@ def _check_prefect(client: SyncPrefectClient) -> Iterator[CheckResult]:
         yield from _check_entrypoints(client, deployments)
         yield from _check_limits(client, deployments)
     for pool in sorted({deployment.work_pool_name for deployment in deployments if deployment.work_pool_name}):
-        yield from _check_pool(client, pool)
+        mine = [deployment for deployment in deployments if deployment.work_pool_name == pool]
+        yield from _check_pool(client, pool, mine)
     yield from _check_automations(client)
 
 
@@ -162,7 +164,7 @@ def _check_limits(client: SyncPrefectClient, deployments: list[DeploymentRespons
         yield CheckResult("limits", "ok", "each deployment that needs a concurrency limit has one")
 
 
-def _check_pool(client: SyncPrefectClient, name: str) -> Iterator[CheckResult]:
+def _check_pool(client: SyncPrefectClient, name: str, deployments: list[DeploymentResponse]) -> Iterator[CheckResult]:
     from prefect.exceptions import ObjectNotFound
 
     try:
@@ -186,6 +188,16 @@ def _check_pool(client: SyncPrefectClient, name: str) -> Iterator[CheckResult]:
         since = f"since {last:%Y-%m-%d %H:%M:%S %Z}" if last is not None else "ever"
         text = f"no worker of {name} has sent a heartbeat {since}, so nothing runs"
         yield CheckResult("workers", "problem", text, "`rl-training worker` starts one")
+        return
+    needed = Counter(deployment.work_queue_name for deployment in deployments if deployment.work_queue_name)
+    for queue in client.read_work_queues(work_pool_name=name):
+        if needed[queue.name] and getattr(queue.status, "value", queue.status) == "NOT_READY":
+            text = (
+                f"no worker of {name} takes flow runs of queue {queue.name}, as {needed[queue.name]} deployments need"
+            )
+            yield CheckResult(
+                "workers", "problem", text, f"`rl-training worker --pool {name} --queue {queue.name}` does"
+            )
 
 
 def _check_automations(client: SyncPrefectClient) -> Iterator[CheckResult]:

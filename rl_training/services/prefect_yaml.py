@@ -44,6 +44,8 @@ class Deployment:
     name: str
     """The full name, with the flow's: `train-flow/default`."""
     pool: str
+    queue: str | None
+    """The queue of the pool; None for the pool's default."""
     limit: int | None
     schedules: tuple[RunTimes, ...]
     warnings: tuple[str, ...]
@@ -52,7 +54,8 @@ class Deployment:
         """Returns the deployment, its schedules and its warnings as text."""
         indented = [line for schedule in self.schedules for line in schedule.lines()]
         indented += [f"warning: {text}" for text in self.warnings]
-        return [self.name, *(f"    {line}" for line in indented)]
+        named = f"{self.name}, queue {self.queue}" if self.queue else self.name
+        return [named, *(f"    {line}" for line in indented)]
 
 
 def find_prefect_yaml() -> Path:
@@ -114,7 +117,10 @@ def _read_deployment(entry: Any, now: datetime) -> Deployment:
     if limit is None and flow.name != PARALLEL:
         warnings.append("it has no concurrency_limit: a second flow run fails while the first one trains")
     name = f"{flow.name}/{entry['name']}"
-    return Deployment(name, str(pool), limit, tuple(schedules), tuple(dict.fromkeys(warnings)))
+    queue = entry["work_pool"].get("work_queue_name")
+    if not isinstance(queue, str | None):
+        raise UserError(f"work_pool.work_queue_name: expected text, got {queue!r}")
+    return Deployment(name, str(pool), queue, limit, tuple(schedules), tuple(dict.fromkeys(warnings)))
 
 
 def _load_flow(entrypoint: str) -> Any:

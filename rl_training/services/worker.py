@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -113,16 +114,19 @@ class SavingWorker(ProcessWorker):
         self._is_away = True
 
 
-def run_worker(pool: str = POOL, *, name: str | None = None, limit: int | None = None) -> None:
+def run_worker(
+    pool: str = POOL, *, queues: Collection[str] = (), name: str | None = None, limit: int | None = None
+) -> None:
     """Runs the flow runs of a work pool until SIGTERM, SIGINT or SIGHUP, then lets those under way save and ends.
 
     Args:
         pool: The work pool.
+        queues: The queues of the pool whose flow runs it takes; all of them if none is given.
         name: The worker's name; unique by default. Two workers of the same name would end each other's flow runs.
         limit: The largest number of flow runs at a time; by default there is no limit.
 
     Raises:
-        UserError: There is no Prefect server, or it has no such work pool.
+        UserError: There is no Prefect server, or it has no such work pool or queue.
     """
     from prefect.exceptions import ObjectNotFound
 
@@ -130,15 +134,22 @@ def run_worker(pool: str = POOL, *, name: str | None = None, limit: int | None =
     with connect_to_user_server() as (api_url, client):
         try:
             client.read_work_pool(pool)
+            known = {queue.name for queue in client.read_work_queues(work_pool_name=pool)}
         except ObjectNotFound:
             raise UserError(f"{api_url} has no work pool {pool!r}; `rl-training deploy` creates it") from None
+        if unknown := sorted(set(queues) - known):
+            raise UserError(
+                f"the work pool {pool!r} has no queue {unknown[0]!r}, only {', '.join(sorted(known))}; a deployment "
+                f"that names it (work_pool.work_queue_name in {FILE}) creates it"
+            )
         update_entrypoints(client)
-    asyncio.run(_run_until_stopped(pool, name, limit))
+    asyncio.run(_run_until_stopped(pool, queues, name, limit))
 
 
-async def _run_until_stopped(pool: str, name: str | None, limit: int | None) -> None:
+async def _run_until_stopped(pool: str, queues: Collection[str], name: str | None, limit: int | None) -> None:
     worker = SavingWorker(
         work_pool_name=pool,
+        work_queues=list(queues),
         name=name or f"worker {os.uname().nodename} {os.getpid()} {int(time.time())}",
         limit=limit,
         heartbeat_interval_seconds=int(PREFECT_WORKER_HEARTBEAT_SECONDS.value()),

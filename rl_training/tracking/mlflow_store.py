@@ -38,7 +38,6 @@ T = TypeVar("T")
 
 USER_VARIABLE, PASSWORD_VARIABLE = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
 CERTIFICATE_VARIABLE = "MLFLOW_TRACKING_SERVER_CERT_PATH"
-
 NOTE = "mlflow.note.content"
 """MLflow's tag with the description on the page of a run or an experiment."""
 
@@ -63,9 +62,10 @@ _DEFAULTS = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_SKIP_PIP_REQUIREMENTS_CHECK": "true",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
+    **dict.fromkeys(("MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD", "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD"), "false"),
 }
-"""Settings that the user may override. With MLflow's own defaults a single call can block for many minutes,
-and the first call on a machine logs how it makes its tables."""
+"""Settings that the user may override. With MLflow's own a call can block for many minutes, the first one on a machine
+logs how it makes its tables, and clients go to the server's artifact store, which they may not be able to reach."""
 
 _FORCED = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -113,8 +113,8 @@ def explain(error: Exception, uri: str) -> str:
     from mlflow.exceptions import MlflowException
 
     if is_refusal(error):
-        known = os.environ.get(USER_VARIABLE) and os.environ.get(PASSWORD_VARIABLE)
-        said = "refuses the login in {}; set them to one that it knows" if known else "asks for a login; set {}"
+        given = all(map(os.environ.get, (USER_VARIABLE, PASSWORD_VARIABLE)))
+        said = "refuses the login in {}; set them to one that it knows" if given else "asks for a login; set {}"
         return f"it {said.format(f'{USER_VARIABLE} and {PASSWORD_VARIABLE}')}"
     name = "" if isinstance(error, MlflowException) else f"{type(error).__name__}: "
     text = _HEADING.sub(r"\1:", " ".join(f"{name}{error}".split()))

@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -93,9 +94,11 @@ class Services:
         """Asks the server; again where it is busy, as Prefect's own client does."""
         if login := self.environment.get("PREFECT_API_AUTH_STRING"):
             request.add_header("Authorization", f"Basic {base64.b64encode(login.encode()).decode()}")
+        certificate = self.environment.get("PREFECT_API_SSL_CERT_FILE")
+        context = ssl.create_default_context(cafile=certificate) if certificate else None
         for _ in range(20):
             try:
-                with urllib.request.urlopen(request, timeout=30) as answer:
+                with urllib.request.urlopen(request, timeout=30, context=context) as answer:
                     return json.loads(answer.read() or "null")
             except urllib.error.HTTPError as error:
                 if error.code != 503:
@@ -118,10 +121,15 @@ def flow_run_id(said: str) -> str:
 
 
 def start(services: Services, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """Starts a `prefect` program; with SIGINT at its default, which a shell's background job has not."""
+    """Starts a `prefect` program."""
+    return start_program(services, name, BIN / "prefect", *arguments)
+
+
+def start_program(services: Services, name: str, *command: str | Path) -> subprocess.Popen[bytes]:
+    """Starts a program; with SIGINT at its default, which a shell's background job has not."""
     with (services.home / f"{name}.log").open("wb") as log:
         return subprocess.Popen(
-            ["env", "--default-signal=INT", str(BIN / "prefect"), *arguments],
+            ["env", "--default-signal=INT", *map(str, command)],
             env=services.environment,
             cwd=services.home,
             stdout=log,
