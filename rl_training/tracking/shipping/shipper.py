@@ -27,6 +27,7 @@ from rl_training.system.process_beside import Lifetime, exit_now, reply
 from rl_training.tracking.attempts import AttemptSuperseded
 from rl_training.tracking.mlflow_store import connect, explain, is_server, load_mlflow, resolve_tracking_uri
 from rl_training.tracking.orphaned_runs import end_orphaned_runs, resolve_end_status
+from rl_training.tracking.shipping.prometheus_file import open_prometheus_file
 from rl_training.tracking.shipping.shipment import Shipment
 from rl_training.tracking.shipping.shipper_process import ANSWERED, CAUGHT_UP, LOADED
 from rl_training.tracking.shipping.system_metrics import SystemMetrics, read_interval
@@ -60,6 +61,7 @@ class Shipper:
         every = read_interval()
         path = shipment.run_dir / run_layout.SYSTEM_METRICS
         self._system = SystemMetrics(path, lifetime.parent, every) if every else None
+        self._prometheus = open_prometheus_file(shipment)
 
     def run(self) -> None:
         """Sends until everything is sent after the end of training, or the run belongs to another process."""
@@ -81,6 +83,8 @@ class Shipper:
                 more, pause = True, backoff
                 backoff = min(2 * backoff, 1.0 if over else LAST_BACKOFF)
                 self._handle(error)
+            if self._prometheus is not None:
+                self._prometheus.record(self._trouble)
             hopeless = self._deleted or self._elsewhere
             if hopeless:
                 self._over.wait()
@@ -94,6 +98,8 @@ class Shipper:
     def report_end(self) -> None:
         """Reports once how much of the run is in MLflow."""
         if self._end_reported.acquire(blocking=False):
+            if self._prometheus is not None:
+                self._prometheus.remove()
             report = self.shipment.report(self._trouble)
             if not reply(
                 self._replies, {"report": asdict(report), "deleted": self._deleted, "elsewhere": self._elsewhere}
