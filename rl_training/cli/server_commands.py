@@ -18,6 +18,10 @@ File = Annotated[
     Path | None,
     Parameter(help="The prefect.yaml (default: in the working directory, or else in the package)."),
 ]
+Notify = Annotated[
+    str | None,
+    Parameter(help="The notification block on the server that tells people what happened, such as slack-webhook/team."),
+]
 Fix = Annotated[bool, Parameter(help="End runs in MLflow whose process no longer exists.")]
 Pool = Annotated[str, Parameter(help="The work pool (default: rl-training).")]
 Queue = Annotated[
@@ -74,12 +78,12 @@ def ui(
         return 0
 
 
-def deploy(*, file: File = None, json: Json = False) -> int:
+def deploy(*, file: File = None, notify: Notify = None, json: Json = False) -> int:
     """Set up a Prefect server: work pool, crash detection, deployments with their limits and schedules."""
     with result_stream() as out:
         from rl_training.services.deploy import deploy as run_deploy
 
-        result = run_deploy(file)
+        result = run_deploy(file, notify=notify)
         write_result(out, result.to_dict(), result.lines(), as_json=json)
         return 0
 

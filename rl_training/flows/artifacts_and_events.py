@@ -22,12 +22,14 @@ if TYPE_CHECKING:
 
 CHAMPION_PROMOTED = "rl.champion.promoted"
 """Event: a version has become champion. The payload is the decision, as `promote --json` prints it."""
+CANDIDATE_REJECTED = "rl.candidate.rejected"
+"""Event: a candidate was not promoted, by the verdict REJECT or HOLD. The payload is the decision."""
 CHAMPION_DROPPED = "rl.champion.dropped"
 """Event: the champion plays worse than when it was promoted. The payload is the evaluation."""
 
 
 def publish_promotion(result: PromotionResult, *, link: bool) -> None:
-    """Publishes a promotion decision: a report, a table of both players' episodes, and an event for a new champion.
+    """Publishes a promotion decision: a report, a table of both players' episodes, and an event.
 
     Args:
         result: The decision.
@@ -37,6 +39,9 @@ def publish_promotion(result: PromotionResult, *, link: bool) -> None:
     if result.moved:
         with _log_errors():
             _emit(CHAMPION_PROMOTED, promotion, result.decision_id)
+    elif result.verdict.kind != "PROMOTE":
+        with _log_errors():
+            _emit(CANDIDATE_REJECTED, promotion, result.decision_id)
     with _log_errors():
         from rl_training.api.markdown_report import format_promotion_report
         from rl_training.tracking.mlflow_links import get_version_url

@@ -6,6 +6,7 @@ its process no longer exists; if a worker has taken a flow run that then never s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -61,14 +62,18 @@ def _build_automation(name: str, after: set[str], seconds: int, message: str) ->
     )
 
 
-def install_automations(client: SyncPrefectClient) -> dict[str, str]:
-    """Creates the automations, or updates those that differ; an automation that a user has paused stays paused.
+def install_automations(client: SyncPrefectClient, automations: Iterable[AutomationCore]) -> dict[str, str]:
+    """Creates automations, or updates those that differ; an automation that a user has paused stays paused.
+
+    Args:
+        client: A client of the server.
+        automations: The automations that must be there.
 
     Returns:
         What was done with each automation, by name: `created`, `updated` or `unchanged`.
     """
     outcomes = {}
-    for wanted in build_automations():
+    for wanted in automations:
         existing = client.read_automations_by_name(wanted.name)
         for duplicate in existing[1:]:
             client.delete_automation(duplicate.id)

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import UserError
-from rl_training.services.crash_automations import install_automations
+from rl_training.services.crash_automations import build_automations, install_automations
 from rl_training.services.moved_entrypoints import update_entrypoints
+from rl_training.services.notifications import build_notifications, find_block
 from rl_training.services.prefect_environment import prepare_prefect
 from rl_training.services.prefect_yaml import Deployment, find_prefect_yaml, read_prefect_yaml
 from rl_training.services.user_server import connect_to_user_server
@@ -80,22 +81,28 @@ class DeployResult:
         ]
 
 
-def deploy(file: Path | None = None) -> DeployResult:
+def deploy(file: Path | None = None, *, notify: str | None = None) -> DeployResult:
     """Creates work pools, automations and deployments, or updates those that differ.
 
     Args:
         file: A `prefect.yaml`; by default the one in the working directory, or else the one in the package.
+        notify: The type and name of a notification block, such as `slack-webhook/team`, that tells people about failed
+            runs, promotions and the like. By default, notifications stay as they are on the server.
 
     Raises:
-        UserError: The file has faults (one line for each), there is no Prefect server, or the server refuses a request.
+        UserError: The file has faults (one line for each), there is no such block or no Prefect server, or the server
+            refuses a request.
     """
     with prepare_prefect():
         file = (file or find_prefect_yaml()).absolute()
         deployments = read_prefect_yaml(file, datetime.now().astimezone())
         with connect_to_user_server() as (api_url, client):
+            wanted = build_automations()
+            if notify is not None:
+                wanted += build_notifications(find_block(client, notify))
             names = dict.fromkeys(deployment.pool for deployment in deployments)
             pools = {name: _create_pool(client, name) for name in names}
-            automations = install_automations(client)
+            automations = install_automations(client, wanted)
             _run_prefect_deploy(file)
             update_entrypoints(client)
             paused = [schedule for deployment in deployments for schedule in _list_paused(client, deployment)]

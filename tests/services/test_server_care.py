@@ -208,7 +208,9 @@ def test_silence_and_a_start_that_does_not_come_are_crashes_and_nothing_else_is(
     monkeypatch.setattr(crash_automations, "SILENCE_SECONDS", 10)
     monkeypatch.setattr(crash_automations, "START_SECONDS", 10)
     with get_client(sync_client=True) as client:
-        assert set(crash_automations.install_automations(client).values()) == {"updated"}
+        assert set(crash_automations.install_automations(client, crash_automations.build_automations()).values()) == {
+            "updated"
+        }
     tagged, others = ["rl-training"], ["of another team"]
     silent = flow_run_of_no_process(services, tagged, "Pending", "Running")
     starting = flow_run_of_no_process(services, tagged, "Pending")
@@ -224,7 +226,9 @@ def test_silence_and_a_start_that_does_not_come_are_crashes_and_nothing_else_is(
     assert [services.state(done), services.state(foreign)] == ["Completed", "Running"]
     monkeypatch.undo()
     with temporary_settings({PREFECT_API_URL: services.api_url}), get_client(sync_client=True) as client:
-        assert set(crash_automations.install_automations(client).values()) == {"updated"}
+        assert set(crash_automations.install_automations(client, crash_automations.build_automations()).values()) == {
+            "updated"
+        }
 
 
 def flow_run_of_no_process(services: Services, tags: list[str], *state_names: str, **fields: Any) -> str:
