@@ -258,7 +258,7 @@ def test_bash_completes_commands_and_options(tmp_path: Path, capfd: Any) -> None
         done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True, timeout=LIMIT)
         return set(done.stdout.split())
 
-    assert complete("rl-training", "re") == {"record", "report", "reproduce", "resume"}
+    assert complete("rl-training", "re") == {"record", "report", "reproduce", "restore", "resume"}
     assert complete("rl-training", "runs", "--st") == {"--state"}
     assert complete("rl-training", "runs", "--state", "f") == {"finished", "failed"}
     assert complete("rl-training", "flow", "ret") == {"retrain"}

@@ -70,7 +70,8 @@ for command in (
     report_command.report,
     *(list_commands.runs, list_commands.configs, list_commands.algorithms),
     *(server_commands.ui, server_commands.deploy, server_commands.doctor, server_commands.worker),
-    maintenance_commands.clean,
+    *(maintenance_commands.clean, maintenance_commands.migrate),
+    *(maintenance_commands.backup, maintenance_commands.restore),
 ):
     app.command(command)
 app.command(flow_commands.flow)

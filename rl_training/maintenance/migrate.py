@@ -1,0 +1,198 @@
+"""`rl-training migrate`: copies the embedded MLflow store of the home to an MLflow server.
+
+MLflow's `migrate-filestore` only reads folders, and writes SQLite. Through the server's API runs and models get new
+ids, so texts that name old ids are translated. Everything carries its old id in a tag: a migration that was interrupted
+finds what it has made, and adds what is missing.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from rl_training import run_layout
+from rl_training.errors import TrackingError, UserError
+from rl_training.maintenance.migration_check import find_differences
+from rl_training.maintenance.moved_ids import MovedIds
+from rl_training.maintenance.moved_models import copy_model, copy_registered_model, list_models, require_movable
+from rl_training.maintenance.moved_runs import copy_run, finish_run, get_or_create_run, is_complete
+from rl_training.maintenance.needed_runs import find_needed
+from rl_training.runs.locks import RunLock
+from rl_training.runs.metadata import list_home
+from rl_training.security.planted_links import refuse_links
+from rl_training.system.paths import URI_VARIABLE, embedded_tracking_uri
+from rl_training.tracking import json_files
+from rl_training.tracking.mlflow_health import EXPERIMENT as DOCTOR
+from rl_training.tracking.mlflow_links import get_ui_hint
+from rl_training.tracking.mlflow_store import (
+    NOTE,
+    connect,
+    get_or_create_experiment,
+    get_sqlite_path,
+    is_server,
+    iterate_runs,
+    resolve_tracking_uri,
+    strip_credentials,
+    translate_mlflow_errors,
+)
+from rl_training.tracking.record_schemas import Address, Shipped
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+    from mlflow.entities.model_registry import RegisteredModel
+    from mlflow.tracking import MlflowClient
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Migration:
+    """What the server has after a migration."""
+
+    tracking_uri: str
+    runs: int
+    models: int
+    """The number of logged models."""
+    versions: int
+    """The number of registered versions."""
+    run_dirs: int
+    """The number of run directories that track to the server now."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the migration for JSON."""
+        return vars(self).copy()
+
+    def lines(self) -> list[str]:
+        """Returns the migration as text."""
+        return [
+            f"{self.tracking_uri} has {self.runs} runs, {self.models} logged models and {self.versions} versions",
+            f"{self.run_dirs} run directories track to it; keep {URI_VARIABLE}={self.tracking_uri} for every command",
+            f"the old store is unchanged: {embedded_tracking_uri()}",
+        ]
+
+
+def migrate() -> Migration:
+    """Copies the embedded store to the server that `MLFLOW_TRACKING_URI` names, and compares both.
+
+    Raises:
+        UserError: No server is named, there is no embedded store, something trains or is sent, or the server has
+            registered models of the same names.
+        TrackingError: The server can't be reached, or differs after the copy.
+    """
+    here, there = embedded_tracking_uri(), resolve_tracking_uri()
+    if not is_server(there):
+        raise UserError(f"got {strip_credentials(there)}, expected an MLflow server; set {URI_VARIABLE} to its address")
+    path = get_sqlite_path(here)
+    if path is None or not path.exists():
+        raise UserError(f"there is no embedded store to migrate: {path} does not exist")
+    with ExitStack() as locks, translate_mlflow_errors(there, "the migration"):
+        run_dirs = [run_dir for run_dir in list_home() if _is_tracked(run_dir, here)]
+        _lock(run_dirs, locks)
+        return _Mover(connect(here), connect(there), here, there).move(run_dirs)
+
+
+def _is_tracked(run_dir: Path, uri: str) -> bool:
+    address = json_files.read_json(run_dir / run_layout.MLFLOW, Address)
+    return address is not None and address["tracking_uri"] == uri
+
+
+def _lock(run_dirs: list[Path], locks: ExitStack) -> None:
+    """Keeps other processes from training or sending the runs meanwhile.
+
+    Raises:
+        UserError: A process does.
+    """
+    for run_dir in run_dirs:
+        refuse_links(run_dir)
+        locks.enter_context(RunLock(run_dir))
+        try:
+            locks.enter_context(FileLock(run_dir / run_layout.SHIPPER_LOCK, timeout=0))
+        except Timeout:
+            raise UserError(f"a process sends {run_dir} to MLflow; let it end, then try again") from None
+
+
+class _Mover:
+    """Copies one store to another.
+
+    Args:
+        source: Client of the embedded store.
+        target: Client of the server.
+        here: The URI of the embedded store.
+        there: The URI of the server.
+    """
+
+    def __init__(self, source: MlflowClient, target: MlflowClient, here: str, there: str) -> None:
+        self.source, self.target, self.here, self.there = source, target, here, there
+        self.ids = MovedIds()
+
+    def move(self, run_dirs: list[Path]) -> Migration:
+        registered = list(self.source.search_registered_models())
+        versions = [version for model in registered for version in require_movable(self.source, self.target, model)]
+        moved = self._move_runs()
+        models = self._move_models(moved)
+        for run, new, _ in moved:
+            if not is_complete(run, new):
+                finish_run(self.target, run, new, self.ids)
+        for model in registered:
+            copy_registered_model(self.source, self.target, model, self.ids)
+        self._compare(moved, registered)
+        for run_dir in run_dirs:
+            self._redirect(run_dir)
+        return Migration(strip_credentials(self.there), len(moved), models, len(versions), len(run_dirs))
+
+    def _move_runs(self) -> list[tuple[Run, Run, str]]:
+        """Copies all runs except for their tags; returns each with its copy and the copy's experiment."""
+        moved, needed = [], find_needed(self.source).run_ids
+        for experiment in self.source.search_experiments():
+            if experiment.name == DOCTOR:
+                continue
+            runs = list(iterate_runs(self.source, [experiment.experiment_id]))
+            deleted = [self.source.get_run(run_id) for run_id in needed - {run.info.run_id for run in runs}]
+            runs += [run for run in deleted if run.info.experiment_id == experiment.experiment_id]
+            if not runs:
+                continue
+            note = experiment.tags.get(NOTE, "")
+            new_experiment = get_or_create_experiment(self.target, self.there, experiment.name, note)
+            for run in runs:
+                new = get_or_create_run(self.target, new_experiment, run)
+                self.ids.runs[run.info.run_id] = new.info.run_id
+                if not is_complete(run, new):
+                    logger.info("moving run %s (%s)", run.info.run_id, run.info.run_name)
+                    copy_run(self.source, self.target, run, new)
+                moved.append((run, new, new_experiment))
+        return moved
+
+    def _move_models(self, moved: list[tuple[Run, Run, str]]) -> int:
+        for run, _, experiment in moved:
+            for model in list_models(self.source, run.info.experiment_id, f"source_run_id = '{run.info.run_id}'"):
+                self.ids.models[model.model_id] = copy_model(self.target, self.here, experiment, model, self.ids)
+        return len(self.ids.models)
+
+    def _compare(self, moved: list[tuple[Run, Run, str]], registered: list[RegisteredModel]) -> None:
+        runs = [(run, self.target.get_run(new.info.run_id)) for run, new, _ in moved]
+        names = [model.name for model in registered]
+        for difference in find_differences(self.source, self.target, self.there, runs, names, self.ids):
+            raise TrackingError(
+                f"the server differs from the embedded store: {difference}",
+                "Nothing tracks to the server yet. Run the command again; if the difference stays, report it.",
+            )
+
+    def _redirect(self, run_dir: Path) -> None:
+        """Makes a run directory track to the server, as far as it was sent to the old store."""
+        address: Mapping[str, Any] = json_files.read_json(run_dir / run_layout.MLFLOW, Address)
+        new_id = self.ids.runs.get(address["run_id"])
+        if new_id is None:
+            return  # the run was deleted in MLflow
+        shown, experiment = strip_credentials(self.there), self.target.get_run(new_id).info.experiment_id
+        shipped = json_files.read_json(run_dir / run_layout.SHIPPED, Shipped)
+        if shipped is not None:  # first: with another address it counts for nothing
+            json_files.write_json(run_dir / run_layout.SHIPPED, {**shipped, "tracking_uri": shown, "run_id": new_id})
+        ui = get_ui_hint(self.there, experiment, new_id)
+        new = {"run_id": new_id, "experiment_id": experiment, "ui": ui, "tracking_uri": shown}
+        json_files.write_json(run_dir / run_layout.MLFLOW, new)
