@@ -52,22 +52,26 @@ def test_a_file_with_faults_is_refused_before_the_server_is_asked(
 
 
 def test_doctor_without_a_server_looks_at_mlflow_and_finds_nothing_wrong(
-    home: Path, capfd: pytest.CaptureFixture[str]
+    home: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("RL_TRAINING_LOW_DISK_GB", "0")
     with temporary_settings(restore_defaults={PREFECT_API_URL}):
         assert run(["doctor", "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
     assert found["healthy"] is True
     assert [(one["check"], one["status"]) for one in found["findings"]] == [
-        ("prefect", "note"), ("mlflow", "ok"), ("artifacts", "ok"), ("runs", "ok"),
+        ("prefect", "note"), ("mlflow", "ok"), ("artifacts", "ok"), ("runs", "ok"), ("disk", "ok"),
     ]  # fmt: skip
 
 
 def test_doctor_at_a_server_that_is_away_says_so_and_looks_at_the_rest(
-    home: Path, capfd: pytest.CaptureFixture[str]
+    home: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("RL_TRAINING_LOW_DISK_GB", "1e9")
     with temporary_settings({PREFECT_API_URL: NOWHERE}):
         assert run(["doctor"]) == 2
     lines = capfd.readouterr().out.splitlines()
     assert lines[0].startswith("problem prefect: the Prefect server at http://me:***@127.0.0.1:9/api does not answer")
-    assert [line.split(":")[0] for line in lines[1:]] == ["ok      mlflow", "ok      artifacts", "ok      runs"]
+    assert [line.split(":")[0] for line in lines[1:]] == [
+        "ok      mlflow", "ok      artifacts", "ok      runs", "problem disk",
+    ]  # fmt: skip

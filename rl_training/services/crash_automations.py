@@ -1,4 +1,4 @@
-"""Automations of the Prefect server that mark a flow run as Crashed when its process is gone.
+"""Automations of the Prefect server: they mark a flow run as Crashed when its process is gone, and watch disks.
 
 Prefect has none by default. A flow run sends a heartbeat every 30 seconds. If there is none for three times as long,
 its process no longer exists; if a worker has taken a flow run that then never starts, the worker no longer exists.
@@ -6,15 +6,21 @@ its process no longer exists; if a worker has taken a flow run that then never s
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from rl_training.runs.disk_space import Disk
 from rl_training.services.prefect_yaml import HEARTBEAT_SECONDS, TAG
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import WorkPool
     from prefect.events.schemas.automations import AutomationCore
+
+DISK_LOW = "rl-training.disk.low"
+"""The event of a worker whose disk has little space left."""
 
 SILENCE_SECONDS = 3 * HEARTBEAT_SECONDS
 START_SECONDS = 300
@@ -36,7 +42,29 @@ def build_automations() -> list[AutomationCore]:
             START_SECONDS,
             f"Taken by a worker and not started within {START_SECONDS} s: the worker is gone.",
         ),
+        _build_disk_automation(),
     ]
+
+
+def _build_disk_automation() -> AutomationCore:
+    """Returns an automation that pauses the work pool of a worker whose disk fills up."""
+    from prefect.events.actions import PauseWorkPool
+    from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+
+    trigger = EventTrigger(
+        match={"prefect.resource.id": "rl-training.worker.*"},
+        expect={DISK_LOW},
+        for_each={"prefect.resource.id"},
+        posture=Posture.Reactive,
+        threshold=1,
+        within=timedelta(),
+    )
+    return AutomationCore(
+        name="rl-training: a worker's disk fills up",
+        description="Managed by `rl-training deploy`. Pauses the work pool, so that nothing else starts.",
+        trigger=trigger,
+        actions=[PauseWorkPool(source="inferred", work_pool_id=None)],
+    )
 
 
 def _build_automation(name: str, after: set[str], seconds: int, message: str) -> AutomationCore:
@@ -92,3 +120,21 @@ def has_same_effect(existing: AutomationCore, wanted: AutomationCore) -> bool:
     """Returns whether two automations have the same trigger and actions; one of them may be paused."""
     same_trigger = existing.trigger.model_dump(exclude={"id"}) == wanted.trigger.model_dump(exclude={"id"})
     return same_trigger and existing.actions == wanted.actions
+
+
+def announce_low_disk(disk: Disk, worker: str, pool: WorkPool) -> None:
+    """Emits the event that the disk of a worker has little space left."""
+    from prefect.events import emit_event
+
+    emit_event(
+        DISK_LOW,
+        resource={"prefect.resource.id": f"rl-training.worker.{worker}", "prefect.resource.name": worker},
+        related=[
+            {
+                "prefect.resource.id": f"prefect.work-pool.{pool.id}",
+                "prefect.resource.name": pool.name,
+                "prefect.resource.role": "work-pool",
+            }
+        ],
+        payload={"free_bytes": disk.free, "folder": str(disk.folder), "host": os.uname().nodename},
+    )

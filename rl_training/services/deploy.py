@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,7 @@ class DeployResult:
                         {
                             "slug": schedule.slug,
                             "timezone": schedule.zone,
-                            "next": [time.isoformat() for time in schedule.times],
+                            "next": [] if schedule.paused else [time.isoformat() for time in schedule.times],
                         }
                         for schedule in deployment.schedules
                     ],
@@ -105,8 +105,10 @@ def deploy(file: Path | None = None, *, notify: str | None = None) -> DeployResu
             automations = install_automations(client, wanted)
             _run_prefect_deploy(file)
             update_entrypoints(client)
-            paused = [schedule for deployment in deployments for schedule in _list_paused(client, deployment)]
-    return DeployResult(api_url, file, pools, automations, deployments, paused)
+            paused = [_find_paused(client, deployment) for deployment in deployments]
+    marked = [_mark_paused(deployment, slugs) for deployment, slugs in zip(deployments, paused, strict=True)]
+    shown = [f"{d.name}, schedule {slug}" for d, slugs in zip(deployments, paused, strict=True) for slug in slugs]
+    return DeployResult(api_url, file, pools, automations, marked, shown)
 
 
 def _create_pool(client: SyncPrefectClient, name: str) -> str:
@@ -141,8 +143,14 @@ def _run_prefect_deploy(file: Path) -> None:
         raise UserError(f"`prefect deploy` failed for {file}:\n{(done.stdout + done.stderr).strip()}")
 
 
-def _list_paused(client: SyncPrefectClient, deployment: Deployment) -> list[str]:
-    """Returns the schedules of a deployment that do not run.
+def _mark_paused(deployment: Deployment, slugs: Sequence[str]) -> Deployment:
+    """Returns a deployment whose schedules tell whether they run."""
+    schedules = [replace(schedule, paused=schedule.slug in slugs) for schedule in deployment.schedules]
+    return replace(deployment, schedules=tuple(schedules))
+
+
+def _find_paused(client: SyncPrefectClient, deployment: Deployment) -> list[str]:
+    """Returns the slugs, or ids, of a deployment's schedules that do not run.
 
     Raises:
         UserError: The deployment is not on the server. `prefect deploy` skips entries that it can't read and reports
@@ -157,7 +165,5 @@ def _list_paused(client: SyncPrefectClient, deployment: Deployment) -> list[str]
             f"`prefect deploy` skipped {deployment.name} without an error; run it by hand to see why"
         ) from None
     return [
-        f"{deployment.name}, schedule {schedule.slug or schedule.id}"
-        for schedule in deployed.schedules
-        if deployed.paused or not schedule.active
+        str(schedule.slug or schedule.id) for schedule in deployed.schedules if deployed.paused or not schedule.active
     ]

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from rl_training.errors import UserError
 from rl_training.promotion.floor_check import check_floors
+from rl_training.runs.disk_space import measure_disks
 from rl_training.services.crash_automations import build_automations, has_same_effect
 from rl_training.services.moved_entrypoints import has_moved
 from rl_training.services.prefect_environment import prepare_prefect
@@ -53,12 +54,12 @@ class Diagnosis:
 
 
 def diagnose(*, fix: bool = False) -> Diagnosis:
-    """Checks MLflow, the champions in it and, if one is set up, the Prefect server.
+    """Checks MLflow, the champions in it, the disk and, if one is set up, the Prefect server.
 
     Args:
         fix: Whether to end runs in MLflow whose process no longer exists.
     """
-    return Diagnosis((*_check_services(fix=fix), *check_floors()))
+    return Diagnosis((*_check_services(fix=fix), *check_floors(), *_check_disks()))
 
 
 def _check_services(*, fix: bool) -> list[CheckResult]:
@@ -183,11 +184,14 @@ def _check_pool(client: SyncPrefectClient, name: str, deployments: list[Deployme
         assert worker.last_heartbeat_time is not None  # it is online
         age = (datetime.now(UTC) - worker.last_heartbeat_time).total_seconds()
         yield CheckResult("workers", "ok", f"{worker.name!r} of {name}, last heartbeat {max(0.0, age):.0f} s ago")
-    if not online:
+    start = "`rl-training worker` starts one"
+    if not workers:
+        yield CheckResult("workers", "note", f"{name} has none, so nothing runs; those that ended well are gone", start)
+    elif not online:
         last = max((worker.last_heartbeat_time for worker in workers if worker.last_heartbeat_time), default=None)
         since = f"since {last:%Y-%m-%d %H:%M:%S %Z}" if last is not None else "ever"
-        text = f"no worker of {name} has sent a heartbeat {since}, so nothing runs"
-        yield CheckResult("workers", "problem", text, "`rl-training worker` starts one")
+        yield CheckResult("workers", "problem", f"no worker of {name} has sent a heartbeat {since}", start)
+    if not online:
         return
     needed = Counter(deployment.work_queue_name for deployment in deployments if deployment.work_queue_name)
     for queue in client.read_work_queues(work_pool_name=name):
@@ -223,3 +227,12 @@ def _has_ended(client: SyncPrefectClient, flow_run_id: str) -> bool:
     except (ObjectNotFound, ValueError):
         return False  # it belongs to another server
     return state is not None and state.is_final()
+
+
+def _check_disks() -> Iterator[CheckResult]:
+    for disk in measure_disks():
+        if disk.is_low:
+            text = f"only {disk}, expected {disk.least / 1e9:g} GB"
+            yield CheckResult("disk", "problem", text, "make room, for example with `rl-training clean`")
+        else:
+            yield CheckResult("disk", "ok", str(disk))

@@ -31,10 +31,13 @@ class RunTimes:
     times: tuple[datetime, ...]
     """At most `SHOWN` times, in the zone."""
     warnings: tuple[str, ...]
+    paused: bool = False
+    """Whether the schedule does not run on the server, because a user or the file has paused it."""
 
     def lines(self) -> list[str]:
-        """Returns the run times and warnings as text."""
+        """Returns the run times, or that there are none, and warnings as text."""
         times = ", ".join(f"{time:%a %Y-%m-%d %H:%M %Z}" for time in self.times)
+        times = "paused, does not run" if self.paused else times
         return [f"{self.slug or 'schedule'} ({self.zone}): {times}", *(f"warning: {text}" for text in self.warnings)]
 
 

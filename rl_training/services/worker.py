@@ -21,12 +21,15 @@ import psutil  # type: ignore[import-untyped]
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter
 from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.exceptions import ObjectNotFound
 from prefect.logging import get_logger
 from prefect.settings import PREFECT_WORKER_HEARTBEAT_SECONDS
 from prefect.states import Cancelled, Cancelling
 from prefect.workers.process import ProcessWorker
 
 from rl_training.errors import UserError
+from rl_training.runs.disk_space import measure_home
+from rl_training.services.crash_automations import announce_low_disk
 from rl_training.services.moved_entrypoints import update_entrypoints
 from rl_training.services.prefect_yaml import FILE, HEARTBEAT, HEARTBEAT_SECONDS
 from rl_training.services.user_server import connect_to_user_server
@@ -57,7 +60,7 @@ class SavingWorker(ProcessWorker):
         """The flow runs that the last poll took; they may not have this worker's label yet."""
         self._takes_runs = True
         self._polling = asyncio.Lock()
-        self._is_away = False
+        self._is_away = self._disk_is_low = False
 
     @classmethod
     def __dispatch_key__(cls) -> str:
@@ -95,11 +98,20 @@ class SavingWorker(ProcessWorker):
             await asyncio.wait_for(self._polling.acquire(), POLL_SECONDS)
 
     async def sync_with_backend(self) -> None:
-        """Sends the worker's heartbeat."""
+        """Sends the worker's heartbeat, and an event when the disk fills up."""
         try:
             await super().sync_with_backend()
         except httpx.HTTPError as error:
             self._tolerate(error)
+        else:
+            self._watch_disk()
+
+    def _watch_disk(self) -> None:
+        disk = measure_home()
+        if disk.is_low and not self._disk_is_low and self._work_pool is not None:
+            logger.warning("only %s; make room, for example with `rl-training clean`", disk)
+            announce_low_disk(disk, self.name, self._work_pool)
+        self._disk_is_low = disk.is_low
 
     def _tolerate(self, error: httpx.HTTPError) -> None:
         """Ignores an error that means that the server is away or has failed, and logs the first one.
@@ -128,8 +140,7 @@ def run_worker(
     Raises:
         UserError: There is no Prefect server, or it has no such work pool or queue.
     """
-    from prefect.exceptions import ObjectNotFound
-
+    measure_home()  # raises if the variable is wrong
     os.environ.setdefault(HEARTBEAT, str(HEARTBEAT_SECONDS))
     with connect_to_user_server() as (api_url, client):
         try:
@@ -169,6 +180,15 @@ async def _run_until_stopped(pool: str, queues: Collection[str], name: str | Non
     serving.cancel()
     with suppress(asyncio.CancelledError):
         await serving
+    await _sign_off(pool, worker.name)
+
+
+async def _sign_off(pool: str, name: str) -> None:
+    """Removes the worker from its pool's list, so that nobody takes a worker that has ended for one that has died."""
+    place = {"work_pool_name": pool, "name": name}
+    with suppress(httpx.HTTPError, ObjectNotFound):  # the server is away, or has no such worker
+        async with get_client() as client:
+            await client.request("DELETE", "/work_pools/{work_pool_name}/workers/{name}", path_params=place)
 
 
 async def _stop_flow_runs(pool: str, name: str, last_taken: frozenset[UUID]) -> None:

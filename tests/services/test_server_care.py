@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -15,7 +16,7 @@ import pytest
 import yaml
 from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from services_support import ENV_SECRET, TINY, Services, eventually, mlflow_run
+from services_support import BIN, ENV_SECRET, TINY, Services, end, eventually, mlflow_run
 
 from rl_training.errors import UserError
 from rl_training.services import crash_automations
@@ -107,6 +108,8 @@ def test_deploy_makes_what_is_missing_and_leaves_what_is_there(
     assert set(again.automations.values()) == {"unchanged"}
     assert (deployed["paused"], again.paused) == ([], ["retrain-flow/hourly, schedule hourly"])
     assert "paused, does not run: retrain-flow/hourly, schedule hourly" in again.lines()
+    assert "      hourly (UTC): paused, does not run" in again.lines()
+    assert [len(s["next"]) for one in again.to_dict()["deployments"] for s in one["schedules"]] == [0, 3]
     after = services.get("/deployments/name/retrain-flow/hourly")
     assert after["id"] == there["id"]
     assert [(one["id"], one["active"]) for one in after["schedules"]] == [(schedule["id"], False)]
@@ -252,7 +255,7 @@ def heartbeat(services: Services, flow_run: str, tags: list[str]) -> None:
 
 
 def test_doctor_names_what_is_wrong_and_what_to_do(services: Services, deployed: dict[str, Any]) -> None:
-    pool, (silence, _) = "/work_pools/rl-training", crash_automations.build_automations()
+    pool, (silence, *_) = "/work_pools/rl-training", crash_automations.build_automations()
     promoting = f"/deployments/{services.get('/deployments/name/promote-flow/default')['id']}"
     services.patch(pool, {"is_paused": True})
     services.patch(promoting, {"concurrency_limit": None})
@@ -278,6 +281,18 @@ def test_doctor_names_what_is_wrong_and_what_to_do(services: Services, deployed:
     assert {finding.check for finding in diagnosis.findings if finding.status == "ok"} >= {
         "prefect", "clock", "deployments", "workers", "automations", "mlflow", "artifacts", "runs",
     }  # fmt: skip
+
+
+def test_a_disk_that_fills_up_pauses_the_pool_of_its_worker(services: Services, deployed: dict[str, Any]) -> None:
+    services.prefect("work-pool", "create", "--type", "process", "of-a-full-disk")
+    environment = {**services.environment, "RL_TRAINING_LOW_DISK_GB": "1e9"}
+    command = ["env", "--default-signal=INT", str(BIN / "rl-training"), "worker", "--pool", "of-a-full-disk"]
+    worker = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        assert eventually(lambda: services.get("/work_pools/of-a-full-disk")["is_paused"], 180)
+    finally:
+        end(worker)
+    assert not services.get("/work_pools/rl-training")["is_paused"]
 
 
 def test_a_worker_tells_its_own_flow_runs_from_those_of_others(services: Services, deployed: dict[str, Any]) -> None:

@@ -121,4 +121,6 @@ def test_a_worker_whose_terminal_closes_lets_its_flow_run_save(
     flow_run, run_dir, trains = begin(services, deployment)
     os.killpg(worker.pid, signal.SIGHUP)
     assert worker.wait(150) == 0
+    listed = services.post(f"/work_pools/{POOL}/workers/filter", {})
+    assert not [one["name"] for one in listed if f" {worker.pid} " in one["name"]]  # it has signed off
     assert_saved_and_cancelled(services, flow_run, run_dir, trains, services_client)
