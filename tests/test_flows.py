@@ -74,6 +74,7 @@ def test_evaluations_show_as_table_rows_and_events_while_progress_and_report_are
     assert len(json.loads(artifacts(flow_run_id, "table")["promotion-episodes"])) == 20
     (promoted,) = events("rl.champion.promoted", "rl-training.model.plain", expected=1)
     assert promoted == summary["promotion"]
+    assert events("rl.flow-run.ended", f"prefect.flow-run.{flow_run_id}", expected=1) == [{}]
 
 
 def test_the_mlflow_run_is_finished_with_held_out_metrics_and_a_champion(

@@ -70,6 +70,22 @@ def test_below_the_floor_nobody_becomes_champion(client):
     assert aliases(client) == {}
 
 
+def test_of_rejected_versions_the_newest_three_stay_and_what_was_ever_named_or_champion(client):
+    checkpoint, run_id = run_with_policy(BAD)
+    assert offer(checkpoint, run_id, force="the first one").alias == "champion"
+    offers = [run_with_policy(BAD, seed=seed) for seed in range(1, 7)]
+    results = [offer(*candidate, floor=475.0) for candidate in offers[:2]]
+    client.set_registered_model_alias(MODEL, "look", results[0].version)
+    results += [offer(*candidate, floor=475.0) for candidate in offers[2:]]
+    assert [result.verdict.kind for result in results] == ["REJECT"] * 6
+    left = {int(version.version) for version in client.search_model_versions(f"name = '{MODEL}'")}
+    assert left == {1, 2, 5, 6, 7}
+    gone = results[1]
+    record = Path(client.download_artifacts(gone.run_id, f"promotions/{gone.decision_id}.json"))
+    assert json.loads(record.read_text())["verdict"]["kind"] == "REJECT"
+    assert client.get_run(gone.run_id).data.metrics["promotion/return_mean"] == gone.candidate.return_mean
+
+
 def test_the_registered_version_predicts_without_pickle(client, tmp_path):
     checkpoint, run_id = run_with_policy(GOOD)
     offer(checkpoint, run_id)

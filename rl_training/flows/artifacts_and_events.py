@@ -1,4 +1,4 @@
-"""Prefect artifacts and events about champions: artifacts for people to read, events for automations to react to.
+"""Prefect artifacts and events: artifacts about champions for people to read, events for automations to react to.
 
 They are not essential. If Prefect does not accept one, a warning is logged and the flow continues.
 """
@@ -13,9 +13,13 @@ from uuid import NAMESPACE_URL, uuid5
 
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.events import emit_event
+from prefect.events.related import tags_as_related_resources
 from prefect.logging import get_run_logger
 
 if TYPE_CHECKING:
+    from prefect import Flow
+    from prefect.client.schemas.objects import FlowRun, State
+
     from rl_training.api.promotion import PromotionResult
     from rl_training.promotion.monitoring import MonitoringResult
     from rl_training.runtime.evaluation import EvaluationResult
@@ -26,6 +30,8 @@ CANDIDATE_REJECTED = "rl.candidate.rejected"
 """Event: a candidate was not promoted, by the verdict REJECT or HOLD. The payload is the decision."""
 CHAMPION_DROPPED = "rl.champion.dropped"
 """Event: the champion plays worse than when it was promoted. The payload is the evaluation."""
+FLOW_RUN_ENDED = "rl.flow-run.ended"
+"""Event: a flow run is Completed and sends no more heartbeats."""
 
 
 def publish_promotion(result: PromotionResult, *, link: bool) -> None:
@@ -93,6 +99,17 @@ def publish_run_link(page: str | None) -> None:
     if page is not None and page.startswith("http"):
         with _log_errors():
             create_link_artifact(page, link_text="MLflow run", key="mlflow-run", description="The run in MLflow")
+
+
+def emit_end(flow: Flow[Any, Any], flow_run: FlowRun, state: State[Any]) -> None:
+    """Emits `FLOW_RUN_ENDED`: a hook that each flow calls when it is Completed.
+
+    Prefect's heartbeats go on while the server stores that state, which bears the time before. So the last event of a
+    flow run may be a heartbeat, and an automation that waits for a sign after each heartbeat would wait in vain.
+    """
+    with _log_errors():
+        resource = {"prefect.resource.id": f"prefect.flow-run.{flow_run.id}"}
+        emit_event(FLOW_RUN_ENDED, resource=resource, related=tags_as_related_resources(flow_run.tags))
 
 
 @contextmanager

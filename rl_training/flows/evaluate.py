@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from prefect import flow
 from pydantic import Field
 
+from rl_training.flows.artifacts_and_events import emit_end
 from rl_training.flows.flow_process import prepare_flow_process
 from rl_training.flows.from_server.deployment_overrides import merge_stored_overrides
 from rl_training.flows.from_server.missed_schedules import find_skip_reason, skip
@@ -14,7 +15,7 @@ from rl_training.flows.from_server.secret_blocks import enable_secret_blocks
 from rl_training.flows.tasks import monitor, roll_back_champion
 
 
-@flow(name="evaluate-flow")
+@flow(name="evaluate-flow", on_completion=[emit_end])
 def evaluate_flow(
     source: str,
     episodes: Annotated[int, Field(ge=1)] | None = None,

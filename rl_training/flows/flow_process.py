@@ -1,4 +1,4 @@
-"""Preparing the process of a flow run: its signals, its output, and a watch for a cancel that no worker delivers.
+"""Preparing the process of a flow run: its signals, its logs, and a watch for a cancel that no worker delivers.
 
 A worker delivers a cancel as SIGTERM and reads the output of its flow runs. If the worker is killed, its flow runs
 continue to train, but nothing reads their output or delivers a cancel. So each flow run polls the server for its state.
@@ -21,6 +21,7 @@ from prefect.exceptions import Abort, TerminationSignal
 from prefect.runtime import deployment, flow_run
 from prefect.states import Cancelled
 
+from rl_training.errors import UserError
 from rl_training.system.download_directories import discard_downloads
 from rl_training.system.signal_handlers import ignore_handlers_of_other_threads, keep_handlers
 from rl_training.system.standard_streams import keep_standard_streams
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 POLL_SECONDS = 10.0
 """Time between two polls of the server. A worker that is alive delivers a cancel faster than this."""
+ENGINE_LOGGERS = ("prefect.flow_runs", "prefect.task_runs", "prefect.engine")
+"""The loggers with which Prefect reports that a flow run or a task run has failed."""
 CANCELLED = "Cancelled without its worker, which no longer exists. A retry resumes from the newest checkpoint."
 
 
@@ -45,6 +48,7 @@ def prepare_flow_process() -> Iterator[None]:
         return
     keep_standard_streams()
     _redirect_log_handlers()
+    _shorten_logged_errors()
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     with ExitStack() as stack:
@@ -66,6 +70,31 @@ def _redirect_log_handlers() -> None:
             handler.setStream(sys.stdout if handler.stream is sys.__stdout__ else sys.stderr)
             if (console := getattr(handler, "console", None)) is not None:
                 console.file = handler.stream
+
+
+class UserErrorsWithoutTraceback(logging.Filter):
+    """Reduces the report of an error that is for the user to fix to its message, and lets each error through once.
+
+    Prefect reports an error with its traceback for the task, for the flow and for the process.
+    """
+
+    _last: BaseException | None = None
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Returns whether the record is logged."""
+        error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
+        if not isinstance(error, UserError):
+            return True
+        is_new, UserErrorsWithoutTraceback._last = error is not self._last, error
+        record.msg, record.args, record.exc_info, record.exc_text = str(error), (), None, None
+        return is_new
+
+
+def _shorten_logged_errors() -> None:
+    for name in ENGINE_LOGGERS:
+        logger = logging.getLogger(name)
+        if not any(isinstance(each, UserErrorsWithoutTraceback) for each in logger.filters):
+            logger.addFilter(UserErrorsWithoutTraceback())
 
 
 @contextmanager

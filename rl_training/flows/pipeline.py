@@ -45,7 +45,7 @@ def run_pipeline(
         The summary; see `summarize`.
     """
     with open_run(config, make_trainer, tags or {}) as run:
-        training = train(run)
+        training = _train(run)
         best = training["best_checkpoint"]
         evaluation = evaluate(run, best)
         promotion = promote(run, best) if run.config.promotion.enabled else None
@@ -53,6 +53,16 @@ def run_pipeline(
         report(run, summary, return_state=True)  # a report that can't be written must not fail the flow
         shipped = run.session.finish("FINISHED", stop_reason=training["stop_reason"])
         return {**summary, "unsent": shipped.message}
+
+
+def _train(run: TrackedRun) -> dict[str, Any]:
+    """Runs the task `train`, and raises what has interrupted it."""
+    state = train(run, return_state=True)
+    if run.interruption is not None:
+        raise run.interruption
+    training = state.result()
+    assert isinstance(training, dict)
+    return training
 
 
 def summarize_stopped(run: TrackedRun) -> dict[str, Any]:

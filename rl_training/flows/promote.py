@@ -6,13 +6,14 @@ from typing import Any
 
 from prefect import flow
 
+from rl_training.flows.artifacts_and_events import emit_end
 from rl_training.flows.flow_process import prepare_flow_process
 from rl_training.flows.from_server.deployment_overrides import merge_stored_overrides
 from rl_training.flows.from_server.secret_blocks import enable_secret_blocks
 from rl_training.flows.tasks import promote_candidate
 
 
-@flow(name="promote-flow")
+@flow(name="promote-flow", on_completion=[emit_end])
 def promote_flow(
     candidate: str,
     overrides: dict[str, Any] | list[str] | None = None,

@@ -7,6 +7,7 @@ from typing import Any
 
 from prefect import flow
 
+from rl_training.flows.artifacts_and_events import emit_end
 from rl_training.flows.flow_process import prepare_flow_process
 from rl_training.flows.from_server.deployment_overrides import merge_stored_overrides
 from rl_training.flows.from_server.secret_blocks import enable_secret_blocks
@@ -15,7 +16,7 @@ from rl_training.flows.previous_attempt import is_first_attempt
 from rl_training.flows.tasks import fetch, validate
 
 
-@flow(name="resume-flow")
+@flow(name="resume-flow", on_completion=[emit_end])
 def resume_flow(
     source: str,
     overrides: dict[str, Any] | list[str] | None = None,

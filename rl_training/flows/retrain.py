@@ -10,6 +10,7 @@ from pydantic import Field
 
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import AlreadyTraining
+from rl_training.flows.artifacts_and_events import emit_end
 from rl_training.flows.flow_process import prepare_flow_process
 from rl_training.flows.from_server.deployment_overrides import merge_stored_overrides
 from rl_training.flows.from_server.missed_schedules import find_skip_reason, skip
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 SCRATCH = "scratch"
 
 
-@flow(name="retrain-flow")
+@flow(name="retrain-flow", on_completion=[emit_end])
 def retrain_flow(
     config: str | dict[str, Any] = "ppo/cartpole",
     overrides: dict[str, Any] | list[str] | None = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from prefect import flow
 from prefect.runtime import flow_run
 
-from rl_training.flows.artifacts_and_events import publish_run_link
+from rl_training.flows.artifacts_and_events import emit_end, publish_run_link
 from rl_training.flows.flow_process import prepare_flow_process
 from rl_training.flows.from_server.deployment_overrides import merge_stored_overrides
 from rl_training.flows.from_server.missed_schedules import find_skip_reason, skip
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rl_training.sweeps.sweep_result import SweepResult
 
 
-@flow(name="sweep-flow")
+@flow(name="sweep-flow", on_completion=[emit_end])
 def sweep_flow(
     file: str | dict[str, Any], overrides: dict[str, Any] | list[str] | None = None, new: bool = False
 ) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
+from prefect.states import Cancelled
 from prefect.tasks import Task
 
 from rl_training.config.parsing import Overrides
@@ -115,8 +116,12 @@ def fetch(source: str, fine_tune: bool = False, to_resume: bool = False) -> str:
     retry_delay_seconds=[1, 2, 5, 10, 30],
     retry_condition_fn=is_worth_training_again,
 )
-def train(run: TrackedRun) -> dict[str, Any]:
+def train(run: TrackedRun) -> dict[str, Any] | State[Any]:
     """Trains in a helper thread; a retry resumes from the newest checkpoint. This thread reports progress.
+
+    Returns:
+        How training ended. If a cancel or a signal has stopped it, the state Cancelled, whose message says what was
+        saved and how to continue; `run.interruption` is then what the flow has to raise again.
 
     Raises:
         NoProgress: This attempt failed before it wrote a new checkpoint.
@@ -146,6 +151,12 @@ def train(run: TrackedRun) -> dict[str, Any]:
         if run.newest_step() > start:
             raise
         raise NoProgress(f"no new checkpoint since step {start:,}, so training is not retried: {error}") from error
+    except Exception:
+        raise
+    except BaseException as interruption:  # Prefect would call it a crash of this task
+        run.interruption = interruption
+        get_run_logger().info(message := run.describe_stop())
+        return Cancelled(message=message)
     run.session.ready(run.stop)  # raises if MLflow can't be used, which has stopped training
     report_progress()  # a short training ends before its page is known
     assert result.checkpoint is not None  # training always ends with a checkpoint

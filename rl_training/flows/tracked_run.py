@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -55,6 +56,8 @@ class TrackedRun:
         self.progress = progress
         self.stop = stop
         self._callbacks = callbacks
+        self.interruption: BaseException | None = None
+        """The cancel or signal that has stopped training, for the flow to raise."""
         self._attempts, self._has_ended = 0, has_ended
 
     @property
@@ -73,6 +76,15 @@ class TrackedRun:
 
         checkpoint, _ = newest_good(self.trainer.run.checkpoints)
         return checkpoint.num_timesteps if checkpoint is not None else -1
+
+    def describe_stop(self) -> str:
+        """Returns what a run that was stopped has saved, and how to continue it."""
+        checkpoint = self.trainer.state.checkpoint
+        if checkpoint is None:
+            return f"stopped before the first checkpoint in {self.run_dir} was complete"
+        command = f"`rl-training flow resume {shlex.quote(str(checkpoint.path))}`"
+        retry = f"a retry of this flow run or {command}" if deployment.id is not None else command
+        return f"stopped: saved at step {checkpoint.num_timesteps:,} in {checkpoint.path}; {retry} resumes there"
 
     def next_trainer(self) -> Trainer:
         """Returns the trainer for the next attempt. After the first attempt it resumes from the newest checkpoint."""

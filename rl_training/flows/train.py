@@ -10,6 +10,7 @@ from pydantic import Field
 
 from rl_training.config.parsing import Overrides
 from rl_training.config.settings import TrainConfig
+from rl_training.flows.artifacts_and_events import emit_end
 from rl_training.flows.flow_process import prepare_flow_process
 from rl_training.flows.from_server.deployment_overrides import merge_stored_overrides
 from rl_training.flows.from_server.missed_schedules import find_skip_reason, skip
@@ -19,7 +20,7 @@ from rl_training.flows.sweep import run_sweep_in_flow
 from rl_training.flows.tasks import validate
 
 
-@flow(name="train-flow")
+@flow(name="train-flow", on_completion=[emit_end])
 def train_flow(
     config: str | dict[str, Any] = "ppo/cartpole",
     overrides: dict[str, Any] | list[str] | None = None,

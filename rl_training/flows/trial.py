@@ -9,6 +9,7 @@ from prefect.artifacts import create_table_artifact
 from prefect.states import Crashed
 
 from rl_training.errors import ConfigError
+from rl_training.flows.artifacts_and_events import emit_end
 from rl_training.flows.flow_process import prepare_flow_process
 from rl_training.flows.supervised_training import supervise
 from rl_training.flows.sweep_engines.segment_task import require_same_place, train_segment
@@ -19,7 +20,7 @@ from rl_training.sweeps.engines.engine import Lost, Segment
 from rl_training.sweeps.segments import from_json, to_json
 
 
-@flow(name="trial-flow")
+@flow(name="trial-flow", on_completion=[emit_end])
 def trial_flow(segment: dict[str, Any], tracking_uri: str, version: str) -> dict[str, Any]:
     """Trains a segment in a process of its own. sweep-flow creates its flow runs; there is no use in creating others.
 

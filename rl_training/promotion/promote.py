@@ -34,7 +34,7 @@ from rl_training.promotion.decision import (
     read_verdict,
     record_path,
 )
-from rl_training.promotion.decision_writing import DECISION_TAG, write_decision
+from rl_training.promotion.decision_writing import DECISION_TAG, remove_old_rejects, write_decision
 from rl_training.promotion.gate import FLOORS, decide
 from rl_training.promotion.model_registry import (
     CHALLENGER,
@@ -152,6 +152,7 @@ class _Promotion:
                 return self._make_result(version, record, CHAMPION)
             record = self._get_or_decide(version, copy, champion)
             if record["forced"] is None and record["verdict"]["kind"] != "PROMOTE":
+                remove_old_rejects(self.client, self.model)
                 return self._make_result(version, record, self._challenge(version, record, is_champion))
             if self._make_champion(version, record, champion, lock):
                 return self._make_result(version, record, CHAMPION, moved=not is_champion)

@@ -1,7 +1,8 @@
 """Automations of the Prefect server: they mark a flow run as Crashed when its process is gone, and watch disks.
 
-Prefect has none by default. A flow run sends a heartbeat every 30 seconds. If there is none for three times as long,
-its process no longer exists; if a worker has taken a flow run that then never starts, the worker no longer exists.
+Prefect has none by default. A flow run sends a heartbeat every 30 seconds. If nothing follows one for three times as
+long, its process no longer exists; a flow run that is Completed says so in an event of its own (see `emit_end`). If a
+worker has taken a flow run that then never starts, the worker no longer exists.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from rl_training.flows.artifacts_and_events import FLOW_RUN_ENDED
 from rl_training.runs.disk_space import Disk
 from rl_training.services.prefect_yaml import HEARTBEAT_SECONDS, TAG
 
@@ -78,7 +80,7 @@ def _build_automation(name: str, after: set[str], seconds: int, message: str) ->
         match={"prefect.resource.id": "prefect.flow-run.*"},
         match_related=tagged,
         after=after,
-        expect={"prefect.flow-run.*"},
+        expect={"prefect.flow-run.*", FLOW_RUN_ENDED},
         for_each={"prefect.resource.id"},
         posture=Posture.Proactive,
         threshold=1,

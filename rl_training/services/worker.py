@@ -8,10 +8,12 @@ have saved, and then ends. It waits for a server that is away.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -21,6 +23,7 @@ import psutil  # type: ignore[import-untyped]
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.filters import FlowRunFilter, WorkPoolFilter
 from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.responses import WorkerFlowRunResponse
 from prefect.exceptions import ObjectNotFound
 from prefect.logging import get_logger
 from prefect.settings import PREFECT_WORKER_HEARTBEAT_SECONDS
@@ -47,8 +50,50 @@ STOP_SECONDS = 25.0
 SHIP_SECONDS = 15.0
 """Time limit for the shippers of flow runs to send the rest of a run to MLflow."""
 CANCELLED = "The worker was told to stop. A retry resumes from the newest checkpoint."
+NEVER = datetime.min.replace(tzinfo=UTC)
 LABEL = "prefect.worker.name"
 """The label of a flow run that names the worker which took it last."""
+
+
+class NewestFirst:
+    """Has the newest of a deployment's missed flow runs start first.
+
+    When there was no worker for some time, the server has a flow run for each time at which one was due. The first one
+    that starts makes the others needless: the deployment's limit cancels those that are taken while it runs, and later
+    ones skip themselves. So a poll passes on the newest alone, and the next polls the others.
+    """
+
+    def __init__(self) -> None:
+        self._newest: dict[tuple[UUID | None, str], datetime] = {}
+
+    def arrange(self, responses: Sequence[WorkerFlowRunResponse]) -> list[WorkerFlowRunResponse]:
+        """Returns the flow runs to start now, of those that are due; flow runs by hand keep their places."""
+        groups: dict[tuple[UUID | None, str], list[WorkerFlowRunResponse]] = {}
+        for response in responses:
+            if response.flow_run.auto_scheduled:
+                groups.setdefault(_identify(response.flow_run), []).append(response)
+        for identity, group in groups.items():
+            group.sort(key=lambda response: _get_due(response.flow_run))
+            newest = _get_due(group[-1].flow_run)
+            if newest > self._newest.get(identity, NEVER):
+                self._newest[identity] = newest
+                del group[:-1]
+        arranged = []
+        for response in responses:
+            if not response.flow_run.auto_scheduled:
+                arranged.append(response)
+            elif group := groups[_identify(response.flow_run)]:
+                arranged.append(group.pop())
+        return arranged
+
+
+def _identify(run: FlowRun) -> tuple[UUID | None, str]:
+    """Returns what two flow runs have in common if one can replace the other."""
+    return run.deployment_id, json.dumps(run.parameters, sort_keys=True, default=str)
+
+
+def _get_due(run: FlowRun) -> datetime:
+    return run.expected_start_time or NEVER
 
 
 class SavingWorker(ProcessWorker):
@@ -58,6 +103,7 @@ class SavingWorker(ProcessWorker):
         super().__init__(**settings)
         self.last_taken: frozenset[UUID] = frozenset()
         """The flow runs that the last poll took; they may not have this worker's label yet."""
+        self._newest_first = NewestFirst()
         self._takes_runs = True
         self._polling = asyncio.Lock()
         self._is_away = self._disk_is_low = False
@@ -79,6 +125,10 @@ class SavingWorker(ProcessWorker):
                 return []
             self.last_taken, self._is_away = frozenset(run.id for run in taken), False
             return taken
+
+    async def _get_scheduled_flow_runs(self) -> list[WorkerFlowRunResponse]:
+        """Returns the flow runs that are due, in the order in which they start; Prefect's worker submits them."""
+        return self._newest_first.arrange(await super()._get_scheduled_flow_runs())
 
     async def run(self, flow_run: FlowRun, configuration: Any, task_status: Any = None) -> Any:
         """Runs a flow run, in the folder of the project in which the worker was started if there is one.

@@ -86,6 +86,11 @@ def test_a_typo_fails_the_flow_run_and_trains_nothing(services: Services, traine
     assert "did you mean learning_rate?" in failed["state"]["message"]
     assert "evaluation.evry" in failed["state"]["message"]
     assert services.run_directories() == before
+    logged = log_lines(services, failed["id"])
+    assert [line for line in logged if "did you mean learning_rate?" in line and "Finished" not in line] == [
+        failed["state"]["message"].removeprefix("Flow run encountered an exception: ConfigError: ")
+    ]
+    assert not any("Traceback" in line for line in logged)
     there = services.post("/flow_runs/count", runs)
     # What Prefect itself can tell makes no flow run.
     for wrong in ("lerning=3", "overrides={'seed': 3}", 'overrides="{\\"seed\\": 3}"'):
@@ -104,6 +109,12 @@ def test_a_cancelled_flow_run_saves_and_ends_as_cancelled(
     run = mlflow_run(services_client, {"id": flow_run})
     assert eventually(lambda: services_client.get_run(run.info.run_id).info.status == "KILLED", 180)
     newest = max(run_dir.glob("checkpoints/step_*"))
+    step = int(newest.name.removeprefix("step_"))
+    assert (
+        f"stopped: saved at step {step:,} in {newest}; a retry of this flow run or `rl-training flow resume {newest}` "
+        "resumes there"
+    ) in log_lines(services, flow_run)
+    assert not any("Crash detected" in line for line in log_lines(services, flow_run))
     assert eventually(lambda: not processes_of(run_dir), 60)
     time.sleep(1.0)
     assert max(run_dir.glob("checkpoints/step_*")) == newest  # nothing trains on
@@ -122,6 +133,12 @@ def test_a_cancelled_flow_run_saves_and_ends_as_cancelled(
         "attempt 1",
         "attempt 2",
     )
+
+
+def log_lines(services: Services, flow_run: str) -> list[str]:
+    """What a flow run and its tasks have logged, and the worker about it."""
+    wanted = {"logs": {"flow_run_id": {"any_": [flow_run]}}, "sort": "TIMESTAMP_ASC"}
+    return [line["message"] for line in services.post("/logs/filter", wanted)]
 
 
 def cancel_after_a_checkpoint(services: Services, flow_run: str, run_dir: Path) -> None:
