@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup wheel train test slow-test check docs docs-serve docs-test services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-parity bench-defaults bench-queue bench-gate bench-resume bench-overhead bench-start bench-saving bench-same bench-sweep-kills bench-sweep-trials power-cuts bench-replay bench-speed bench-solved bench-scaling bench-sweep-settings bench-ranks bench-ray screenshots clean
+.PHONY: help setup wheel train test slow-test check docs docs-serve docs-test services-test secrets extras-test compose-up compose-test compose-starts gpu-test fuzz soak bench-learning bench-parity bench-defaults bench-queue bench-gate bench-year bench-resume bench-overhead bench-start bench-saving bench-same bench-sweep-kills bench-sweep-trials power-cuts bench-replay bench-speed bench-solved bench-scaling bench-sweep-settings bench-ranks bench-ray screenshots clean
 
 PYTHON ?= python3
 VENV := .venv
@@ -42,6 +42,7 @@ help:
 	@echo "  make soak             interrupt runs by 40 signals and 10 closed pipes each, and compare them with uninterrupted ones"
 	@echo "  make bench-resume     resume in the middle of an episode in each environment, and compare"
 	@echo "  make bench-gate       simulate the promotion gate's decisions for policies with known means"
+	@echo "  make bench-year       simulate a year of weekly retrainings with faults (an hour), and 200 years of decisions"
 	@echo "  make bench-learning   train several seeds of each task (or SEEDS seeds of CONFIG), and evaluate the final policies"
 	@echo "  make bench-parity     compare learning with Stable-Baselines3 at equal settings (PEERS=FOLDER)"
 	@echo "  make bench-defaults   compare learning by defaults alone with Stable-Baselines3's (PEERS=FOLDER)"
@@ -168,6 +169,10 @@ bench-queue: $(READY) $(PEERS)/sb3/.ready
 bench-gate: $(READY)
 	@$(BIN)/python -m benchmarks.promotion.gate_simulation
 	@$(BIN)/python -m benchmarks.promotion.gate_simulation --table docs/promotion.md
+
+bench-year: $(READY)
+	@$(BIN)/python -m benchmarks.retraining.years_of_decisions
+	@$(BIN)/python -m benchmarks.retraining.year
 
 bench-overhead: $(READY)
 	@$(BIN)/python -m benchmarks.cost.overhead --config $(CONFIG)

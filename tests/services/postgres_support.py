@@ -47,7 +47,7 @@ class Postgres:
             server = subprocess.Popen(
                 command, stdout=file, stderr=file, env=inherited(), start_new_session=True, **_user()
             )
-        assert eventually(lambda: listens(self.port), 60), log.read_text()
+        assert eventually(lambda: listens(self.port), 180), log.read_text()
         environment = self._client("postgres_password")
         environment |= {"POSTGRES_USER": self.settings["POSTGRES_USER"], "SECRETS": str(self.secrets)}
         script = REPOSITORY / "docker" / "postgres" / "init.sh"

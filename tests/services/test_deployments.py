@@ -104,7 +104,7 @@ def test_a_cancelled_flow_run_saves_and_ends_as_cancelled(
     before = services.run_directories()
     overrides = {**TINY, "total_timesteps": 10_000_000, "checkpoint": {"every": 1_000}}
     flow_run = services.begin("train-flow/default", overrides=overrides)
-    (run_dir,) = eventually(lambda: services.run_directories() - before, 60)
+    (run_dir,) = eventually(lambda: services.run_directories() - before, 180)
     cancel_after_a_checkpoint(services, flow_run, run_dir)
     run = mlflow_run(services_client, {"id": flow_run})
     assert eventually(lambda: services_client.get_run(run.info.run_id).info.status == "KILLED", 180)
@@ -115,7 +115,7 @@ def test_a_cancelled_flow_run_saves_and_ends_as_cancelled(
         "resumes there"
     ) in log_lines(services, flow_run)
     assert not any("Crash detected" in line for line in log_lines(services, flow_run))
-    assert eventually(lambda: not processes_of(run_dir), 60)
+    assert eventually(lambda: not processes_of(run_dir), 180)
     time.sleep(1.0)
     assert max(run_dir.glob("checkpoints/step_*")) == newest  # nothing trains on
 
@@ -144,6 +144,6 @@ def log_lines(services: Services, flow_run: str) -> list[str]:
 def cancel_after_a_checkpoint(services: Services, flow_run: str, run_dir: Path) -> None:
     """Cancels a flow run in Prefect once it has saved a checkpoint of its own, and waits for its end."""
     before = set(run_dir.glob("checkpoints/step_*[1-9]*"))
-    assert eventually(lambda: set(run_dir.glob("checkpoints/step_*[1-9]*")) - before, 60)
+    assert eventually(lambda: set(run_dir.glob("checkpoints/step_*[1-9]*")) - before, 180)
     assert services.prefect("flow-run", "cancel", flow_run).returncode == 0
-    assert eventually(lambda: services.state(flow_run) == "Cancelled", 60)
+    assert eventually(lambda: services.state(flow_run) == "Cancelled", 180)

@@ -29,7 +29,7 @@ def test_workers_simulators_and_shipper_end_with_a_killed_command(
         command, cwd=tmp_path, stderr=subprocess.DEVNULL, env={**os.environ, "PREFECT_API_URL": services.api_url}
     )
     try:
-        assert eventually(lambda: list(home.glob("runs/*/checkpoints/step_*/manifest.json")), 120)
+        assert eventually(lambda: list(home.glob("runs/*/checkpoints/step_*/manifest.json")), 180)
         family = psutil.Process(process.pid).children(recursive=True)
         lines = {child: " ".join(child.cmdline()) for child in family}
     finally:

@@ -49,7 +49,7 @@ def test_the_worker_runs_a_deployment_of_an_earlier_version(services: Services) 
             stderr=output,
         )
     try:
-        assert eventually(lambda: entrypoint(services, old) == NEW, 120), log.read_text()
+        assert eventually(lambda: entrypoint(services, old) == NEW, 180), log.read_text()
         assert f"deployment 'old' of an earlier version now runs {NEW}" in log.read_text()
         overrides = {**TINY, "promotion": {"enabled": False}}
         assert services.run("train-flow/old", overrides=overrides)["state"]["name"] == "Completed"

@@ -157,23 +157,23 @@ def test_of_runs_that_were_missed_one_runs_and_nothing_else_trains_its_job_meanw
     hourly = services.get("/deployments/name/retrain-flow/hourly")["id"]
     gate.touch()
     missed(services, hourly, hours=10, runs=6)
-    (run_dir,) = eventually(lambda: services.run_directories() - before, 120)
+    (run_dir,) = eventually(lambda: services.run_directories() - before, 180)
     assert eventually(lambda: sorted(states(services, hourly)) == ["Cancelled"] * 5 + ["Running"], 180)
     due = {run["expected_start_time"]: run["state"]["name"] for run in flow_runs(services, hourly)}
     assert due[max(due)] == "Running"
 
     by_hand = services.post(f"/deployments/{hourly}/create_flow_run", {"parameters": {}})["id"]
-    assert eventually(lambda: services.state(by_hand) == "Cancelled", 60)
+    assert eventually(lambda: services.state(by_hand) == "Cancelled", 180)
     assert "concurrency limit" in services.get(f"/flow_runs/{by_hand}")["state"]["message"]
     by_command = services.rl_training("train", "--config", "ppo/cartpole", "--set", "job=retrain-flow/hourly")
     assert by_command.returncode == 2
     assert "job 'retrain-flow/hourly' is training already" in by_command.stderr
     gate.unlink()
-    assert eventually(lambda: "Completed" in states(services, hourly), 120)
+    assert eventually(lambda: "Completed" in states(services, hourly), 180)
 
     # What a worker takes up afterwards has been made up for.
     missed(services, hourly, hours=20, runs=1)
-    assert eventually(lambda: "Skipped" in states(services, hourly), 120)
+    assert eventually(lambda: "Skipped" in states(services, hourly), 180)
     assert services.run_directories() - before == {run_dir}
 
 
@@ -186,7 +186,7 @@ def test_a_daily_evaluation_is_skipped_until_there_is_a_champion_and_fails_where
     assert asked["state"]["name"] == "Failed"
     nobody = f"MLflow at sqlite:///{services.home}/mlflow.db has no version of a registered model 'never_promoted'"
     assert nobody in asked["state"]["message"]
-    assert eventually(lambda: "Skipped" in states(services, daily), 60)
+    assert eventually(lambda: "Skipped" in states(services, daily), 180)
     runs = services.post("/flow_runs/filter", {"deployments": {"id": {"any_": [daily]}}})
     (skipped,) = [run["state"] for run in runs if run["state"]["name"] == "Skipped"]
     assert (skipped["type"], skipped["message"]) == ("COMPLETED", nobody)
@@ -233,7 +233,7 @@ def test_silence_and_a_start_that_does_not_come_are_crashes_and_nothing_else_is(
         emit(services, "prefect.flow-run.heartbeat", flow_run, others if flow_run is foreign else tagged)
     emit(services, FLOW_RUN_ENDED, told, tagged)
     began = time.monotonic()
-    assert eventually(lambda: [services.state(run) for run in (silent, starting)] == ["Crashed", "Crashed"], 90)
+    assert eventually(lambda: [services.state(run) for run in (silent, starting)] == ["Crashed", "Crashed"], 180)
     assert time.monotonic() - began > 5
     assert "No heartbeat for 10 s" in services.get(f"/flow_runs/{silent}")["state"]["message"]
     time.sleep(3.0)
