@@ -56,11 +56,13 @@ def run_week(week: Week) -> dict[str, Any]:
         if week.fault != "none":
             _strike(week, process, before, week.moment * max(_durations))
         stdout, stderr = process.communicate()
-    if week.fault == "none" and process.returncode == 0:
+    if week.fault == "none":
         _durations.append(time.monotonic() - began)
     summary, said = _read_summary(stdout), stderr
     for _ in range(TRIES):
         if summary.get("promotion"):
+            if summary["unsent"]:
+                run_command(["sync", summary["run_dir"]], week)
             promotion: dict[str, Any] = summary["promotion"]
             return promotion
         new = sorted(_find_runs(week.home) - before)
