@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rl_training import moved_names
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:  # the one list of public names
     from rl_training.api.films.recording import record as record

@@ -18,7 +18,7 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 def test_version_is_the_projects():
-    assert rl_training.__version__ == PYPROJECT["project"]["version"] == "0.1.0"
+    assert rl_training.__version__ == PYPROJECT["project"]["version"] == "0.2.0"
 
 
 def test_every_package_and_the_configs_are_shipped():
@@ -54,7 +54,7 @@ def test_every_dependency_is_pinned():
 
 def test_module_runs_as_the_command_line():
     done = subprocess.run([sys.executable, "-m", "rl_training", "--version"], cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stdout.strip()) == (0, "0.1.0")
+    assert (done.returncode, done.stdout.strip()) == (0, "0.2.0")
 
 
 @pytest.fixture(scope="module")
