@@ -10,8 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+import yaml
 from prefect.client.orchestration import get_client
-from services_support import BIN, TINY, Services, eventually
+from services_support import BIN, REPOSITORY, TINY, Services, eventually
 
 from rl_training.services.notifications import PREFIX
 
@@ -53,7 +54,9 @@ def messages() -> Iterator[tuple[str, list[tuple[str, str]]]]:
 
 
 @pytest.fixture(scope="module")
-def told(services: Services, messages: tuple[str, list[tuple[str, str]]]) -> Iterator[list[tuple[str, str]]]:
+def told(
+    services: Services, messages: tuple[str, list[tuple[str, str]]], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[tuple[str, str]]]:
     """The messages, of a server that was told to send them."""
     address, got = messages
     made = subprocess.run(
@@ -64,11 +67,19 @@ def told(services: Services, messages: tuple[str, list[tuple[str, str]]]) -> Ite
         check=False,
     )
     assert made.returncode == 0, made.stderr
-    done = services.rl_training("deploy", "--notify", "custom-webhook/told", "--json")
+    file = yaml.safe_load((REPOSITORY / "prefect.yaml").read_text())
+    kept = ("rl_training.flows.train.train_flow", "rl_training.flows.retrain.retrain_flow")
+    file["deployments"] = [
+        entry for entry in file["deployments"] if entry["name"] == "default" and entry["entrypoint"] in kept
+    ]
+    path = tmp_path_factory.mktemp("told") / "prefect.yaml"
+    path.write_text(yaml.safe_dump(file))
+    deploy = ("deploy", "--file", str(path), "--notify", "custom-webhook/told", "--json")
+    done = services.rl_training(*deploy)
     assert done.returncode == 0, done.stderr
     outcomes = json.loads(done.stdout)["automations"]
     assert [name for name in outcomes if name.startswith(PREFIX) and outcomes[name] == "created"]
-    again = json.loads(services.rl_training("deploy", "--notify", "custom-webhook/told", "--json").stdout)
+    again = json.loads(services.rl_training(*deploy).stdout)
     assert set(again["automations"].values()) == {"unchanged"}
     yield got
     with pytest.MonkeyPatch.context() as patch:
