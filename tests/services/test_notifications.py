@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import yaml
-from prefect.client.orchestration import get_client
 from services_support import BIN, REPOSITORY, TINY, Services, eventually
 
 from rl_training.services.notifications import PREFIX
@@ -82,11 +81,9 @@ def told(
     again = json.loads(services.rl_training(*deploy).stdout)
     assert set(again["automations"].values()) == {"unchanged"}
     yield got
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PREFECT_API_URL", services.api_url)
-        with get_client(sync_client=True) as client:
-            for name in filter(lambda name: name.startswith(PREFIX), outcomes):
-                client.delete_automation(client.read_automations_by_name(name)[0].id)
+    for automation in services.post("/automations/filter", {}):
+        if automation["name"].startswith(PREFIX):
+            services.post(f"/automations/{automation['id']}", {}, "DELETE")
 
 
 def message_about(told: list[tuple[str, str]], subject: str) -> str:
