@@ -84,7 +84,7 @@ class Decision:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Simulate a year of weekly retrainings with faults.")
-    parser.add_argument("--weeks", type=int, default=WEEKS)
+    parser.add_argument("--weeks", type=int, default=WEEKS, help="number of weeks (default: 52)")
     weeks = parser.parse_args().weeks
     with tempfile.TemporaryDirectory(prefix="year-") as folder:
         result = simulate(Path(folder), weeks)
