@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,14 @@ def read_commands() -> list[str]:
     return [line.partition("#")[0].strip() for line in block.code.splitlines()]
 
 
+def read_ended(services: Services, deployment: str, count: int) -> list[tuple[str, str]]:
+    """When each flow run of a deployment was due and how it ended, once so many have ended."""
+    of = {"deployments": {"id": {"any_": [deployment]}}}
+    ended = {"flow_runs": {"state": {"type": {"any_": ["COMPLETED", "CANCELLED", "FAILED", "CRASHED"]}}}}
+    found = services.post("/flow_runs/filter", of | ended)
+    return [(run["expected_start_time"], run["state"]["name"]) for run in found] if len(found) == count else []
+
+
 def test_a_project_is_deployed_and_trained_by_a_worker_that_has_its_package(servers: Services, tmp_path: Path) -> None:
     folder = tmp_path / "my-robot"
     init(folder)
@@ -79,12 +88,19 @@ def test_a_project_is_deployed_and_trained_by_a_worker_that_has_its_package(serv
     in_folder = replace(servers, home=folder)
     done = in_folder.rl_training(*deploy.split()[1:])
     assert done.returncode == 0, done.stdout + done.stderr
+    nightly_id = servers.get("/deployments/name/retrain-flow/tank")["id"]
+    begin = datetime.now(UTC) - timedelta(days=4)
+    body = {"start_time": begin.isoformat(), "min_runs": 3, "max_runs": 3}
+    servers.post(f"/deployments/{nightly_id}/schedule", body)  # what nobody took while there was no worker
     # Another home, and the package installed: the worker shares no file with the user but the project.
     installed = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     own = {"RL_TRAINING_HOME": str(tmp_path / "worker"), "HOME": str(tmp_path / "worker"), "PYTHONPATH": installed}
     elsewhere = replace(in_folder, environment=servers.environment | own)
     worker = start_program(elsewhere, "worker", BIN / "rl-training", *work.split()[1:])
     try:
+        missed = eventually(lambda: read_ended(servers, nightly_id, 3), 600)
+        assert [state for _, state in sorted(missed)][-1] == "Completed", missed
+        assert {state for _, state in sorted(missed)[:-1]} <= {"Cancelled", "Skipped"}, missed
         nightly = run.replace("train-flow/", "retrain-flow/")
         for command in (run, nightly):
             done = in_folder.prefect(*(word.strip("'") for word in command.split()[1:]), cwd=folder)
@@ -94,7 +110,7 @@ def test_a_project_is_deployed_and_trained_by_a_worker_that_has_its_package(serv
 
     client = connect(servers.environment["MLFLOW_TRACKING_URI"])
     versions = client.search_model_versions("name = 'my_robot'")
-    assert len(versions) == 2
+    assert len(versions) == 3
     assert client.get_model_version_by_alias("my_robot", "champion").version in {each.version for each in versions}
     assert list((tmp_path / "worker" / "runs").glob("*"))
     assert not (tmp_path / "user" / "runs").exists()
