@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
+from prefect.settings import PREFECT_API_URL, temporary_settings
 from services_support import BIN, REPOSITORY, Services, end, eventually, start_program
 
 from rl_training.services.doctor import diagnose
@@ -31,7 +32,8 @@ def deployed(services: Services, tmp_path_factory: pytest.TempPathFactory) -> It
     with pytest.MonkeyPatch.context() as patch:
         for name in ("PREFECT_API_URL", "PREFECT_HOME", "RL_TRAINING_HOME", "HOME"):
             patch.setenv(name, services.environment[name])
-        yield services
+        with temporary_settings({PREFECT_API_URL: services.api_url}):  # Prefect may have read its settings before
+            yield services
 
 
 def problems() -> list[str]:
