@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
+from precious_runs import train_precious_runs
 from services_support import eventually
 from stack_support import START_SECONDS, Stack, stack
 
 import rl_training
 from rl_training.maintenance.backup import back_up, restore
-from rl_training.runtime.callbacks import Callback
 from rl_training.tracking.checkpoint_sources import download_checkpoint
-from rl_training.tracking.shipping.sync import sync
-from tests.tiny_tasks import PLAIN
 
 pytestmark = pytest.mark.services
 
-TASK: dict[str, Any] = {"algo": "ppo", **PLAIN, "experiment": "kept"}
 SERVERS = ("postgres", "mlflow-upgrade", "mlflow", "prefect")
-
-
-class StopAt(Callback):
-    """Stops training at a step."""
-
-    def on_collect_end(self, state: Any) -> None:
-        if state.num_timesteps >= 700:
-            state.request_stop()
 
 
 def start(services: Stack, *names: str) -> None:
@@ -64,13 +52,8 @@ def test_a_restored_stack_has_the_champion_and_resumes_a_stopped_run(
     with stack() as old:
         start(old, *SERVERS)
         use(monkeypatch, old, tmp_path / "home")
-        champion = rl_training.train({**TASK, "seed": 1}, progress=False)
-        rl_training.promote(champion.run_id, force="the first one")
-        promoted = download_checkpoint("models:/plain@champion", wanted="policy").policy_sha256
-        never_stopped = rl_training.train({**TASK, "seed": 2}, track=False, progress=False)
-        stopped = rl_training.train({**TASK, "seed": 2}, [StopAt()], progress=False)
-        assert stopped.stop_reason == "callback"
-        assert sync(stopped.run_dir).message == ""  # on a busy machine the end of a run does not wait long enough
+        runs = train_precious_runs("kept")
+        stopped = runs.stopped
         flows = old.postgres.query("prefect", "prefect", "SELECT count(*) FROM alembic_version").stdout
         back_up(backup)
         passwords = [path.read_bytes().strip() for path in old.secrets.iterdir()]
@@ -87,6 +70,6 @@ def test_a_restored_stack_has_the_champion_and_resumes_a_stopped_run(
         start(new, *SERVERS[1:])
         assert new.postgres.query("prefect", "prefect", "SELECT count(*) FROM alembic_version").stdout == flows
         again = download_checkpoint("models:/plain@champion", wanted="policy")
-        assert again.policy_sha256 == promoted
+        assert again.policy_sha256 == runs.promoted
         resumed = rl_training.resume(f"runs:/{stopped.run_id}", progress=False)
-        assert (resumed.run_id, resumed.policy_sha256) == (stopped.run_id, never_stopped.policy_sha256)
+        assert (resumed.run_id, resumed.policy_sha256) == (stopped.run_id, runs.never_stopped)

@@ -15,27 +15,16 @@ from typing import Any
 import pytest
 from mlflow_server import Server
 from mlflow_store import stored_points
+from precious_runs import train_precious_runs
 from waiting import wait_for
 
 import rl_training
 from rl_training.cli.app import run as run_command
-from rl_training.runtime.callbacks import Callback
 from rl_training.tracking.checkpoint_sources import download_checkpoint
 from rl_training.tracking.mlflow_store import connect
 from rl_training.tracking.shipping.sync import sync
-from tests.tiny_tasks import PLAIN
 
 pytestmark = pytest.mark.services
-
-TASK: dict[str, Any] = {"algo": "ppo", **PLAIN, "experiment": "moved"}
-
-
-class StopAt(Callback):
-    """Stops training at a step."""
-
-    def on_collect_end(self, state: Any) -> None:
-        if state.num_timesteps >= 700:
-            state.request_stop()
 
 
 @pytest.fixture
@@ -58,14 +47,8 @@ def begin_migration(home: Path, uri: str) -> subprocess.Popen[bytes]:
 def test_a_migrated_champion_loads_and_a_stopped_run_resumes_to_the_same_bytes(
     home: Path, client: Any, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
-    champion = rl_training.train({**TASK, "seed": 1}, progress=False)
-    rl_training.promote(champion.run_id, force="the first one")
-    promoted = download_checkpoint("models:/plain@champion", wanted="policy").policy_sha256
-    never_stopped = rl_training.train({**TASK, "seed": 2}, track=False, progress=False)
-    stopped = rl_training.train({**TASK, "seed": 2}, [StopAt()], progress=False)
-    assert stopped.stop_reason == "callback"
-    for run in (champion, stopped):
-        assert sync(run.run_dir).message == ""  # on a busy machine the end of a run does not wait long enough
+    runs = train_precious_runs("moved")
+    champion, stopped = runs.champion, runs.stopped
     old_points = stored_points(client, champion.run_id)
 
     moved = connect(server.uri)
@@ -92,7 +75,7 @@ def test_a_migrated_champion_loads_and_a_stopped_run_resumes_to_the_same_bytes(
     )
     version = moved.get_model_version_by_alias("plain", "champion")
     assert version.run_id == new_ids[champion.run_id]
-    assert version.tags["candidate_key"] == f"{version.run_id}:{promoted}"
+    assert version.tags["candidate_key"] == f"{version.run_id}:{runs.promoted}"
 
     report = sync(stopped.run_dir)  # the directory tracks to the server, and everything was sent
     assert (report.run_id, report.unsent, report.message) == (new_ids[stopped.run_id], 0, "")
@@ -100,10 +83,10 @@ def test_a_migrated_champion_loads_and_a_stopped_run_resumes_to_the_same_bytes(
     monkeypatch.setenv("RL_TRAINING_ALLOW_MODULES", "case_envs")
     home.rename(tmp_path / "away")  # from here on, there is only the server
     monkeypatch.setenv("RL_TRAINING_HOME", str(tmp_path / "new_home"))
-    assert download_checkpoint("models:/plain@champion").policy_sha256 == promoted
+    assert download_checkpoint("models:/plain@champion").policy_sha256 == runs.promoted
     resumed = rl_training.resume(new_ids[stopped.run_id], progress=False)
     assert resumed.run_id == new_ids[stopped.run_id]
-    assert resumed.policy_sha256 == never_stopped.policy_sha256
+    assert resumed.policy_sha256 == runs.never_stopped
     assert moved.get_run(resumed.run_id).info.status == "FINISHED"
 
 
