@@ -68,6 +68,10 @@ class FlowRun:
     def mlflow(self) -> Any:
         return mlflow_run(self.client, {"id": self.id})
 
+    def attempts(self) -> list[int]:
+        """Returns the steps from which its attempts have trained, as MLflow knows them."""
+        return [attempt["from_step"] for attempt in json.loads(self.mlflow().data.tags.get("attempts", "[]"))]
+
 
 def newest_step(run_dir: Path) -> int:
     names = [path.parent.name for path in run_dir.glob("checkpoints/step_*/manifest.json")]
@@ -89,6 +93,7 @@ def test_a_flow_run_is_cancelled_killed_moved_thought_dead_and_ends_as_one_run(
 
     # SIGKILL. Only MLflow knows the run at the place of the retry, as on another machine.
     run.trains(services.home, cancelled_at + 250)
+    assert eventually(lambda: run.attempts() == [0, cancelled_at], 180)  # the other machine learns it from there
     run.process(run_dir).kill()
     run.comes_to("Crashed")
     assert eventually(lambda: not processes_of(run_dir), 180)
@@ -120,8 +125,7 @@ def test_a_flow_run_is_cancelled_killed_moved_thought_dead_and_ends_as_one_run(
     assert run.state() == "Completed"
     finished = run.mlflow()
     assert finished.info.status == "FINISHED"
-    attempts = [attempt["from_step"] for attempt in json.loads(finished.data.tags["attempts"])]
-    assert attempts == [0, cancelled_at, there, slept_at]
+    assert run.attempts() == [0, cancelled_at, there, slept_at]
     points = services_client.get_metric_history(finished.info.run_id, "eval/return_mean")
     assert sorted(point.step for point in points) == [1_000, 2_000, 3_000]
     lines = [json.loads(line) for line in (new_dir / "metrics.jsonl").read_text().splitlines()]
