@@ -1,6 +1,7 @@
 """The benchmark of a year of retraining: its task, and what it makes of the decisions and sizes that it finds."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.retraining import drifting_task, year, years_of_decisions
+from benchmarks.retraining.kept_weeks import KeptWeeks
 from benchmarks.retraining.years_of_decisions import Tally, simulate_year
 from rl_training.config.sections import PromotionConfig
 
@@ -22,6 +24,29 @@ def test_the_wind_moves_the_cart_and_an_opposite_action_holds_it() -> None:
         observation, _, terminated, truncated, _ = env.step(np.zeros(1, np.float32))
     assert float(observation[0]) == pytest.approx(place + 19 * 0.3 * 0.5, rel=1e-5)
     assert (terminated, truncated) == (False, True)
+
+
+def test_an_interrupted_year_continues_after_the_last_finished_week(tmp_path: Path) -> None:
+    kept = KeptWeeks(tmp_path / "year")
+    assert kept.restore() == []
+    for week in (1, 2):
+        kept.home.mkdir(exist_ok=True)
+        (kept.home / f"run-{week}").write_text("finished")
+        kept.add(week, {"week": week})
+    (kept.home / "run-1").write_text("changed in the third week")
+    (kept.home / "run-3").write_text("unfinished")
+    again = KeptWeeks(tmp_path / "year")
+    assert again.restore() == [{"week": 1}, {"week": 2}]
+    assert {path.name: path.read_text() for path in again.home.iterdir()} == {"run-1": "finished", "run-2": "finished"}
+    again.remove()
+    assert KeptWeeks(tmp_path / "year").restore() == []
+    assert not again.home.exists()
+
+
+def test_the_plan_of_a_year_begins_with_that_of_fewer_weeks(tmp_path: Path) -> None:
+    few, year_long = (year._plan(weeks, tmp_path, tmp_path, {}) for weeks in (3, year.WEEKS))
+    assert few == year_long[:3]
+    assert [week.fault for week in few[:2]] == ["none", "none"]
 
 
 def decision(difference: float, *, promoted: bool, width: float = 0.5, explained: bool = True) -> year.Decision:

@@ -39,12 +39,15 @@ class Week:
     environment: dict[str, str]
 
 
-_durations: list[float] = []
-"""Seconds of the undisturbed runs so far."""
+def run_week(week: Week, longest: float) -> tuple[dict[str, Any], float]:
+    """Retrains with the week's fault, and completes what it left.
 
+    Args:
+        week: The week.
+        longest: Seconds of the longest undisturbed run so far.
 
-def run_week(week: Week) -> dict[str, Any]:
-    """Retrains with the week's fault, completes what it left, and returns the decision on the week's candidate.
+    Returns:
+        The decision on the week's candidate, and the seconds of the run if it was undisturbed, else 0.
 
     Raises:
         RuntimeError: The week has no decision after some tries.
@@ -54,17 +57,15 @@ def run_week(week: Week) -> dict[str, Any]:
         _build(_build_retraining(week)), cwd=ROOT, env=week.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
         if week.fault != "none":
-            _strike(week, process, before, week.moment * max(_durations))
+            _strike(week, process, before, week.moment * longest)
         stdout, stderr = process.communicate()
-    if week.fault == "none":
-        _durations.append(time.monotonic() - began)
+    undisturbed = time.monotonic() - began if week.fault == "none" else 0.0
     summary, said = _read_summary(stdout), stderr
     for _ in range(TRIES):
         if summary.get("promotion"):
             if summary["unsent"]:
                 run_command(["sync", summary["run_dir"]], week)
-            promotion: dict[str, Any] = summary["promotion"]
-            return promotion
+            return summary["promotion"], undisturbed
         new = sorted(_find_runs(week.home) - before)
         can_resume = new and any((new[-1] / "checkpoints").glob("step_*/manifest.json"))
         command = ["flow", "resume", str(new[-1])] if can_resume else _build_retraining(week)

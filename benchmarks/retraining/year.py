@@ -13,7 +13,9 @@ task, so their true values are known to the decision's judge. The result says
 - whether the registered version's page gives each reason of the decision.
 
     python -m benchmarks.retraining.year                 # an hour; writes benchmarks/results/year-of-retraining.json
-    python -m benchmarks.retraining.year --weeks 3       # writes no JSON
+    python -m benchmarks.retraining.year --weeks 3       # the first three weeks; writes no JSON
+
+Finished weeks are kept in benchmarks/work until the year is over, so the command continues after an interruption.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import argparse
 import json
 import os
 import sqlite3
-import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -34,6 +36,7 @@ import yaml
 from scipy.stats import binom
 
 from benchmarks.harness import ROOT, make_environment, record
+from benchmarks.retraining.kept_weeks import KeptWeeks
 from benchmarks.retraining.weekly_run import FAULTS, Week, run_command, run_week
 from rl_training.experiment.loading import load_config
 from rl_training.runtime.evaluation import evaluate_policy
@@ -86,32 +89,52 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Simulate a year of weekly retrainings with faults.")
     parser.add_argument("--weeks", type=int, default=WEEKS, help="number of weeks (default: 52)")
     weeks = parser.parse_args().weeks
-    with tempfile.TemporaryDirectory(prefix="year-") as folder:
-        result = simulate(Path(folder), weeks)
+    folder = ROOT / "benchmarks" / "work" / "year"
+    result = simulate(folder, weeks)
     print(json.dumps({name: value for name, value in result.items() if name not in ("decisions", "sizes")}, indent=2))
     if weeks == WEEKS:
         record("year-of-retraining", result)
+        KeptWeeks(folder).remove()
     return 0 if result["holds"] else 1
 
 
 def simulate(folder: Path, weeks: int) -> dict[str, Any]:
-    """Runs the weeks in a home of their own, and returns the result."""
-    home, config = folder / "home", folder / "weekly.yaml"
+    """Runs the weeks that are not finished yet in a home of their own, and returns the result of all."""
+    kept, config = KeptWeeks(folder), folder / "weekly.yaml"
+    finished = kept.restore()[:weeks]
     config.write_text(yaml.safe_dump(SETTINGS, sort_keys=False), encoding="utf-8")
-    environment = make_environment(home) | {"PYTHONPATH": str(ROOT)}
-    os.environ[HOME_VARIABLE] = str(home)
-    rng, wind, decisions, sizes = np.random.default_rng(SEED), 0.0, [], []
+    environment = make_environment(kept.home) | {"PYTHONPATH": str(ROOT)}
+    os.environ[HOME_VARIABLE] = str(kept.home)
+    for week in _plan(weeks, config, kept.home, environment)[len(finished) :]:
+        began = time.monotonic()
+        promotion, seconds = run_week(week, max((each["undisturbed"] for each in finished), default=0.0))
+        decision = _judge(week, promotion)
+        if week.number % CLEANING == CLEANING - 1:
+            run_command(["clean", "--older-than", "0h", "--yes"], week)
+        finished.append(
+            {
+                "decision": asdict(decision),
+                "sizes": _measure_sizes(kept.home),
+                "undisturbed": seconds,
+                "seconds": round(time.monotonic() - began, 1),
+            }
+        )
+        kept.add(len(finished), finished[-1])
+        print(json.dumps(finished[-1]), flush=True)
+    decisions = [Decision(**each["decision"]) for each in finished]
+    summary = _summarize(decisions, [each["sizes"] for each in finished], _find_unfinished(kept.home))
+    return summary | {"minutes": round(sum(each["seconds"] for each in finished) / 60, 1)}
+
+
+def _plan(weeks: int, config: Path, home: Path, environment: dict[str, str]) -> list[Week]:
+    """Draws the wind and the fault of each week."""
+    rng, wind, planned = np.random.default_rng(SEED), 0.0, []
     for number in range(weeks):
         wind = float(np.clip(wind + DRIFT * rng.standard_normal(), -0.6, 0.6))
         # The first runs show how long one takes, so that a fault comes at any moment of it.
         fault = "none" if number < 2 else str(rng.choice(list(FAULTS), p=list(FAULTS.values())))
-        week = Week(number, wind, fault, float(rng.random()), config, home, environment)
-        decisions.append(_judge(week, run_week(week)))
-        if number % CLEANING == CLEANING - 1:
-            run_command(["clean", "--older-than", "0h", "--yes"], week)
-        sizes.append(_measure_sizes(home))
-        print(json.dumps(asdict(decisions[-1]) | sizes[-1]), flush=True)
-    return _summarize(decisions, sizes, _find_unfinished(home))
+        planned.append(Week(number, wind, fault, float(rng.random()), config, home, environment))
+    return planned
 
 
 def _judge(week: Week, promotion: Mapping[str, Any]) -> Decision:
@@ -124,7 +147,7 @@ def _judge(week: Week, promotion: Mapping[str, Any]) -> Decision:
     for version in {promotion["version"], promotion["previous_version"]} - {None}:
         found = find_version(client, ModelSource(MODEL, None, version))
         policy = load_policy(download_version_policy(client, uri, found))
-        returns[version] = np.array(evaluate_policy(policy, settings, seeds).returns)
+        returns[version] = np.array(evaluate_policy(policy, settings, seeds, num_envs=100).returns)
     page = client.get_model_version(MODEL, promotion["version"]).description or ""
     numbers, before = promotion["numbers"], promotion["previous_version"]
     has_opponent = before is not None and before != promotion["version"]
