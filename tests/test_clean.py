@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from mlflow.exceptions import MlflowException
+from mlflow_server import Server
 from mlflow_store import GOOD, NETWORK, make_run, ship_all, tracked_run, write_policy
 
 from rl_training import run_layout
@@ -201,6 +203,56 @@ def test_artifacts_outside_of_the_runs_own_folder_stay(home: Path, client: Any, 
     remove_items(found)
     assert elsewhere.exists()
     assert not run_dir.exists()
+
+
+@pytest.mark.slow
+def test_deleted_runs_of_a_server_go_where_its_database_is(
+    home: Path, tmp_path: Path, store_template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, note = tmp_path / "server", tmp_path / "note.txt"
+    folder.mkdir()
+    shutil.copy(store_template, folder / "mlflow.db")
+    note.write_text("twelve bytes")
+    server = Server(folder)
+    server.start()
+    try:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
+        client = connect(server.uri)
+        experiment = client.create_experiment("tried")
+        gone, champion, kept = (client.create_run(experiment).info.run_id for _ in range(3))
+        client.create_registered_model("plain")
+        client.create_model_version("plain", f"runs:/{champion}/files", champion)
+        for run_id in (gone, champion, kept):
+            client.log_artifact(run_id, str(note), "files")
+            client.set_terminated(run_id)
+            client.delete_run(run_id)
+        with sqlite3.connect(folder / "mlflow.db") as database:
+            before = round((time.time() - 60 * 86_400) * 1000)
+            change = "UPDATE runs SET deleted_time = ? WHERE run_uuid != ?"
+            database.execute(change, (before, kept))
+        database.close()
+
+        found = find_removable(MONTH)
+        assert found.items == []
+        assert "only where MLFLOW_BACKEND_STORE_URI names its database" in found.notes[0]
+
+        (tmp_path / "other.db").touch()
+        monkeypatch.setenv("MLFLOW_BACKEND_STORE_URI", f"sqlite:///{tmp_path}/other.db")
+        with pytest.raises(UserError, match=f"expected the database of the MLflow server at {server.uri}"):
+            find_removable(MONTH)
+        assert (tmp_path / "other.db").stat().st_size == 0
+
+        monkeypatch.setenv("MLFLOW_BACKEND_STORE_URI", f"sqlite:///{folder}/mlflow.db")
+        found = find_removable(MONTH)
+        assert [(item.kind, item.name, item.size) for item in found.items] == [("deleted run", gone, 12)]
+        assert found.kept == {"deleted runs: a registered version comes from it": 1}
+        remove_items(found)
+        assert not list(folder.glob(f"served/*/{gone}/**/*.txt"))
+        assert [len(list(folder.glob(f"served/*/{run}/**/note.txt"))) for run in (champion, kept)] == [1, 1]
+        with pytest.raises(MlflowException, match="not found"):
+            client.get_run(gone)
+    finally:
+        server.stop()
 
 
 @pytest.mark.parametrize(("text", "age"), [("30d", timedelta(days=30)), ("12h", timedelta(hours=12))])

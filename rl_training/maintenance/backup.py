@@ -23,15 +23,13 @@ from typing_extensions import TypedDict
 
 from rl_training import __version__
 from rl_training.errors import UserError
-from rl_training.maintenance.databases import Database, read_database
+from rl_training.maintenance.databases import MLFLOW_DATABASE, PREFECT_DATABASE, Database, read_database
 from rl_training.security.untrusted_json import NotReadable, open_plain_file, read_json
 from rl_training.system.durable_files import move_into_place, replace_file, staging_path, sync_directory, sync_file
 from rl_training.tracking.json_files import write_json
 
-MLFLOW_DATABASE = "MLFLOW_BACKEND_STORE_URI"
-PREFECT_DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
 ARTIFACTS_FOLDER = "MLFLOW_ARTIFACTS_DESTINATION"
-"""The servers' own environment variables."""
+"""The server's own environment variable."""
 
 DESCRIPTION = "backup.json"
 SUMS = "SHA256SUMS"

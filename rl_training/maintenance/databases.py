@@ -22,6 +22,10 @@ from rl_training.errors import UserError
 from rl_training.security.secrets import redact_text
 from rl_training.system.durable_files import move_into_place, staging_path, sync_file
 
+MLFLOW_DATABASE = "MLFLOW_BACKEND_STORE_URI"
+PREFECT_DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
+"""The servers' own environment variables."""
+
 PROGRAM_SECONDS = 6 * 3600.0
 
 
@@ -83,21 +87,27 @@ class Database:
         Raises:
             UserError: It has tables, or it can't be reached.
         """
-        if self.is_file:
-            used = self._get_path().exists()
-        else:
-            engine = create_engine(self.url.set(drivername="postgresql+psycopg2"))
-            try:
-                used = bool(inspect(engine).get_table_names())
-            except SQLAlchemyError as error:
-                raise UserError(f"{self} can't be reached: {redact_text(str(error.__cause__ or error))}") from None
-            finally:
-                engine.dispose()
-        if used:
+        if self._get_path().exists() if self.is_file else self.list_tables():
             raise UserError(
                 f"{self} is not empty, expected a new database in which no server has started; a restore never "
                 f"replaces anything, so make a new one, or drop and create this one if nobody needs it"
             )
+
+    def list_tables(self) -> list[str]:
+        """Returns the names of its tables.
+
+        Raises:
+            UserError: It can't be reached.
+        """
+        if self.is_file and not self._get_path().is_file():
+            raise UserError(f"{self._get_path()} does not exist, expected the SQLite file of {self.name}")
+        engine = create_engine(self.url if self.is_file else self.url.set(drivername="postgresql+psycopg2"))
+        try:
+            return inspect(engine).get_table_names()
+        except SQLAlchemyError as error:
+            raise UserError(f"{self} can't be reached: {redact_text(str(error.__cause__ or error))}") from None
+        finally:
+            engine.dispose()
 
     def _get_path(self) -> Path:
         return Path(self.url.database or "").absolute()
