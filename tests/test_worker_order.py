@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import WorkerFlowRunResponse
 
-from rl_training.services.worker import NewestFirst
+from rl_training.services.worker.newest_first import NewestFirst
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 NIGHTLY, OTHER = uuid4(), uuid4()

@@ -103,7 +103,7 @@ def worker(*, pool: Pool = "rl-training", queue: Queue = (), name: Name = None, 
     from rl_training.services.prefect_environment import prepare_prefect
 
     with prepare_prefect():
-        from rl_training.services.worker import run_worker
+        from rl_training.services.worker.running import run_worker
 
         run_worker(pool, queues=queue, name=name, limit=limit)
     return 0

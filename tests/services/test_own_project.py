@@ -6,6 +6,7 @@ import importlib.util
 import os
 import shutil
 import sys
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -40,6 +41,7 @@ def servers(tmp_path: Path, store_template: Path) -> Iterator[Services]:
         "DO_NOT_TRACK": "1",
         "MLFLOW_TRACKING_URI": mlflow.uri,
         "RL_TRAINING_HOME": str(tmp_path / "user"),
+        "PREFECT_SERVER_METRICS_ENABLED": "true",
         "COLUMNS": "200",
     }
     there = Services(own["PREFECT_API_URL"], tmp_path / "user", inherited() | own)
@@ -95,6 +97,8 @@ def test_a_project_is_deployed_and_trained_by_a_worker_that_has_its_package(serv
     # Another home, and the package installed: the worker shares no file with the user but the project.
     installed = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     own = {"RL_TRAINING_HOME": str(tmp_path / "worker"), "HOME": str(tmp_path / "worker"), "PYTHONPATH": installed}
+    port = free_port()
+    own |= {"PREFECT_CLIENT_METRICS_ENABLED": "true", "PREFECT_CLIENT_METRICS_PORT": str(port)}
     elsewhere = replace(in_folder, environment=servers.environment | own)
     worker = start_program(elsewhere, "worker", BIN / "rl-training", *work.split()[1:])
     try:
@@ -105,6 +109,9 @@ def test_a_project_is_deployed_and_trained_by_a_worker_that_has_its_package(serv
         for command in (run, nightly):
             done = in_folder.prefect(*(word.strip("'") for word in command.split()[1:]), cwd=folder)
             assert done.returncode == 0, done.stdout + done.stderr + (folder / "worker.log").read_text()[-3_000:]
+        for address in (f"{servers.api_url}/metrics", f"http://127.0.0.1:{port}/metrics"):
+            with urllib.request.urlopen(address, timeout=60) as answer:
+                assert "# TYPE process_cpu_seconds_total counter" in answer.read().decode()
     finally:
         end(worker)
 

@@ -23,7 +23,7 @@ from rl_training.flows.artifacts_and_events import FLOW_RUN_ENDED
 from rl_training.services import crash_automations
 from rl_training.services.deploy import deploy
 from rl_training.services.doctor import diagnose
-from rl_training.services.worker import LABEL, read_unfinished
+from rl_training.services.worker.stopping import LABEL, read_unfinished
 
 pytestmark = pytest.mark.services
 
