@@ -157,7 +157,7 @@ bench-learning: $(READY)
 	@$(BIN)/python -m benchmarks.learning.measure $(if $(GIVEN_CONFIG),--config $(GIVEN_CONFIG)) $(if $(SEEDS),--seeds $(SEEDS))
 
 bench-parity: $(READY) $(PEERS)/sb3/.ready
-	@$(BIN)/python -m benchmarks.learning.queue --peers $(PEERS) --groups parity
+	@$(BIN)/python -m benchmarks.learning.queue --peers $(PEERS) --groups parity parity-60k
 
 bench-defaults: $(READY) $(PEERS)/sb3/.ready
 	@$(BIN)/python -m benchmarks.learning.queue --peers $(PEERS) --groups defaults

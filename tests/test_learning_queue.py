@@ -150,7 +150,7 @@ def test_another_version_of_a_task_leaves_the_config_of_waiting_seeds_as_it_is(t
     assert load_config(other.config, other.sets).gamma == 0.5
 
 
-@pytest.mark.parametrize("algo", ["ppo", "dqn", "sac"])
+@pytest.mark.parametrize("algo", ["ppo", "dqn", "sac", "td3", "tqc"])
 def test_equal_settings_name_every_setting_of_the_algorithm(algo):
     """A default of ours that changes must not change a comparison at equal settings."""
     config = config_from_mapping({"algo": algo, "env_id": "CartPole-v1", "total_timesteps": 10_000})
@@ -160,6 +160,14 @@ def test_equal_settings_name_every_setting_of_the_algorithm(algo):
     assert {"num_envs", "batch_size"} <= set(SB3_DEFAULTS[algo])
     elsewhere = {"body", "recurrent", "recurrent_size"}
     assert set(SB3_DEFAULTS[algo]["network"]) == set(type(config.network).model_fields) - elsewhere
+
+
+def test_equal_settings_of_quantile_dqn_change_those_of_dqn():
+    changed = {name: value for name, value in SB3_DEFAULTS["qrdqn"].items() if value != SB3_DEFAULTS["dqn"][name]}
+    assert set(changed) == {"learning_rate", "exploration", "quantiles", "adam_epsilon", "max_grad_norm"}
+    task = next(task for task in PEER_TASKS if task.peer_algo == "qrdqn")
+    assert (task.algo, task.title, task.name) == ("dqn", "QRDQN LunarLander-v3", "parity-qrdqn-LunarLander-v3")
+    assert len({task.name for task in PEER_TASKS}) == len(PEER_TASKS)
 
 
 def test_parity_and_defaults_share_the_trainings_of_the_peer(tmp_path):

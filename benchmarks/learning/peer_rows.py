@@ -116,5 +116,5 @@ def make_peer_row(task: PeerTask, python: Path, work: Path, code: str) -> PeerRo
     replace_file(config, text)
     numbers = range(task.seeds)
     ours = tuple(make_seed(task.name, config, number, (), code) for number in numbers)
-    theirs = tuple(PeerSeed(task.algo, task.env_id, task.steps, number, task.arguments, python) for number in numbers)
+    theirs = tuple(PeerSeed(task.label, task.env_id, task.steps, number, task.arguments, python) for number in numbers)
     return PeerRow(task, ours, theirs)

@@ -1,6 +1,7 @@
 """The tasks on which we learn beside Stable-Baselines3.
 
-- `parity`: Stable-Baselines3's default hyper-parameters in both libraries;
+- `parity`: the default hyper-parameters of Stable-Baselines3 and its contrib package in both libraries;
+- `parity-60k`: the same on Hopper in 60,000 steps, for each algorithm that takes its actions;
 - `defaults`: each library with its own defaults, so ours has `algo`, `env_id` and `total_timesteps` alone;
 - `mujoco`: long trainings at equal settings.
 """
@@ -11,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Group = Literal["parity", "defaults", "mujoco"]
+Group = Literal["parity", "parity-60k", "defaults", "mujoco"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,19 +30,26 @@ class PeerTask:
     """Our settings, besides the algorithm, the environment and the number of steps."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     """Stable-Baselines3's arguments, besides its defaults."""
+    peer_algo: str = ""
+    """The name of the algorithm there, if it is another one."""
+
+    @property
+    def label(self) -> str:
+        """The name of the algorithm in the names of files and tables."""
+        return self.peer_algo or self.algo
 
     @property
     def name(self) -> str:
         """The name of the row's file, such as `parity-ppo-Hopper-v5`."""
-        return f"{self.group}-{self.algo}-{self.env_id}"
+        return f"{self.group}-{self.label}-{self.env_id}"
 
     @property
     def title(self) -> str:
         """The title in tables, such as `PPO Hopper-v5`."""
-        return f"{self.algo.upper()} {self.env_id}"
+        return f"{self.label.upper()} {self.env_id}"
 
 
-SB3_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+_SB3: Mapping[str, Mapping[str, Any]] = {
     "ppo": {
         "num_envs": 1,
         "action_mask": None,
@@ -105,8 +113,40 @@ SB3_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
         "target_entropy": "auto",
         "network": {"hidden": [256, 256], "activation": "relu"},
     },
+    "td3": {
+        "num_envs": 1,
+        "buffer_size": 1_000_000,
+        "learning_starts": 100,
+        "batch_size": 256,
+        "train_freq": 1,
+        "gradient_steps": 1,
+        "n_step": 1,
+        "hindsight": None,
+        "warmup_hold": 1,
+        "gamma": 0.99,
+        "learning_rate": 1e-3,
+        "learning_rate_schedule": "constant",
+        "tau": 0.005,
+        "policy_delay": 2,
+        "exploration_noise": 0.0,
+        "target_noise": 0.2,
+        "target_noise_clip": 0.5,
+        "network": {"hidden": [400, 300], "activation": "relu"},
+    },
 }
-"""Stable-Baselines3's default hyper-parameters as our settings."""
+SB3_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    **_SB3,
+    "qrdqn": {
+        **_SB3["dqn"],
+        "learning_rate": 5e-5,
+        "exploration": {"start": 1.0, "end": 0.01, "fraction": 0.005},
+        "quantiles": 200,
+        "adam_epsilon": 0.01 / 32,
+        "max_grad_norm": 1e9,  # gradients are not clipped
+    },
+    "tqc": {**_SB3["sac"], "critics": 2, "quantiles": 25, "drop_quantiles": 2},
+}
+"""The default hyper-parameters of Stable-Baselines3 and its contrib package as our settings."""
 
 _PARITY = (
     # algorithm, environment, steps, seeds, minutes
@@ -116,6 +156,10 @@ _PARITY = (
     ("dqn", "LunarLander-v3", 100_000, 10, 1.2),
     ("dqn", "Acrobot-v1", 100_000, 10, 1.2),
 )
+_PARITY_60K = {"ppo": 0.8, "sac": 15.0, "td3": 12.0, "tqc": 20.0}
+"""The minutes of each algorithm."""
+_NOISY: Mapping[str, Any] = {"exploration_noise": 0.1}
+"""Stable-Baselines3's TD3 has no noise by default, so it would not explore."""
 _BARE = {
     "ppo": (
         "CartPole-v1",
@@ -136,6 +180,20 @@ _SAC_LONG = {"learning_starts": 10_000}
 
 PEER_TASKS = (
     *(PeerTask("parity", *values, settings=SB3_DEFAULTS[values[0]]) for values in _PARITY),
+    PeerTask("parity", "dqn", "LunarLander-v3", 100_000, 10, 2.5, SB3_DEFAULTS["qrdqn"], peer_algo="qrdqn"),
+    *(
+        PeerTask(
+            "parity-60k",
+            algo,
+            "Hopper-v5",
+            60_000,
+            3,
+            minutes,
+            SB3_DEFAULTS[algo] | (_NOISY if algo == "td3" else {}),
+            {"action_noise": 0.1} if algo == "td3" else {},
+        )
+        for algo, minutes in _PARITY_60K.items()
+    ),
     *(
         PeerTask("defaults", algo, env_id, _BARE_STEPS[algo], 3, _BARE_MINUTES[algo])
         for algo, env_ids in _BARE.items()

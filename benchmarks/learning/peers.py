@@ -16,7 +16,7 @@ from rl_training.config.settings import TrainConfig
 from rl_training.runs.versions import versions
 from rl_training.seeding import episode_seeds
 
-PACKAGES = ("stable-baselines3", "torch", "numpy", "gymnasium", "mujoco", "box2d")
+PACKAGES = ("stable-baselines3", "sb3-contrib", "torch", "numpy", "gymnasium", "mujoco", "box2d")
 """Packages in the environment of Stable-Baselines3 whose versions determine results."""
 
 _FIND_VERSIONS = """

@@ -29,7 +29,7 @@ from benchmarks.learning.report import write_report
 from benchmarks.learning.runs import hash_code
 from benchmarks.learning.tasks import TASKS, Task
 
-GROUPS = ("parity", "defaults", "seeds", "mujoco", "pong")
+GROUPS = ("parity", "parity-60k", "defaults", "seeds", "mujoco", "pong")
 """The groups in the order in which they are trained."""
 NICENESS = 19
 

@@ -3,7 +3,8 @@
 It runs in the environment of Stable-Baselines3, and takes one argument, which is JSON:
 
 - `algo`, `env_id`, `steps`, `seed`: the training, in one environment, as `MlpPolicy`;
-- `arguments`: the arguments that are not Stable-Baselines3's defaults;
+- `arguments`: the arguments that are not Stable-Baselines3's defaults; `action_noise` is the standard deviation of
+  Gaussian noise;
 - `episode_seeds`: the seed of each episode of the evaluation.
 """
 
@@ -27,13 +28,19 @@ def main() -> None:
 def train(task: Mapping[str, Any]) -> dict[str, Any]:
     """Trains, evaluates, and returns the numbers of the result."""
     import gymnasium as gym
+    import sb3_contrib
     import stable_baselines3
     import torch
+    from stable_baselines3.common.noise import NormalActionNoise
 
     torch.set_num_threads(1)
     env = gym.make(task["env_id"])
-    algorithm = getattr(stable_baselines3, task["algo"].upper())
-    model = algorithm("MlpPolicy", env, seed=task["seed"], device="cpu", **task["arguments"])
+    name, arguments = task["algo"].upper(), dict(task["arguments"])
+    if "action_noise" in arguments:
+        size = env.action_space.shape
+        arguments["action_noise"] = NormalActionNoise(np.zeros(size), np.full(size, arguments["action_noise"]))
+    algorithm = getattr(stable_baselines3 if hasattr(stable_baselines3, name) else sb3_contrib, name)
+    model = algorithm("MlpPolicy", env, seed=task["seed"], device="cpu", **arguments)
     began = time.perf_counter()
     model.learn(task["steps"])
     seconds = time.perf_counter() - began
