@@ -107,6 +107,25 @@ def test_the_command_writes_the_page_beside_and_renames(tmp_path, capfd):
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
 
 
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        ("missing/x.html", "missing is not a folder, expected one in which x.html can be written; make it"),
+        ("folder", "folder is a folder, expected a file for the report; name one, such as {}/folder/report.html"),
+        ("file/x.html", "file is not a folder, expected one in which x.html can be written; make it"),
+        ("x" * 300, "can't be written: File name too long; expected a folder with room"),
+    ],
+)
+def test_a_place_where_no_page_can_be_is_refused_in_a_sentence(out, message, tmp_path, capfd):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").write_text("mine")
+    assert run_command(["report", str(finished_run()), "--out", str(tmp_path / out)]) == 2
+    told = capfd.readouterr().err
+    assert message.format(tmp_path) in told
+    assert "Traceback" not in told
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 def test_a_run_of_another_machine_is_read_from_mlflow(client):
     run_dir = finished_run(2.0, curve=CURVE, gamma=0.5)
     add_evaluation(run_dir, 1.0, 2.0, 3.0, 2.0)

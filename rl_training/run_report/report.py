@@ -16,12 +16,12 @@ from rl_training.config.settings import TrainConfig
 from rl_training.errors import printable
 from rl_training.pages.html_page import render_page
 from rl_training.promotion.decision import format_verdict, read_verdict
+from rl_training.run_report.page_file import require_place, write_page
 from rl_training.run_report.pictures import draw_pictures
 from rl_training.run_report.reported_run import ReportedRun, read_run
 from rl_training.runs.evaluation_result import select_evaluation_numbers
 from rl_training.runs.health_warnings import read_health_warnings
 from rl_training.runtime.inexact_resumes import INEXACT, explain_inexact
-from rl_training.system.durable_files import replace_file
 from rl_training.tracking.mlflow_names import DEPLOYMENT, FLOW, FORKED_FROM, KIND, RETRAINED_FROM
 from rl_training.tracking.shipping.figures import EVALUATION
 
@@ -44,10 +44,11 @@ def report(source: str | PathLike[str], out: str | PathLike[str] = FILE) -> Path
 
     Raises:
         TrackingError: MLflow is needed and can't be reached.
-        UserError: The source names no training run, or the run's record is damaged.
+        UserError: The source names no training run, the run's record is damaged, or the file can't be written.
     """
     path = Path(out).absolute()
-    replace_file(path, make_page(read_run(source)))
+    require_place(path)
+    write_page(path, make_page(read_run(source)))
     return path
 
 
