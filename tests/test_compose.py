@@ -111,7 +111,7 @@ def test_files_reach_containers_whatever_the_umask_of_the_clone_is():
     assert {mount.split(":")[0] for mount in mounts} == set(COMPOSE["volumes"])
     finals = [DOCKERFILE.split(f" AS {final}\n")[1].split("FROM ")[0] for final in ("database", "server", "worker")]
     copies = [line for stage in finals for line in stage.splitlines() if line.startswith("COPY")]
-    assert len(copies) == 6
+    assert len(copies) == 7
     assert all(
         line.startswith(("COPY --chmod=755 docker/", "COPY --chmod=644 docker/", "COPY --from=install-"))
         for line in copies
@@ -185,7 +185,7 @@ def test_mlflow_upgrades_first_proxies_artifacts_runs_no_jobs_and_knows_its_name
     command, environment = SERVICES["mlflow"]["command"], SERVICES["mlflow"]["environment"]
     assert SERVICES["mlflow-upgrade"]["command"][:3] == ["mlflow", "db", "upgrade"]
     assert f"--backend-store-uri={SERVICES['mlflow-upgrade']['command'][3]}" in command
-    assert "--artifacts-destination=${MLFLOW_ARTIFACTS:-/data/artifacts}" in command
+    assert environment["MLFLOW_ARTIFACTS_DESTINATION"] == "${MLFLOW_ARTIFACTS:-/data/artifacts}"
     assert "--workers=1" in command
     assert SERVICES["mlflow"]["volumes"] == ["mlflow:/data"]
     assert "--allowed-hosts=mlflow:5000,localhost:*,127.0.0.1:*" in command

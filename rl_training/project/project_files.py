@@ -12,6 +12,8 @@ PACKAGE = Path(__file__).resolve().parents[1]
 WHEELS = "wheels"
 """The folder of the wheel that a project's images install."""
 EXECUTABLE = (
+    "docker/backup.sh",
+    "docker/restore.sh",
     "docker/make_secrets.sh",
     "docker/make_certificate.sh",
     "docker/with_password.sh",

@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from backup_checks import check_backup
 from base_images import base_images, remove_stand_ins
 from commands import TestFailed, phase, require, say
 from engine import STORES, Engine, engine
@@ -98,6 +99,8 @@ def _check(stack: Stack, seconds: dict[str, float]) -> None:
     check_links(flows)
     with phase("HTTPS and a worker elsewhere", seconds):
         check_remote(flows)
+    with phase("backup and restore", seconds):
+        check_backup(flows)
 
 
 def _sizes(stack: Stack) -> dict[str, int]:
