@@ -126,6 +126,32 @@ def test_a_place_where_no_page_can_be_is_refused_in_a_sentence(out, message, tmp
     assert (tmp_path / "file").read_text() == "mine"
 
 
+def test_an_earlier_report_is_replaced_and_no_other_file(tmp_path, capfd):
+    run_dir, out = finished_run(2.0, seed=7), tmp_path / "page.html"
+    for source in (finished_run(), run_dir):
+        assert run_command(["report", str(source), "--out", str(out)]) == 0
+    assert "seed 7" in text_of(out.read_text())
+    link = tmp_path / "link.html"
+    link.symlink_to(out)
+    config = tmp_path / "my.yaml"
+    config.write_text("algo: ppo")
+    for path, other in ((link, "link-report.html"), (config, "my-report.html")):
+        assert run_command(["report", str(run_dir), "--out", str(path)]) == 2
+        told = capfd.readouterr().err
+        assert f"{path} exists and is no report of `rl-training report`" in told
+        assert f"name another file, such as {tmp_path / other}" in told
+    assert config.read_text() == "algo: ppo"
+    assert link.is_symlink()
+
+
+def test_a_page_that_only_shows_the_mark_of_a_report_is_none(tmp_path):
+    mark = '<meta name="generator" content="rl-training report">'
+    page = tmp_path / "page.html"
+    page.write_text(f"<!doctype html>{' ' * 1_000}{mark}")
+    with pytest.raises(UserError, match="is no report"):
+        rl_training.report(finished_run(), page)
+
+
 def test_a_run_of_another_machine_is_read_from_mlflow(client):
     run_dir = finished_run(2.0, curve=CURVE, gamma=0.5)
     add_evaluation(run_dir, 1.0, 2.0, 3.0, 2.0)

@@ -14,7 +14,7 @@ Run = Annotated[
     str,
     Parameter(help="The directory of a run, an MLflow run id, a run_uid, or models:/NAME@ALIAS for a version's run."),
 ]
-Out = Annotated[Path, Parameter(help="The file to write (default: report.html).")]
+Out = Annotated[Path, Parameter(help="The file to write; only an earlier report is replaced (default: report.html).")]
 
 
 def report(run: Run, *, out: Out = Path("report.html"), json: Json = False) -> int:

@@ -16,7 +16,7 @@ from rl_training.config.settings import TrainConfig
 from rl_training.errors import printable
 from rl_training.pages.html_page import render_page
 from rl_training.promotion.decision import format_verdict, read_verdict
-from rl_training.run_report.page_file import require_place, write_page
+from rl_training.run_report.page_file import GENERATOR, require_place, write_page
 from rl_training.run_report.pictures import draw_pictures
 from rl_training.run_report.reported_run import ReportedRun, read_run
 from rl_training.runs.evaluation_result import select_evaluation_numbers
@@ -37,7 +37,7 @@ def report(source: str | PathLike[str], out: str | PathLike[str] = FILE) -> Path
     Args:
         source: The directory of a run; an MLflow run id, a `run_uid` or `runs:/ID`; or `models:/NAME@ALIAS` for the
             run that a registered version comes from.
-        out: The file to write.
+        out: The file to write; an earlier report there is replaced, and no other file.
 
     Returns:
         The file.
@@ -63,6 +63,7 @@ def make_page(read: ReportedRun) -> str:
     run, config = read.run, read.run.config
     heading = f"{config.algo.upper()} on {config.env_id}"
     values: dict[str, Any] = {
+        "generator": GENERATOR,
         "heading": heading,
         "task": f"{run.last_step:,} of {config.total_timesteps:,} steps, {describe_end(read)}, seed {config.seed}",
         "findings": list(list_findings(read)),
