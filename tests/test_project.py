@@ -88,6 +88,9 @@ def test_its_images_are_ours_but_for_the_worker(project: Path) -> None:
     for copied in re.findall(r"^COPY (?!--from)(?:--\S+ )?(.+) \S+$", theirs, re.MULTILINE):
         for name in copied.split():
             assert name == "." or f"!{name}\n" in kept, name
+    worker = stages[1]["FROM rendering AS worker"]
+    modes = re.findall(r"^COPY (?!--from)--chmod=(\d+) (\S+) ", worker, re.MULTILINE)  # whatever the owner's umask is
+    assert modes == [("755", "docker/with_password.sh"), ("644", "prefect.yaml"), ("755", "configs")]
 
 
 def test_the_compose_file_is_ours(project: Path) -> None:
