@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from commands import TestFailed, eventually, require, run, say
 from flow_checks import PATIENCE, Flows
@@ -14,16 +15,18 @@ from rl_training.tracking.attempts import get_attempts
 
 DATABASE_PASSWORDS = ("postgres_password", "mlflow_db_password", "prefect_db_password")
 """What fresh services have anew; those of the servers' users are in their databases."""
+STOPPED: dict[str, Any] = {**LONG, "total_timesteps": 200_000}
+"""So long that a cancel, which may take ten seconds to arrive, comes before the end."""
 
 
 def check_backup(flows: Flows) -> None:
     """Stops a run, backs up, removes everything, restores to fresh services, and resumes the run.
 
     Args:
-        flows: Flows with completed runs, one of which had the same settings and seed and was never stopped.
+        flows: Flows with completed runs, which must be there afterwards.
     """
     stack, backup = flows.stack, flows.stack.scratch / "backups" / "monday"
-    wanted = _find_uninterrupted(flows)
+    wanted = flows.train("train-flow/default", overrides=STOPPED)
     flow_run, stopped = _train_and_stop(flows)
 
     say("docker/backup.sh")
@@ -53,23 +56,14 @@ def check_backup(flows: Flows) -> None:
     flows.require_nothing_lost()
 
 
-def _find_uninterrupted(flows: Flows) -> str:
-    """Returns a completed run with the settings of LONG that one process has trained."""
-    for run_id in flows.completed.values():
-        run = flows.registry.get_run(run_id)
-        steps = run.data.params["total_timesteps"]
-        if steps == str(LONG["total_timesteps"]) and len(get_attempts(run)) == 1:
-            return run_id
-    raise TestFailed("no run of an earlier phase has the settings of the stopped run and was never stopped itself")
-
-
 def _train_and_stop(flows: Flows) -> tuple[str, str]:
     """Returns a flow run that was cancelled on its way, and its run in MLflow, which has all of it."""
-    flow_run = flows.user.begin("train-flow/default", overrides=LONG)
+    flow_run = flows.user.begin("train-flow/default", overrides=STOPPED)
     eventually(lambda: flows.trains(flow_run), PATIENCE, f"flow run {flow_run} trains")
-    done = flows.user.prefect("flow-run", "cancel", flow_run)
-    require(done.returncode == 0, done.stdout + done.stderr)
-    flows.wait(flow_run, "Cancelled")
+    cancel = {"state": {"type": "CANCELLING", "name": "Cancelling"}}
+    flows.user.post(f"/flow_runs/{flow_run}/set_state", cancel)
+    state = flows.wait(flow_run, "Cancelled", "Completed")  # it is Crashed in between
+    require(state == "Cancelled", f"the flow run was cancelled and ended {state}")
     run_id = flows.mlflow_run(flow_run)
     ended = lambda: flows.registry.get_run(run_id).info.status == "KILLED"  # noqa: E731
     eventually(ended, PATIENCE, f"MLflow has all of run {run_id}")
