@@ -127,3 +127,24 @@ def test_a_stack_that_is_not_known_is_refused(
         back_up(tmp_path / "backup")
     assert "secret" not in str(error.value)
     assert os.listdir(tmp_path) == ["old"]  # noqa: PTH208
+
+
+def test_a_backup_among_the_artifacts_is_refused(stack: Path) -> None:
+    for place in ("artifacts/monday", "artifacts/1/../2/monday"):
+        with pytest.raises(UserError, match="is among the artifacts that are backed up, expected a folder elsewhere"):
+            back_up(stack / place)
+    assert sorted(path.name for path in (stack / "artifacts").iterdir()) == ["1", "note.txt"]
+
+
+def test_only_the_owner_can_read_what_is_written(stack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.umask(0o022)
+    try:
+        back_up(tmp_path / "monday")
+        use(monkeypatch, tmp_path / "new")
+        restore(tmp_path / "monday")
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
+    written = [*(tmp_path / "monday").rglob("*"), *(tmp_path / "new").rglob("*")]
+    assert len(written) > 8
+    assert not [path for path in written if path.stat().st_mode & 0o077]

@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -113,9 +114,26 @@ def back_up(folder: Path) -> BackupResult:
         raise UserError(f"{folder} exists, expected a new folder; a backup never replaces another")
     if not stack.artifacts.is_dir():
         raise UserError(f"{stack.artifacts} does not exist, expected the folder of MLflow's artifacts")
+    if folder.resolve().is_relative_to(stack.artifacts.resolve()):
+        raise UserError(f"{folder} is among the artifacts that are backed up, expected a folder elsewhere")
+    with _only_for_owner():
+        return _write(stack, folder)
+
+
+@contextmanager
+def _only_for_owner() -> Iterator[None]:
+    """Lets new files be read by their owner alone: Prefect's database has the key to the secrets in it."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def _write(stack: Stack, folder: Path) -> BackupResult:
     folder.parent.mkdir(parents=True, exist_ok=True)
     staged = staging_path(folder)
-    staged.mkdir(mode=0o700)
+    staged.mkdir()
     try:
         for database in stack.databases:
             database.dump(staged / database.dump_name)
@@ -162,18 +180,23 @@ def restore(folder: Path) -> BackupResult:
     for database in stack.databases:
         database.require_empty()
     try:
-        stack.artifacts.parent.mkdir(parents=True, exist_ok=True)
-        staged = staging_path(stack.artifacts)
-        shutil.rmtree(staged, ignore_errors=True)
-        _copy_files(folder / ARTIFACTS, staged)
-        for database in reversed(stack.databases):
-            if database is stack.mlflow:
-                move_into_place(staged, stack.artifacts)
-            database.load(folder / database.dump_name)
+        with _only_for_owner():
+            _fill(stack, folder)
     except OSError as error:
         raise UserError(f"the backup can't be restored: {error}; empty the new stack and try again") from error
     size = sum((folder / name).stat().st_size for name in files)
     return BackupResult(folder, len(files), size, "restored from")
+
+
+def _fill(stack: Stack, folder: Path) -> None:
+    stack.artifacts.parent.mkdir(parents=True, exist_ok=True)
+    staged = staging_path(stack.artifacts)
+    shutil.rmtree(staged, ignore_errors=True)
+    _copy_files(folder / ARTIFACTS, staged)
+    for database in reversed(stack.databases):
+        if database is stack.mlflow:
+            move_into_place(staged, stack.artifacts)
+        database.load(folder / database.dump_name)
 
 
 def _verify(folder: Path) -> tuple[Description, list[str]]:
@@ -221,7 +244,7 @@ def _copy_files(source: Path, target: Path) -> None:
         path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            shutil.copy2(source / name, path)
+            shutil.copyfile(source / name, path)
         except FileNotFoundError:
             path.unlink(missing_ok=True)
             continue
