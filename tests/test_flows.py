@@ -73,7 +73,7 @@ def test_evaluations_show_as_table_rows_and_events_while_progress_and_report_are
     assert "PROMOTE: plain, version 1" in artifacts(flow_run_id, "markdown")["promotion-verdict"]
     assert len(json.loads(artifacts(flow_run_id, "table")["promotion-episodes"])) == 20
     (promoted,) = events("rl.champion.promoted", "rl-training.model.plain", expected=1)
-    assert promoted == summary["promotion"]
+    assert promoted == {**summary["promotion"], "page": "http://127.0.0.1:5999/#/models/plain/versions/1"}
     assert events("rl.flow-run.ended", f"prefect.flow-run.{flow_run_id}", expected=1) == [{}]
 
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from rl_training.runtime.evaluation import EvaluationResult
 
 CHAMPION_PROMOTED = "rl.champion.promoted"
-"""Event: a version has become champion. The payload is the decision, as `promote --json` prints it."""
+"""Event: a version has become champion. The payload is the decision of `promote --json` and the version's `page`."""
 CANDIDATE_REJECTED = "rl.candidate.rejected"
-"""Event: a candidate was not promoted, by the verdict REJECT or HOLD. The payload is the decision."""
+"""Event: a candidate was not promoted, by the verdict REJECT or HOLD. The payload is that of a promotion."""
 CHAMPION_DROPPED = "rl.champion.dropped"
 """Event: the champion plays worse than when it was promoted. The payload is the evaluation."""
 FLOW_RUN_ENDED = "rl.flow-run.ended"
@@ -41,21 +41,21 @@ def publish_promotion(result: PromotionResult, *, link: bool) -> None:
         result: The decision.
         link: Whether to link to the candidate's run too, which a flow that trains has already done.
     """
-    promotion = result.to_dict()
+    from rl_training.tracking.mlflow_links import get_version_url
+    from rl_training.tracking.mlflow_store import resolve_tracking_uri
+
+    promotion, version = result.to_dict(), get_version_url(resolve_tracking_uri(), result.model, result.version)
     if result.moved:
         with _log_errors():
-            _emit(CHAMPION_PROMOTED, promotion, result.decision_id)
+            _emit(CHAMPION_PROMOTED, {**promotion, "page": version}, result.decision_id)
     elif result.verdict.kind != "PROMOTE":
         with _log_errors():
-            _emit(CANDIDATE_REJECTED, promotion, result.decision_id)
+            _emit(CANDIDATE_REJECTED, {**promotion, "page": version}, result.decision_id)
     with _log_errors():
         from rl_training.api.markdown_report import format_promotion_report
-        from rl_training.tracking.mlflow_links import get_version_url
         from rl_training.tracking.mlflow_run import get_run_url
-        from rl_training.tracking.mlflow_store import resolve_tracking_uri
 
         page = get_run_url(result.run_id)
-        version = get_version_url(resolve_tracking_uri(), result.model, result.version)
         description = f"{result.verdict.kind}: {result.model}, version {result.version}"
         create_markdown_artifact(
             format_promotion_report(promotion, page, version), key="promotion-verdict", description=description

@@ -99,7 +99,9 @@ def deploy(file: Path | None = None, *, notify: str | None = None) -> DeployResu
         with connect_to_user_server() as (api_url, client):
             wanted = build_automations()
             if notify is not None:
-                wanted += build_notifications(find_block(client, notify))
+                from prefect.settings import PREFECT_UI_URL
+
+                wanted += build_notifications(find_block(client, notify), str(PREFECT_UI_URL.value()))
             names = dict.fromkeys(deployment.pool for deployment in deployments)
             pools = {name: _create_pool(client, name) for name in names}
             automations = install_automations(client, wanted)

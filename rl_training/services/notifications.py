@@ -23,20 +23,21 @@ PREFIX = "rl-training: notify"
 FAILED = {f"prefect.flow-run.{state}" for state in ("Failed", "Crashed", "TimedOut")}
 SKIPPED = {"prefect.flow-run.Skipped"}
 _RUN = "{{ flow.name }}, flow run {{ flow_run.name }}: {{ flow_run.state.name }}"
-_RUN_BODY = "{{ flow_run.state.message }}\n{{ flow_run|ui_url }}"
 _MODEL = "{{ event.payload.model }}, version {{ event.payload.version }}: "
-_REASONS = "{{ event.payload.reasons|join(' ') }}"
+_REASONS = "{{ event.payload.reasons|join(' ') }}\n{{ event.payload.page or '' }}"
 
 
-def build_notifications(block: UUID) -> list[AutomationCore]:
+def build_notifications(block: UUID, pages: str) -> list[AutomationCore]:
     """Returns the automations that must be on the server.
 
     Args:
         block: The id of the notification block that sends the messages.
+        pages: The address of Prefect's pages for users; a server that is started without settings does not know it.
     """
+    body = f"{{{{ flow_run.state.message }}}}\n{pages}/runs/flow-run/{{{{ flow_run.id }}}}"
     return [
-        _build_automation("of a flow run that failed or crashed", FAILED, _RUN, _RUN_BODY, block),
-        _build_automation("of a retraining that was skipped", SKIPPED, _RUN, _RUN_BODY, block),
+        _build_automation("of a flow run that failed or crashed", FAILED, _RUN, body, block),
+        _build_automation("of a retraining that was skipped", SKIPPED, _RUN, body, block),
         _build_automation("of a new champion", {CHAMPION_PROMOTED}, _MODEL + "champion", _REASONS, block),
         _build_automation(
             "of a candidate that was not promoted",

@@ -111,7 +111,7 @@ def test_a_flow_run_that_fails_or_crashes(
     make_flow_run(services, f"unlucky-{state.lower()}", type=state, name=name, message="the simulator is away")
     body = message_about(told, f"train-flow, flow run unlucky-{state.lower()}: {name}")
     assert "the simulator is away" in body
-    assert "/runs/flow-run/" in body
+    assert f"\n{services.api_url.removesuffix('/api')}/runs/flow-run/" in body
 
 
 def test_one_that_is_cancelled_is_none(services: Services, told: list[tuple[str, str]]) -> None:
@@ -124,7 +124,9 @@ def test_one_that_is_cancelled_is_none(services: Services, told: list[tuple[str,
 def test_a_promotion_a_rejection_and_a_skipped_retraining(services: Services, told: list[tuple[str, str]]) -> None:
     done = services.run("train-flow/default", overrides={**TINY, "promotion": GATE})
     assert done["state"]["name"] == "Completed", done["state"]
-    assert "floor" in message_about(told, "told, version 1: champion")
+    body = message_about(told, "told, version 1: champion")
+    assert "floor" in body
+    assert body.endswith("/#/models/told/versions/1")
     unreachable = {**TINY, "seed": 2, "promotion": {**GATE, "floor": 10_000.0}}
     assert services.run("train-flow/default", overrides=unreachable)["state"]["name"] == "Completed"
     assert "floor" in message_about(told, "told, version 2: REJECT")
