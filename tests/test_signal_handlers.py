@@ -17,7 +17,6 @@ from rl_training.runs.stopping import EXIT_STOPPED
 from rl_training.system.signal_handlers import (
     check_handlers,
     handle_stop_signals,
-    heed_first_termination,
     keep_handlers,
     restore_handlers,
 )
@@ -88,22 +87,6 @@ def test_handlers_that_stand_in_an_inner_block_are_the_ones_that_are_kept() -> N
             assert signal.getsignal(signal.SIGTERM) is inner
         restore_handlers("a")
         assert signal.getsignal(signal.SIGTERM) is outer
-
-
-def test_a_second_termination_interrupts_no_saving() -> None:
-    heard: list[int] = []
-    with handle_stop_signals(lambda number, frame: heard.append(number)):
-        outer = signal.getsignal(signal.SIGTERM)
-        with heed_first_termination(), keep_handlers():
-            os.kill(os.getpid(), signal.SIGTERM)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            restore_handlers("a")
-            os.kill(os.getpid(), signal.SIGTERM)
-        assert signal.getsignal(signal.SIGTERM) is outer
-    assert heard == [signal.SIGTERM]
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    with heed_first_termination():  # there is nothing to interrupt
-        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 def test_another_thread_changes_no_handler() -> None:

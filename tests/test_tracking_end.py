@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 from mlflow_store import make_run, ship_all, tracked_run
@@ -28,6 +29,33 @@ shipper.DRAIN_SECONDS = 0.5
 shipper.exit_now(shipper.main(Path(sys.argv[1]), sys.stdout))
 """
 """The shipper, in less of a hurry with everything than with its end."""
+
+
+def test_a_second_interruption_does_not_change_how_a_run_has_ended(home, monkeypatch):
+    run_dir, config = make_run()
+    session = start_tracking(run_dir, config, offline=True)
+    begun, interrupted = threading.Event(), threading.Event()
+
+    def close():
+        begun.set()
+        interrupted.wait(LIMIT)
+
+    def interrupt():
+        with pytest.raises(KeyboardInterrupt), session:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(session.callback, "close", close)
+    ending = threading.Thread(target=session.finish, args=("KILLED",), kwargs={"stop_reason": "signal"})
+    ending.start()
+    assert begun.wait(LIMIT)
+    second = threading.Thread(target=interrupt)
+    second.start()
+    assert not (run_dir / run_layout.STATUS).exists()
+    interrupted.set()
+    for thread in (ending, second):
+        thread.join()
+    status = json_files.read_json(run_dir / run_layout.STATUS)
+    assert (status["status"], status["stop_reason"]) == ("KILLED", "signal")
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from prefect.states import Cancelled
 
 from rl_training.errors import UserError
 from rl_training.system.download_directories import discard_downloads
-from rl_training.system.signal_handlers import heed_first_termination, ignore_handlers_of_other_threads, keep_handlers
+from rl_training.system.signal_handlers import ignore_handlers_of_other_threads, keep_handlers
 from rl_training.system.standard_streams import keep_standard_streams
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,6 @@ def prepare_flow_process() -> Iterator[None]:
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         signal.signal(signal.SIGHUP, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     with ExitStack() as stack:
-        stack.enter_context(heed_first_termination())
         stack.enter_context(keep_handlers())
         stack.enter_context(ignore_handlers_of_other_threads())
         stack.enter_context(_watch_for_cancel(UUID(str(flow_run.id))))

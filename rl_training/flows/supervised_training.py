@@ -56,7 +56,6 @@ def supervise(work: Callable[[], T], *, stop: StopFlag, meanwhile: Callable[[], 
         BaseException: The exception that `work` raised. If this thread was interrupted, the exception that interrupted
             it, raised when `work` has ended or its time for saving is over.
     """
-    done = threading.Event()
     results: list[T] = []
     errors: list[BaseException] = []
 
@@ -65,10 +64,8 @@ def supervise(work: Callable[[], T], *, stop: StopFlag, meanwhile: Callable[[], 
             results.append(work())
         except BaseException as error:
             errors.append(error)
-        finally:
-            done.set()
 
-    threading.Thread(target=copy_context().run, args=(run,), name="training", daemon=True).start()
+    done = _start_thread(run)
     try:
         # An event and not `Thread.join`: an exception that interrupts a join marks the thread as ended (Python 3.11).
         while not done.wait(POLL_SECONDS):
@@ -82,6 +79,28 @@ def supervise(work: Callable[[], T], *, stop: StopFlag, meanwhile: Callable[[], 
     if errors:
         raise errors[0]
     return results[0]
+
+
+def run_undisturbed(work: Callable[[], object]) -> None:
+    """Runs `work` in a helper thread, which no signal interrupts, and waits for it for `SAVE_SECONDS` at most.
+
+    The handlers of signals are not replaced, because Prefect accepts a cancel only while its own handler is there.
+    """
+    _wait_undisturbed(_start_thread(work), SAVE_SECONDS)
+
+
+def _start_thread(work: Callable[[], object]) -> threading.Event:
+    """Starts `work` in a helper thread; returns an event that is set when it ends."""
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            work()
+        finally:
+            done.set()
+
+    threading.Thread(target=copy_context().run, args=(run,), name="training", daemon=True).start()
+    return done
 
 
 def _wait_undisturbed(done: threading.Event, seconds: float) -> None:

@@ -17,7 +17,7 @@ from prefect.runtime import deployment, flow_run
 
 from rl_training.errors import RunTakenOver
 from rl_training.flows.previous_attempt import keep_run_dir, record_run_dir, take_over_checkpoint
-from rl_training.flows.supervised_training import FlowProgress, supervise
+from rl_training.flows.supervised_training import FlowProgress, run_undisturbed, supervise
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback
 from rl_training.tracking.mlflow_names import DEPLOYMENT, FLOW, FLOW_RUN, FLOW_RUN_PAGE
@@ -120,10 +120,13 @@ class TrackedRun:
             raise Abort(str(error)) from error
         if error is None or isinstance(error, Exception):
             return
-        if self._attempts == 0:  # stopped before training began: write the first checkpoint
-            self.stop.request("signal")
-            supervise(self.next_trainer().train, stop=self.stop)
-        self.session.finish("KILLED", stop_reason="signal", error=kind.__name__ if kind is not None else None)
+        try:
+            if self._attempts == 0:  # stopped before training began: write the first checkpoint
+                self.stop.request("signal")
+                supervise(self.next_trainer().train, stop=self.stop)
+        finally:  # a second signal, such as a worker's after a closed terminal's, must not change the record
+            name = kind.__name__ if kind is not None else None
+            run_undisturbed(lambda: self.session.finish("KILLED", stop_reason="signal", error=name))
 
 
 @dataclass

@@ -77,32 +77,6 @@ def keep_handlers() -> Iterator[None]:
 
 
 @contextmanager
-def heed_first_termination() -> Iterator[None]:
-    """Lets only the first SIGTERM within the block reach the handler that is installed now.
-
-    A second one, such as a worker's after a closed terminal's, would interrupt the code that saves after the first.
-    """
-    interrupt = signal.getsignal(signal.SIGTERM)
-    if not callable(interrupt):
-        yield
-        return
-    has_come = False
-
-    def heed(number: int, frame: FrameType | None) -> None:
-        nonlocal has_come
-        if not has_come:
-            has_come = True
-            interrupt(number, frame)
-
-    signal.signal(signal.SIGTERM, heed)
-    try:
-        yield
-    finally:
-        if signal.getsignal(signal.SIGTERM) == heed:
-            signal.signal(signal.SIGTERM, interrupt)
-
-
-@contextmanager
 def ignore_handlers_of_other_threads() -> Iterator[None]:
     """Makes `signal.signal` do nothing in threads other than the main thread within the block.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shlex
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -51,6 +52,7 @@ class TrackingSession:
         """The callback to hand to the trainer."""
         self._total_timesteps: int = description["total_timesteps"]
         self._report: ShipReport | None = None
+        self._ending = threading.Lock()
         self._shipper = self._start = None
         if tracking_uri is not None:
             self._shipper = ShipperProcess(run_dir, tracking_uri, self._opened)
@@ -136,17 +138,18 @@ class TrackingSession:
         Returns:
             The report of how much of the run is in MLflow. A second call returns the same report.
         """
-        if self._report is not None:
+        with self._ending:  # a signal may interrupt a thread that waits here for another one to end the record
+            if self._report is not None:
+                return self._report
+            self.callback.close()
+            try:
+                require_not_taken_over(self.run_dir)
+            except RunTakenOver as taken:  # the other process records how the run ends
+                self._report = self._make_report(str(taken))
+                return self._report
+            json_files.write_status(self.run_dir, status, stop_reason, error)
+            self._report = self._await_report(wait)
             return self._report
-        self.callback.close()
-        try:
-            require_not_taken_over(self.run_dir)
-        except RunTakenOver as taken:  # the other process records how the run ends
-            self._report = self._make_report(str(taken))
-            return self._report
-        json_files.write_status(self.run_dir, status, stop_reason, error)
-        self._report = self._await_report(wait)
-        return self._report
 
     def __enter__(self) -> Self:
         return self

@@ -117,6 +117,8 @@ def test_a_cancelled_flow_run_saves_and_ends_as_cancelled(
         "resumes there"
     ) in log_lines(services, flow_run)
     assert not any("Crash detected" in line for line in log_lines(services, flow_run))
+    history = [state["type"] for state in services.get(f"/flow_run_states/?flow_run_id={flow_run}")]
+    assert "CRASHED" not in history, history
     time.sleep(1.0)
     assert max(run_dir.glob("checkpoints/step_*")) == newest  # nothing trains on
 
