@@ -60,6 +60,13 @@ def blocks(page: Path) -> list[Block]:
     return found
 
 
+def read_commands(page: Path, target: str) -> list[str]:
+    """Returns the commands, one a line and without comments, in the blocks of a page that a make target runs."""
+    code = "".join(block.code for block in blocks(page) if block.target == target)
+    lines = re.sub(r" *\\\n *", " ", code).splitlines()
+    return [command for line in lines if (command := re.sub(r"(^| +)#.*", "", line).strip())]
+
+
 def run_page(page: Path) -> str | None:
     """Runs a page's blocks in the current folder and returns the first failure, or None."""
     names: dict[str, object] = {"__name__": "__main__"}

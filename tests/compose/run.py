@@ -28,6 +28,7 @@ from network_checks import check_database, check_pages
 from remote_checks import check_remote
 from stack import Stack
 from starts import measure_starts
+from tutorial_checks import check_tutorial
 
 from benchmarks.harness import collect_provenance, count_cpus, write_json
 
@@ -101,6 +102,9 @@ def _check(stack: Stack, seconds: dict[str, float]) -> None:
         check_remote(flows)
     with phase("backup and restore", seconds):
         check_backup(flows)
+    stack.down()
+    with phase("tutorial", seconds):
+        check_tutorial(stack)
 
 
 def _sizes(stack: Stack) -> dict[str, int]:

@@ -19,17 +19,19 @@ UP_SECONDS = 1800.0
 
 
 class Stack:
-    """A clone of this repository, and its services in an engine.
+    """A clone of this repository or a user's project, and its services in an engine.
 
     Args:
         engine: The engine.
         scratch: A folder for the clone and for a user's home.
         base_images: Build arguments, by name.
+        clone: The name of the folder with the compose file.
     """
 
-    def __init__(self, engine: Engine, scratch: Path, base_images: dict[str, str]) -> None:
-        self.engine, self.scratch = engine, scratch
-        self.project = f"rl-training-test-{os.getpid()}"
+    def __init__(self, engine: Engine, scratch: Path, base_images: dict[str, str], clone: str = "clone") -> None:
+        self.engine, self.scratch, self.base_images = engine, scratch, base_images
+        self.clone = scratch / clone
+        self.project = f"rl-training-test-{os.getpid()}-{clone}"
         names = ("MLFLOW_PORT", "PREFECT_PORT", "MLFLOW_TLS_PORT", "PREFECT_TLS_PORT")
         self.ports = dict(zip(names, map(str, _free_ports(len(names))), strict=True))
         self.commit = run(["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]).strip()
@@ -42,7 +44,6 @@ class Stack:
             "GIT_COMMIT": self.commit,
             "TLS_HOST": "localhost",
         }
-        self.clone = scratch / "clone"
 
     @property
     def mlflow_uri(self) -> str:

@@ -35,6 +35,9 @@ ENV_SECRET = "CASE-SECRET-ENV-0001"
 TINY = {**PLAIN, "experiment": "deployed"}
 """Laid over ppo/cartpole, which the deployment names."""
 
+FEWER_STEPS = {"total_timesteps: 30_000": "total_timesteps: 2_000", "every: 10_000": "every: 1_000"}
+"""What tests change in the config of a new project, to be quick."""
+
 
 @dataclass(frozen=True)
 class Services:

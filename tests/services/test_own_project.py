@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
-import sys
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,16 +12,26 @@ from pathlib import Path
 
 import pytest
 from mlflow_server import Server, free_port
-from services_support import BIN, REPOSITORY, Services, answers, end, eventually, inherited, start, start_program
+from services_support import (
+    BIN,
+    FEWER_STEPS,
+    REPOSITORY,
+    Services,
+    answers,
+    end,
+    eventually,
+    inherited,
+    start,
+    start_program,
+)
 
+from docs.run_blocks import read_commands
 from rl_training.project.new_project import init
 from rl_training.tracking.mlflow_store import connect
 
 pytestmark = pytest.mark.services
 
 PAGE = REPOSITORY / "docs" / "how-to" / "own-project.md"
-STEPS = {"total_timesteps: 30_000": "total_timesteps: 2_000", "every: 10_000": "every: 1_000"}
-"""What a test changes in the config, to be quick."""
 
 
 @pytest.fixture
@@ -55,18 +63,6 @@ def servers(tmp_path: Path, store_template: Path) -> Iterator[Services]:
         mlflow.stop()
 
 
-def read_commands() -> list[str]:
-    """The commands of the page that need servers, without their comments."""
-    spec = importlib.util.spec_from_file_location("run_blocks", REPOSITORY / "docs" / "run_blocks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    (block,) = [block for block in module.blocks(PAGE) if block.target == "services-test"]
-    return [line.partition("#")[0].strip() for line in block.code.splitlines()]
-
-
 def read_ended(services: Services, deployment: str, count: int) -> list[tuple[str, str]]:
     """When each flow run of a deployment was due and how it ended, once so many have ended."""
     of = {"deployments": {"id": {"any_": [deployment]}}}
@@ -80,11 +76,11 @@ def test_a_project_is_deployed_and_trained_by_a_worker_that_has_its_package(serv
     init(folder)
     config = folder / "configs" / "tank.yaml"
     text = config.read_text()
-    for old, new in STEPS.items():
+    for old, new in FEWER_STEPS.items():
         assert old in text
         text = text.replace(old, new)
     config.write_text(text)
-    deploy, work, run = read_commands()
+    deploy, work, run = read_commands(PAGE, "services-test")
     assert (deploy, work) == ("rl-training deploy", "rl-training worker")
 
     in_folder = replace(servers, home=folder)
