@@ -8,6 +8,7 @@ finds what it has made, and adds what is missing.
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,14 +20,23 @@ from filelock import FileLock, Timeout
 from rl_training import run_layout
 from rl_training.errors import TrackingError, UserError
 from rl_training.maintenance.migration_check import find_differences
-from rl_training.maintenance.moved_ids import MovedIds
-from rl_training.maintenance.moved_models import copy_model, copy_registered_model, list_models, require_movable
-from rl_training.maintenance.moved_runs import copy_run, finish_run, get_or_create_run, is_complete
+from rl_training.maintenance.moved_ids import MovedIds, Standing
+from rl_training.maintenance.moved_models import (
+    copy_model,
+    copy_registered_model,
+    find_model_standing,
+    list_models,
+    mark_registered_model,
+    require_movable,
+)
+from rl_training.maintenance.moved_runs import copy_run, find_run_standing, finish_run, get_or_create_run, mark_run
 from rl_training.maintenance.needed_runs import find_needed
+from rl_training.maintenance.run_directories import is_sent
 from rl_training.runs.locks import RunLock
 from rl_training.runs.metadata import list_home
 from rl_training.security.planted_links import refuse_links
 from rl_training.system.paths import URI_VARIABLE, embedded_tracking_uri
+from rl_training.system.programs import program
 from rl_training.tracking import json_files
 from rl_training.tracking.mlflow_health import EXPERIMENT as DOCTOR
 from rl_training.tracking.mlflow_links import get_ui_hint
@@ -63,6 +73,8 @@ class Migration:
     """The number of registered versions."""
     run_dirs: int
     """The number of run directories that track to the server now."""
+    unsent: list[str]
+    """Those of them with data that was never sent; `rl-training sync` sends it to the server."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the migration for JSON."""
@@ -74,6 +86,11 @@ class Migration:
             f"{self.tracking_uri} has {self.runs} runs, {self.models} logged models and {self.versions} versions",
             f"{self.run_dirs} run directories track to it; keep {URI_VARIABLE}={self.tracking_uri} for every command",
             f"the old store is unchanged: {embedded_tracking_uri()}",
+            *(
+                f"not everything of {run_dir} was sent to the old store; to send the rest to the server: "
+                f"{program('rl-training')} sync {shlex.quote(run_dir)}"
+                for run_dir in self.unsent
+            ),
         ]
 
 
@@ -117,6 +134,24 @@ def _lock(run_dirs: list[Path], locks: ExitStack) -> None:
             raise UserError(f"a process sends {run_dir} to MLflow; let it end, then try again") from None
 
 
+@dataclass(frozen=True)
+class _MovedRun:
+    """A run of the embedded store."""
+
+    run: Run
+    new: Run
+    """Its copy."""
+    experiment_id: str
+    """The copy's experiment."""
+    standing: Standing
+    """How the copy stood before this migration."""
+
+
+def _warn_if_overtaken(standing: Standing, what: str) -> None:
+    if standing == "overtaken":
+        logger.warning("%s has changed in both stores since it was copied; the server's stays as it is", what)
+
+
 class _Mover:
     """Copies one store to another.
 
@@ -136,18 +171,18 @@ class _Mover:
         versions = [version for model in registered for version in require_movable(self.source, self.target, model)]
         moved = self._move_runs()
         models = self._move_models(moved)
-        for run, new, _ in moved:
-            if not is_complete(run, new):
-                finish_run(self.target, run, new, self.ids)
-        for model in registered:
-            copy_registered_model(self.source, self.target, model, self.ids)
-        self._compare(moved, registered)
+        changed_runs = [each for each in moved if each.standing == "changed"]
+        for each in changed_runs:
+            finish_run(self.target, each.run, each.new, self.ids)
+        changed_models = self._copy_registered_models(registered)
+        self._compare(changed_runs, changed_models)
         for run_dir in run_dirs:
             self._redirect(run_dir)
-        return Migration(strip_credentials(self.there), len(moved), models, len(versions), len(run_dirs))
+        unsent = [str(run_dir) for run_dir in run_dirs if self._has_unsent(run_dir)]
+        return Migration(strip_credentials(self.there), len(moved), models, len(versions), len(run_dirs), unsent)
 
-    def _move_runs(self) -> list[tuple[Run, Run, str]]:
-        """Copies all runs except for their tags; returns each with its copy and the copy's experiment."""
+    def _move_runs(self) -> list[_MovedRun]:
+        """Copies all runs except for their tags."""
         moved, needed = [], find_needed(self.source).run_ids
         for experiment in self.source.search_experiments():
             if experiment.name == DOCTOR:
@@ -162,26 +197,49 @@ class _Mover:
             for run in runs:
                 new = get_or_create_run(self.target, new_experiment, run)
                 self.ids.runs[run.info.run_id] = new.info.run_id
-                if not is_complete(run, new):
+                standing = find_run_standing(self.source, run, new)
+                _warn_if_overtaken(standing, f"run {run.info.run_id}, which is {new.info.run_id} there,")
+                if standing == "changed":
                     logger.info("moving run %s (%s)", run.info.run_id, run.info.run_name)
                     copy_run(self.source, self.target, run, new)
-                moved.append((run, new, new_experiment))
+                moved.append(_MovedRun(run, new, new_experiment, standing))
         return moved
 
-    def _move_models(self, moved: list[tuple[Run, Run, str]]) -> int:
-        for run, _, experiment in moved:
-            for model in list_models(self.source, run.info.experiment_id, f"source_run_id = '{run.info.run_id}'"):
-                self.ids.models[model.model_id] = copy_model(self.target, self.here, experiment, model, self.ids)
+    def _move_models(self, moved: list[_MovedRun]) -> int:
+        for each in moved:
+            info = each.run.info
+            for model in list_models(self.source, info.experiment_id, f"source_run_id = '{info.run_id}'"):
+                new_id = copy_model(self.target, self.here, each.experiment_id, model, self.ids)
+                self.ids.models[model.model_id] = new_id
         return len(self.ids.models)
 
-    def _compare(self, moved: list[tuple[Run, Run, str]], registered: list[RegisteredModel]) -> None:
-        runs = [(run, self.target.get_run(new.info.run_id)) for run, new, _ in moved]
-        names = [model.name for model in registered]
+    def _copy_registered_models(self, models: list[RegisteredModel]) -> list[str]:
+        """Copies registered models unless nothing has changed; returns the names of those that were copied."""
+        copied = []
+        for model in models:
+            standing = find_model_standing(self.source, self.target, model)
+            _warn_if_overtaken(standing, f"registered model {model.name}")
+            if standing == "changed":
+                copy_registered_model(self.source, self.target, model, self.ids)
+                copied.append(model.name)
+        return copied
+
+    def _compare(self, moved: list[_MovedRun], names: list[str]) -> None:
+        """Compares what was copied, and marks it as moved.
+
+        Raises:
+            TrackingError: The copy differs.
+        """
+        runs = [(each.run, self.target.get_run(each.new.info.run_id)) for each in moved]
         for difference in find_differences(self.source, self.target, self.there, runs, names, self.ids):
             raise TrackingError(
                 f"the server differs from the embedded store: {difference}",
                 "Nothing tracks to the server yet. Run the command again; if the difference stays, report it.",
             )
+        for run, new in runs:
+            mark_run(self.source, self.target, run, new)
+        for name in names:
+            mark_registered_model(self.source, self.target, name)
 
     def _redirect(self, run_dir: Path) -> None:
         """Makes a run directory track to the server, as far as it was sent to the old store."""
@@ -196,3 +254,11 @@ class _Mover:
         ui = get_ui_hint(self.there, experiment, new_id)
         new = {"run_id": new_id, "experiment_id": experiment, "ui": ui, "tracking_uri": shown}
         json_files.write_json(run_dir / run_layout.MLFLOW, new)
+
+    def _has_unsent(self, run_dir: Path) -> bool:
+        """Returns whether the server lacks something of a run directory, which nobody trains or sends."""
+        address: Mapping[str, Any] = json_files.read_json(run_dir / run_layout.MLFLOW, Address)
+        if address["tracking_uri"] != strip_credentials(self.there):
+            return False  # the run was deleted in MLflow
+        ended = self.target.get_run(address["run_id"]).info.status != "RUNNING"
+        return not (ended and is_sent(run_dir, self.there, address["run_id"]))

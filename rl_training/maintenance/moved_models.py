@@ -5,10 +5,10 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rl_training.errors import UserError
-from rl_training.maintenance.moved_ids import COMPLETE, MOVED_FROM, MovedIds
+from rl_training.maintenance.moved_ids import COMPLETE, MOVED_FROM, MovedIds, Standing, find_standing, make_mark
 from rl_training.tracking.mlflow_store import UNKNOWN_CODES, create_or_find, no_resend
 from rl_training.tracking.shipping.logged_models import REGISTERED
 
@@ -40,7 +40,7 @@ def copy_model(target: MlflowClient, uri: str, experiment_id: str, model: Logged
         partial(create, tags={**tags, MOVED_FROM: model.model_id}, params=model.params, model_type=model.model_type),
         find,
     )
-    if COMPLETE in moved.tags:
+    if COMPLETE in moved.tags and (moved.status == "READY" or model.status != "READY"):
         return str(moved.model_id)
     if moved.status != "READY" and model.status == "READY":
         with tempfile.TemporaryDirectory() as folder:
@@ -134,6 +134,37 @@ def copy_registered_model(source: MlflowClient, target: MlflowClient, model: Reg
     aliases = source.get_registered_model(model.name).aliases
     for alias, number in aliases.items():
         target.set_registered_model_alias(model.name, alias, str(number))
+
+
+def find_model_standing(source: MlflowClient, target: MlflowClient, model: RegisteredModel) -> Standing:
+    """Returns how the copy of a registered model stands."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        mark = target.get_registered_model(model.name).tags.get(COMPLETE)
+    except MlflowException as error:
+        if error.error_code in UNKNOWN_CODES:
+            return "changed"
+        raise
+    return find_standing(mark, _list_choices(target, model.name), _list_content(source, model.name))
+
+
+def mark_registered_model(source: MlflowClient, target: MlflowClient, name: str) -> None:
+    """Marks a registered model as moved."""
+    mark = make_mark(_list_choices(target, name), _list_content(source, name))
+    target.set_registered_model_tag(name, COMPLETE, mark)
+
+
+def _list_choices(client: MlflowClient, name: str) -> list[Any]:
+    """Returns the numbers of a registered model's versions, and its aliases."""
+    aliases = {alias: str(number) for alias, number in client.get_registered_model(name).aliases.items()}
+    return [sorted(int(version.version) for version in list_versions(client, name)), aliases]
+
+
+def _list_content(source: MlflowClient, name: str) -> list[Any]:
+    model, versions = source.get_registered_model(name), list_versions(source, name)
+    described = [[int(version.version), version.description, version.tags] for version in versions]
+    return [model.description, model.tags, _list_choices(source, name), described]
 
 
 def _find_source(source: MlflowClient, version: ModelVersion) -> LoggedModel | None:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rl_training.maintenance.moved_ids import COMPLETE, MOVED_FROM, MovedIds
+from rl_training.maintenance.moved_ids import COMPLETE, MOVED_FROM, MovedIds, Standing, find_standing, make_mark
 from rl_training.runtime.checkpoint.manifest import MANIFEST
 from rl_training.tracking.mlflow_run import RUN_UID
 from rl_training.tracking.mlflow_store import create_or_find
@@ -71,7 +71,7 @@ def list_points(client: MlflowClient, run_id: str, key: str) -> list[Metric]:
 
 
 def finish_run(target: MlflowClient, run: Run, moved: Run, ids: MovedIds) -> None:
-    """Copies the tags of a run, its end, and the models that it made; marks it as complete."""
+    """Copies the tags of a run, its end, and the models that it made."""
     from mlflow.entities import LoggedModelOutput, RunTag
 
     new_id = moved.info.run_id
@@ -84,14 +84,31 @@ def finish_run(target: MlflowClient, run: Run, moved: Run, ids: MovedIds) -> Non
     tags = [RunTag(key, value) for key, value in make_tags(run, ids).items()]
     for i in range(0, len(tags), TAGS):
         target.log_batch(new_id, tags=tags[i : i + TAGS])
-    if run.info.status != "RUNNING":
+    if run.info.end_time is not None:  # a run that was resumed is RUNNING, and has the time of its earlier end
         target.set_terminated(new_id, run.info.status, end_time=run.info.end_time)
-        target.set_tag(new_id, COMPLETE, str(run.info.end_time))
+    elif run.info.status != moved.info.status:
+        target.update_run(new_id, status=run.info.status)
 
 
-def is_complete(run: Run, moved: Run) -> bool:
-    """Returns whether the new store has all of a run, as it ended last."""
-    return moved.data.tags.get(COMPLETE) == str(run.info.end_time)
+def find_run_standing(source: MlflowClient, run: Run, moved: Run) -> Standing:
+    """Returns how the copy of a run stands."""
+    return find_standing(moved.data.tags.get(COMPLETE), _get_end(moved), _list_content(source, run))
+
+
+def mark_run(source: MlflowClient, target: MlflowClient, run: Run, moved: Run) -> None:
+    """Marks a run as moved; `run` and `moved` are as they were compared."""
+    target.set_tag(moved.info.run_id, COMPLETE, make_mark(_get_end(moved), _list_content(source, run)))
+
+
+def _get_end(run: Run) -> list[Any]:
+    return [run.info.status, run.info.end_time]
+
+
+def _list_content(source: MlflowClient, run: Run) -> list[Any]:
+    """Returns what tells whether a run has changed; of a metric the newest value, because points are only added."""
+    data, outputs = run.data, sorted(one.model_id for one in _list_outputs(run))
+    files = sorted(iterate_files(source, run.info.run_id))
+    return [_get_end(run), data.params, data.metrics, data.tags, outputs, files]
 
 
 def make_tags(run: Run, ids: MovedIds) -> dict[str, str]:

@@ -109,7 +109,7 @@ def _read_facts(client: MlflowClient, uri: str, needed: Needed, run_dir: Path) -
         state=find_state(run_dir, find_newest_step(run_dir) or 0),
         sending=_is_held(run_dir / run_layout.SHIPPER_LOCK),
         in_mlflow="missing" if run_id is None else _look_up(client, run_id, run_uid),
-        sent=description is not None and run_id is not None and _is_sent(run_dir, uri, run_id),
+        sent=description is not None and run_id is not None and is_sent(run_dir, uri, run_id),
         registered=run_uid in needed.run_uids or run_id in needed.run_ids,
         in_sweep=description is not None and SWEEP_UID in description["tags"],
     )
@@ -131,7 +131,7 @@ def _look_up(client: MlflowClient, run_id: str, run_uid: str) -> InMlflow:
     return "complete" if run.info.status == "FINISHED" else "unfinished"
 
 
-def _is_sent(run_dir: Path, uri: str, run_id: str) -> bool:
+def is_sent(run_dir: Path, uri: str, run_id: str) -> bool:
     """Returns whether MLflow and the other sinks have everything that the directory has."""
     progress = load_progress(run_dir, strip_credentials(uri), run_id)
     files = [run_dir / name for name in (run_layout.METRICS, run_layout.SYSTEM_METRICS)]

@@ -14,13 +14,20 @@ from typing import Any
 
 import pytest
 from mlflow_server import Server
-from mlflow_store import stored_points
+from mlflow_store import BAD, GOOD, points_of_file, run_with_policy, ship_all, stored_points, tracked_run, write_policy
 from precious_runs import train_precious_runs
 from waiting import wait_for
 
 import rl_training
+from rl_training import run_layout
 from rl_training.cli.app import run as run_command
+from rl_training.experiment.loading import config_of_checkpoint
+from rl_training.promotion.model_registry import get_or_register
+from rl_training.runtime.checkpoint import Checkpoint
+from rl_training.system.paths import embedded_tracking_uri
+from rl_training.tracking import json_files
 from rl_training.tracking.checkpoint_sources import download_checkpoint
+from rl_training.tracking.metric_log import MetricLog
 from rl_training.tracking.mlflow_store import connect
 from rl_training.tracking.shipping.sync import sync
 
@@ -97,3 +104,96 @@ def test_a_migration_needs_a_server_and_an_idle_home(home: Path, capfd: Any, mon
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     assert run_command(["migrate"]) == 2
     assert "there is no embedded store to migrate" in capfd.readouterr().err
+
+
+def migrate(uri: str, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> dict[str, Any]:
+    """Migrates to the server; returns what the command prints. Afterwards commands use the embedded store again."""
+    capfd.readouterr()
+    with monkeypatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", uri)
+        code = run_command(["migrate", "--json"])
+    out, err = capfd.readouterr()
+    assert code == 0, err
+    return json.loads(out)  # type: ignore[no-any-return]
+
+
+def get_copy(moved: Any, run_id: str) -> Any:
+    experiments = [experiment.experiment_id for experiment in moved.search_experiments()]
+    (run,) = moved.search_runs(experiments, f"tags.`rl_training.moved_from` = '{run_id}'")
+    return run
+
+
+def make_champion(client: Any, checkpoint: Checkpoint, run_id: str) -> None:
+    config = config_of_checkpoint(checkpoint)
+    version, _ = get_or_register(client, embedded_tracking_uri(), "agent", checkpoint, config, run_id)
+    client.set_registered_model_alias("agent", "champion", str(version.version))
+
+
+def end_run(time: float) -> dict[str, Any]:
+    return {"status": "FINISHED", "stop_reason": "completed", "error": None, "time": time}
+
+
+def test_what_has_changed_in_the_old_store_is_copied_again_and_what_has_changed_at_the_server_stays(
+    home: Path,
+    client: Any,
+    server: Server,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: Any,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    first, first_id = run_with_policy(GOOD)
+    second, second_id = run_with_policy(BAD)
+    client.set_terminated(first_id, "FINISHED", end_time=2_000_000_000_000)
+    client.update_run(first_id, status="RUNNING")  # as a run that was resumed and then killed
+    client.set_terminated(second_id, "FINISHED", end_time=2_000_000_000_000)
+    make_champion(client, first, first_id)
+    migrate(server.uri, monkeypatch, capfd)
+    moved = connect(server.uri)
+    copy = get_copy(moved, first_id)
+    assert (copy.info.status, copy.info.end_time) == ("RUNNING", 2_000_000_000_000)
+
+    client.set_terminated(first_id, "FAILED", end_time=2_000_000_001_000)
+    client.set_tag(second_id, "late", f"as {first_id}")
+    client.log_metric(second_id, "late", 0.5, timestamp=1, step=7)
+    client.log_text(second_id, "late", "late.txt")
+    make_champion(client, second, second_id)
+    migrate(server.uri, monkeypatch, capfd)
+    copy, other = get_copy(moved, first_id), get_copy(moved, second_id)
+    assert (copy.info.status, copy.info.end_time) == ("FAILED", 2_000_000_001_000)
+    assert other.data.tags["late"] == f"as {copy.info.run_id}"
+    assert other.data.metrics["late"] == 0.5
+    assert "late.txt" in [entry.path for entry in moved.list_artifacts(other.info.run_id)]
+    assert moved.get_model_version_by_alias("agent", "champion").run_id == other.info.run_id
+
+    moved.set_terminated(copy.info.run_id, "FINISHED", end_time=2_000_000_002_000)
+    moved.set_registered_model_alias("agent", "champion", "1")
+    for change in (lambda: None, lambda: client.set_tag(first_id, "later", "1")):  # only there, then in both stores
+        change()
+        migrate(server.uri, monkeypatch, capfd)
+        assert get_copy(moved, first_id).info.status == "FINISHED"
+        assert str(moved.get_model_version_by_alias("agent", "champion").version) == "1"
+    assert f"run {first_id}, which is {copy.info.run_id} there, has changed in both stores" in caplog.text
+
+
+def test_migrate_names_the_run_directories_that_were_not_sent_completely(
+    home: Path, client: Any, server: Server, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    run_dir, complete = tracked_run(), tracked_run()
+    ship_all(complete, status=lambda: end_run(2_000_000_000.0))
+    log = MetricLog(run_dir)
+    log.log(8, {"loss": 1.5}, "update")
+    old_id = ship_all(run_dir).address.run_id
+    write_policy(run_dir, 16, GOOD)
+    log.log(16, {"loss": 0.5}, "update")
+    log.close()
+    json_files.write_json(run_dir / run_layout.STATUS, end_run(2_000_000_000.0))
+
+    assert migrate(server.uri, monkeypatch, capfd)["unsent"] == [str(run_dir)]
+    report = sync(run_dir)
+    moved = connect(server.uri)
+    copy = get_copy(moved, old_id)
+    assert (report.run_id, report.unsent, copy.info.status) == (copy.info.run_id, 0, "FINISHED")
+    assert stored_points(moved, copy.info.run_id) == points_of_file(run_dir)
+    assert len(stored_points(client, old_id)) == 1
+    assert migrate(server.uri, monkeypatch, capfd)["unsent"] == []
+    assert get_copy(moved, old_id).info.status == "FINISHED"
