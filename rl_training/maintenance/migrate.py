@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
-
 from rl_training import run_layout
 from rl_training.errors import TrackingError, UserError
 from rl_training.maintenance.migration_check import find_differences
+from rl_training.maintenance.moved_directories import find_directories, lock_directories
 from rl_training.maintenance.moved_ids import MovedIds, Standing
 from rl_training.maintenance.moved_models import (
     copy_model,
@@ -32,10 +31,7 @@ from rl_training.maintenance.moved_models import (
 from rl_training.maintenance.moved_runs import copy_run, find_run_standing, finish_run, get_or_create_run, mark_run
 from rl_training.maintenance.needed_runs import find_needed
 from rl_training.maintenance.run_directories import is_sent
-from rl_training.runs.locks import RunLock
-from rl_training.runs.metadata import list_home
-from rl_training.security.planted_links import refuse_links
-from rl_training.system.paths import URI_VARIABLE, embedded_tracking_uri
+from rl_training.system.paths import URI_VARIABLE, embedded_tracking_uri, runs_root
 from rl_training.system.programs import program
 from rl_training.tracking import json_files
 from rl_training.tracking.mlflow_health import EXPERIMENT as DOCTOR
@@ -75,6 +71,8 @@ class Migration:
     """The number of run directories that track to the server now."""
     unsent: list[str]
     """Those of them with data that was never sent; `rl-training sync` sends it to the server."""
+    lost: list[str]
+    """The places, `HOST:DIR`, of run directories that were not found; they still track to the old store."""
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the migration for JSON."""
@@ -90,6 +88,11 @@ class Migration:
                 f"not everything of {run_dir} was sent to the old store; to send the rest to the server: "
                 f"{program('rl-training')} sync {shlex.quote(run_dir)}"
                 for run_dir in self.unsent
+            ),
+            *(
+                f"there is no directory of the run at {place}; if it is elsewhere, it still tracks to the old store: "
+                f"put it back or into {runs_root()}, then migrate again"
+                for place in self.lost
             ),
         ]
 
@@ -109,29 +112,10 @@ def migrate() -> Migration:
     if path is None or not path.exists():
         raise UserError(f"there is no embedded store to migrate: {path} does not exist")
     with ExitStack() as locks, translate_mlflow_errors(there, "the migration"):
-        run_dirs = [run_dir for run_dir in list_home() if _is_tracked(run_dir, here)]
-        _lock(run_dirs, locks)
-        return _Mover(connect(here), connect(there), here, there).move(run_dirs)
-
-
-def _is_tracked(run_dir: Path, uri: str) -> bool:
-    address = json_files.read_json(run_dir / run_layout.MLFLOW, Address)
-    return address is not None and address["tracking_uri"] == uri
-
-
-def _lock(run_dirs: list[Path], locks: ExitStack) -> None:
-    """Keeps other processes from training or sending the runs meanwhile.
-
-    Raises:
-        UserError: A process does.
-    """
-    for run_dir in run_dirs:
-        refuse_links(run_dir)
-        locks.enter_context(RunLock(run_dir))
-        try:
-            locks.enter_context(FileLock(run_dir / run_layout.SHIPPER_LOCK, timeout=0))
-        except Timeout:
-            raise UserError(f"a process sends {run_dir} to MLflow; let it end, then try again") from None
+        source = connect(here)
+        run_dirs, lost = find_directories(source, here)
+        lock_directories(run_dirs, locks)
+        return _Mover(source, connect(there), here, there).move(run_dirs, lost)
 
 
 @dataclass(frozen=True)
@@ -166,7 +150,7 @@ class _Mover:
         self.source, self.target, self.here, self.there = source, target, here, there
         self.ids = MovedIds()
 
-    def move(self, run_dirs: list[Path]) -> Migration:
+    def move(self, run_dirs: list[Path], lost: list[str]) -> Migration:
         registered = list(self.source.search_registered_models())
         versions = [version for model in registered for version in require_movable(self.source, self.target, model)]
         moved = self._move_runs()
@@ -179,7 +163,7 @@ class _Mover:
         for run_dir in run_dirs:
             self._redirect(run_dir)
         unsent = [str(run_dir) for run_dir in run_dirs if self._has_unsent(run_dir)]
-        return Migration(strip_credentials(self.there), len(moved), models, len(versions), len(run_dirs), unsent)
+        return Migration(strip_credentials(self.there), len(moved), models, len(versions), len(run_dirs), unsent, lost)
 
     def _move_runs(self) -> list[_MovedRun]:
         """Copies all runs except for their tags."""

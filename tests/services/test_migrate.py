@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -197,3 +198,36 @@ def test_migrate_names_the_run_directories_that_were_not_sent_completely(
     assert len(stored_points(client, old_id)) == 1
     assert migrate(server.uri, monkeypatch, capfd)["unsent"] == []
     assert get_copy(moved, old_id).info.status == "FINISHED"
+
+
+def test_run_directories_elsewhere_track_to_the_server_if_they_are_found_and_their_own(
+    home: Path, client: Any, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    places = {name: tmp_path / name for name in ("own", "gone", "replaced", "linked", "far")}
+    ids = {}
+    for name, run_dir in places.items():
+        tracked_run(run_dir=str(run_dir))
+        ids[name] = ship_all(run_dir, status=lambda: end_run(2_000_000_000.0)).address.run_id
+    cleaned = tracked_run()
+    ship_all(cleaned, status=lambda: end_run(2_000_000_000.0))
+    shutil.rmtree(cleaned)
+    places["gone"].rename(tmp_path / "away")
+    metadata = json_files.read_json(places["replaced"] / run_layout.METADATA)
+    json_files.write_json(places["replaced"] / run_layout.METADATA, {**metadata, "run_uid": "0" * 32})
+    (places["linked"] / run_layout.CHECKPOINTS).symlink_to(tmp_path)
+    client.set_tag(ids["far"], "host", "another-machine")
+
+    done = migrate(server.uri, monkeypatch, capfd)
+    host = socket.gethostname()
+    assert sorted(done["lost"]) == sorted(
+        [f"another-machine:{places['far']}", *(f"{host}:{places[name]}" for name in ("gone", "replaced", "linked"))]
+    )
+    moved = connect(server.uri)
+    assert sync(places["own"]).run_id == get_copy(moved, ids["own"]).info.run_id
+    for name in ("replaced", "linked", "far"):
+        assert json_files.read_json(places[name] / run_layout.MLFLOW)["run_id"] == ids[name]
+
+    (tmp_path / "away").rename(home / "runs" / "gone")
+    done = migrate(server.uri, monkeypatch, capfd)
+    assert (done["run_dirs"], len(done["lost"])) == (1, 3)
+    assert sync(home / "runs" / "gone").run_id == get_copy(moved, ids["gone"]).info.run_id
