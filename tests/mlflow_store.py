@@ -77,7 +77,7 @@ damping) and 500, so far apart that no choice of seeds blurs them."""
 NETWORK = {"hidden": (4,)}
 
 
-def write_policy(run_dir, step: int, gains: tuple[float, float]) -> Checkpoint:
+def write_policy(run_dir, step: int, gains: tuple[float, float], **more) -> Checkpoint:
     """Writes a checkpoint of a run whose policy is that controller, as a network with one unit that does anything."""
     config = config_from_mapping(
         {"algo": "ppo", "env_id": "CartPole-v1", "total_timesteps": 1_000, "num_envs": 8, "network": NETWORK}
@@ -109,6 +109,7 @@ def write_policy(run_dir, step: int, gains: tuple[float, float]) -> Checkpoint:
         num_timesteps=step,
         policy=policy,
         trainer={"step": step},
+        **more,
     )
 
 

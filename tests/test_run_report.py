@@ -1,5 +1,6 @@
 """The report of a run: `rl-training report`, and the page that flows log."""
 
+import base64
 import json
 import shutil
 
@@ -175,10 +176,89 @@ def test_decisions_on_its_candidates_are_shown(client):
     assert decided.verdict.reasons[0] in page
 
 
+def test_a_report_about_a_version_names_it_and_its_checkpoint(client):
+    run_dir = tracked_run(network=NETWORK)
+    checkpoints = [write_policy(run_dir, step, gains) for step, gains in ((100, (1.0, 0.5)), (200, (1.0, 0.0)))]
+    run_id = ship_all(run_dir).address.run_id
+    first, second = (
+        promote(one, config_of_checkpoint(one, {"promotion.episodes": 20, "promotion.model": "pole"}), run_id=run_id)
+        for one in checkpoints
+    )
+    assert [first.version, second.version, second.verdict.kind] == ["1", "2", "REJECT"]
+    champion = text_of(make_page(read_run("models:/pole@champion")))
+    rejected = text_of(make_page(read_run("models:/pole/2")))
+    run = text_of(make_page(read_run(run_id)))
+    assert "version 1 of pole (challenger, champion) is the checkpoint step_000000000100 of this run" in champion
+    assert "PROMOTE, judged by nothing but being first for pole" in champion
+    assert "REJECT for pole" not in champion
+    assert "version 2 of pole is the checkpoint step_000000000200 of this run" in rejected
+    assert "REJECT for pole" in rejected
+    assert "of this run" not in run
+    for page in (champion, rejected, run):
+        assert f"{first.time} pole 1 step 100 PROMOTE" in page
+        assert f"{second.time} pole 2 step 200 REJECT" in page
+        assert "registered as version 1 of pole (challenger, champion), the checkpoint step_000000000100" in page
+        assert "registered as version 2 of pole, the checkpoint step_000000000200" in page
+
+
+def run_of_command(command, tags):
+    """Makes a run that this command started; returns its directory."""
+    run_dir = tracked_run(tags)
+    metadata = json_files.read_json(run_dir / run_layout.METADATA)
+    json_files.write_json(run_dir / run_layout.METADATA, metadata | {"command": command})
+    return run_dir
+
+
+ENGINE = ["/venv/lib/python3.12/site-packages/prefect/engine.py"]
+FLOW_RUN = "66733160-0000-4000-8000-000000000000"
+
+
+def test_the_command_can_be_pasted():
+    run_dir = run_of_command(["rl-training", "train", "--set", "run_dir=my run <script>"], {})
+    assert "command rl-training train --set 'run_dir=my run <script>'" in text_of(make_page(read_run(run_dir)))
+
+
+def test_a_run_of_a_worker_shows_its_flow_run_and_the_deployment_instead_of_the_engine():
+    page_of_it = f"http://127.0.0.1:4200/runs/flow-run/{FLOW_RUN}"
+    tags = {"prefect.flow": "train-flow", "prefect.flow_run_id": FLOW_RUN, "prefect.flow_run_url": page_of_it}
+    bare = make_page(read_run(run_of_command(ENGINE, tags)))
+    deployed = make_page(read_run(run_of_command(ENGINE, {**tags, "prefect.deployment": "train-flow/night run"})))
+    for page in (bare, deployed):
+        assert f"flow run {FLOW_RUN}" in text_of(page)
+        assert [reference for reference in Links(page).references if reference[0] != "#"] == [page_of_it]
+        assert "engine.py" not in page
+    assert "command" not in text_of(bare).split("Origin")[1].split("Machine")[0]
+    assert "command prefect deployment run 'train-flow/night run'" in text_of(deployed)
+
+
+def test_only_an_address_of_a_web_page_becomes_a_link():
+    tags = {"prefect.flow_run_id": FLOW_RUN, "prefect.flow_run_url": "javascript:alert(1)"}
+    page = make_page(read_run(run_of_command(ENGINE, tags)))
+    assert f"flow run {FLOW_RUN}" in text_of(page)
+    assert "javascript" not in page
+
+
+def test_the_device_is_the_one_that_was_used():
+    run_dir = tracked_run(network=NETWORK, device="auto")
+    assert "device auto" in text_of(make_page(read_run(run_dir)))
+    write_policy(run_dir, 100, (1.0, 0.5), extra={"device": "cuda:0"})
+    assert "device cuda:0" in text_of(make_page(read_run(run_dir)))
+
+
+def test_a_long_film_is_whole():
+    run_dir = finished_run(curve=CURVE)
+    add_evaluation(run_dir, 1.0)
+    film = GIF + b"\x02" * 30_000
+    (run_dir / run_layout.ARTIFACTS / run_layout.EPISODE).write_bytes(film)
+    assert base64.b64encode(film).decode() in make_page(read_run(run_dir))
+
+
 def test_what_is_no_run_is_refused(client, tmp_path):
     with pytest.raises(UserError, match="holds no run"):
         read_run(tmp_path)
-    with pytest.raises(UserError, match="is no checkpoint"):
+    with pytest.raises(
+        UserError, match="there is no run or model 'nothing'; expected a run's directory, an MLflow run id"
+    ):
         read_run("nothing")
     with pytest.raises(UserError, match=f"MLflow has no training run {'0' * 32}"):
         read_run("0" * 32)

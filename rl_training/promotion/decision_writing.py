@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+DECISION_ID_TAG = "gate.decision_id"
+"""Tag of a version: the last decision on it."""
 DECISION_TAG = "decision."
 """Prefix of a version's tag for each decision on it; the value is the verdict."""
 
@@ -57,7 +59,7 @@ def write_decision(client: MlflowClient, version: ModelVersion, run_id: str, rec
         NUMBERS_TAG: json.dumps(verdict.numbers),
         "gate.judged_by": ", ".join(verdict.judged_by) or "nothing",
         "gate.record": f"runs:/{run_id}/{record_path(question)}",
-        "gate.decision_id": question,
+        DECISION_ID_TAG: question,
         **({} if record["forced"] is None else {FORCED_TAG: record["forced"]}),
         DECISION_TAG + question: verdict.kind,
     }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from rl_training.api.summary import format_evaluation
 from rl_training.comparison.groups import format_value
@@ -22,12 +24,23 @@ from rl_training.run_report.reported_run import ReportedRun, read_run
 from rl_training.runs.evaluation_result import select_evaluation_numbers
 from rl_training.runs.health_warnings import read_health_warnings
 from rl_training.runtime.inexact_resumes import INEXACT, explain_inexact
-from rl_training.tracking.mlflow_names import DEPLOYMENT, FLOW, FORKED_FROM, KIND, RETRAINED_FROM
+from rl_training.tracking.mlflow_names import (
+    DEPLOYMENT,
+    FLOW,
+    FLOW_RUN,
+    FLOW_RUN_PAGE,
+    FORKED_FROM,
+    KIND,
+    RETRAINED_FROM,
+)
 from rl_training.tracking.shipping.figures import EVALUATION
 
 FILE = "report.html"
 """The name of a report among a run's artifacts."""
 TEMPLATE = Path(__file__).with_name("page.html")
+DECISION_COLUMNS = ["time", "model", "version", "checkpoint", "verdict", "reasons"]
+Cell = str | Mapping[str, str]
+"""What a cell of a table shows: a text, or a link as `{"text": ..., "address": ...}`."""
 _CLASSES = {"PROMOTE": "better", "REJECT": "worse"}
 
 
@@ -68,9 +81,8 @@ def make_page(read: ReportedRun) -> str:
         "task": f"{run.last_step:,} of {config.total_timesteps:,} steps, {describe_end(read)}, seed {config.seed}",
         "findings": list(list_findings(read)),
         "pictures": list(draw_pictures(run.points, read.evaluation)),
-        "film": None if read.film is None else base64.b64encode(read.film).decode(),
         "tables": [
-            ("Decisions", ["time", "model", "verdict", "reasons"], list(list_decisions(read))),
+            ("Decisions", DECISION_COLUMNS, list(list_decisions(read))),
             ("Settings that differ from the defaults", ["setting", "value", "default"], list_settings(config)),
             ("Origin", [], list(list_origin(read))),
             ("Machine and versions", [], list(list_machine(read))),
@@ -78,7 +90,8 @@ def make_page(read: ReportedRun) -> str:
         "command": f"rl-training reproduce {run.run_uid}",
         "notes": list(read.notes),
     }
-    return render_page(TEMPLATE, heading, **_make_printable(values))
+    film = None if read.film is None else base64.b64encode(read.film).decode()
+    return render_page(TEMPLATE, heading, film=film, **_make_printable(values))
 
 
 def describe_end(read: ReportedRun) -> str:
@@ -89,6 +102,9 @@ def describe_end(read: ReportedRun) -> str:
 
 def list_findings(read: ReportedRun) -> Iterator[tuple[str, str]]:
     """Yields what is most important, each with the class of its colour."""
+    if read.version is not None:
+        checkpoint = read.version.checkpoint
+        yield "", f"{read.version} is the checkpoint {checkpoint or 'of an unknown step'} of this run"
     if read.evaluation is not None:
         yield "", format_evaluation(select_evaluation_numbers(read.evaluation.to_dict()))
     elif evaluated := read.run.points.get(EVALUATION):
@@ -96,7 +112,7 @@ def list_findings(read: ReportedRun) -> Iterator[tuple[str, str]]:
         yield "", f"not evaluated on held-out episodes; the last periodic evaluation returned {evaluated[step]:,.2f}"
     else:
         yield "", "not evaluated"
-    for record in read.decisions[-1:]:
+    for record in _select_decisions(read)[-1:]:
         verdict = read_verdict(record)
         text = f"{format_verdict(verdict.kind, record['forced'], verdict.judged_by)} for {record['model']}"
         yield _CLASSES.get(verdict.kind, ""), text
@@ -106,12 +122,23 @@ def list_findings(read: ReportedRun) -> Iterator[tuple[str, str]]:
         yield "worse", f"not exact: {explain_inexact(entry)}"
 
 
+def _select_decisions(read: ReportedRun) -> Sequence[Mapping[str, Any]]:
+    """Returns the decisions on what the report is about, oldest first."""
+    if read.version is None:
+        return read.decisions
+    return [record for record in read.decisions if record["decision_id"] in read.version.decisions]
+
+
 def list_decisions(read: ReportedRun) -> Iterator[list[str]]:
     """Yields a row for each decision on a candidate of the run."""
+    numbers = {decision: one.number for one in read.versions for decision in one.decisions}
     for record in read.decisions:
         verdict = read_verdict(record)
         kind = format_verdict(verdict.kind, record["forced"], verdict.judged_by)
-        yield [record["time"], record["model"], kind, "; ".join(verdict.reasons)]
+        step = record["candidate"].get("num_timesteps")
+        checkpoint = f"step {step:,}" if isinstance(step, int) else "not known"
+        number = numbers.get(record["decision_id"], "no longer registered")
+        yield [record["time"], record["model"], number, checkpoint, kind, "; ".join(verdict.reasons)]
 
 
 def list_settings(config: TrainConfig) -> list[list[str]]:
@@ -130,15 +157,17 @@ def _complete_defaults(config: TrainConfig, required: Mapping[str, Any]) -> dict
     }
 
 
-def list_origin(read: ReportedRun) -> Iterator[list[str]]:
+def list_origin(read: ReportedRun) -> Iterator[Sequence[Cell]]:
     """Yields where a run comes from and where it is."""
     run, tags = read.run, read.tags
     yield ["run_uid", run.run_uid]
     yield ["MLflow run", run.run_id or "none"]
     yield ["directory", run.run_dir or "not known"]
     yield ["started", run.started.strftime("%Y-%m-%d %H:%M UTC")]
-    if command := read.metadata.get("command"):
-        yield ["command", " ".join(map(str, command))]
+    if command := _find_command(read):
+        yield ["command", command]
+    if FLOW_RUN in tags:
+        yield ["flow run", _make_link(tags[FLOW_RUN], tags.get(FLOW_RUN_PAGE, ""))]
     names = {"flow": FLOW, "deployment": DEPLOYMENT, "kind": KIND}
     yield from ([name, tags[tag]] for name, tag in names.items() if tag in tags)
     if origin := run.origin or tags.get(FORKED_FROM):
@@ -147,6 +176,22 @@ def list_origin(read: ReportedRun) -> Iterator[list[str]]:
         yield ["retrained from", tags[RETRAINED_FROM]]
     if run.sweep is not None:
         yield ["trial of sweep", f"{run.trial} of {run.sweep}, {run.phase}"]
+    for version in read.versions:
+        checkpoint = f", the checkpoint {version.checkpoint}" if version.checkpoint else ""
+        yield ["registered as", f"{version}{checkpoint}"]
+
+
+def _find_command(read: ReportedRun) -> str | None:
+    """Returns the command that started a run; None if it is not known, or a worker's without a deployment."""
+    if deployment := read.tags.get(DEPLOYMENT):
+        return shlex.join(["prefect", "deployment", "run", deployment])
+    command = [str(word) for word in read.metadata.get("command", ())]
+    is_workers = bool(command) and Path(command[0]).parent.name == "prefect"  # such as .../prefect/engine.py
+    return None if is_workers or not command else shlex.join(command)
+
+
+def _make_link(text: str, address: str) -> Cell:
+    return {"text": text, "address": address} if urlsplit(address).scheme in ("http", "https") else text
 
 
 def list_machine(read: ReportedRun) -> Iterator[list[str]]:
@@ -156,7 +201,7 @@ def list_machine(read: ReportedRun) -> Iterator[list[str]]:
     yield ["host", str(metadata.get("hostname") or tags.get("host", "not known"))]
     for name, value in (
         ("processor", machine.get("cpu_model")),
-        ("device", metadata.get("device")),
+        ("device", read.device or metadata.get("device")),
         ("threads", metadata.get("threads")),
         ("libraries of products", ", ".join(map(str, machine.get("libraries", ())))),
         ("platform", metadata.get("platform")),

@@ -12,21 +12,24 @@ from typing import TYPE_CHECKING, Any
 
 from rl_training import run_layout
 from rl_training.api.run_listing import find_newest_step
-from rl_training.comparison.recorded_run import RecordedRun, find_directory, read_directory, read_from_mlflow
-from rl_training.errors import TrackingError, UserError, error_line
+from rl_training.comparison.recorded_run import RecordedRun, find_directory, read_directory, read_from_mlflow, read_tags
+from rl_training.errors import CheckpointError, TrackingError, UserError, error_line
 from rl_training.promotion.decision import FOLDER
-from rl_training.run_layout import find_run_directory
+from rl_training.run_layout import checkpoint_name, find_run_directory
+from rl_training.run_report.registered_versions import RegisteredVersion, find_registered_versions
 from rl_training.runs.evaluation_result import EvaluationResult
 from rl_training.runs.metadata import find_run_in_home, read_metadata
+from rl_training.runtime.checkpoint.manifest import read_manifest
 from rl_training.security.untrusted_json import NotReadable, open_plain_file, read_json
 from rl_training.system.download_directories import discard_downloads, make_download_directory
-from rl_training.tracking.checkpoint_sources import ModelSource, find_version, parse_source, read_source
+from rl_training.tracking.checkpoint_sources import ModelSource, RunSource, find_version, match_source, read_source
 from rl_training.tracking.mlflow_run import find_run, is_training_run
 from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, translate_mlflow_errors
 from rl_training.tracking.record_schemas import Decision, Episodes
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
+    from mlflow.entities.model_registry import ModelVersion
     from mlflow.tracking import MlflowClient
 
 logger = logging.getLogger(__name__)
@@ -50,8 +53,14 @@ class ReportedRun:
     """The held-out evaluation."""
     film: bytes | None
     """Its first episode as an animated GIF."""
+    device: str | None = None
+    """The device that learned; None if it is not known."""
     decisions: tuple[Mapping[str, Any], ...] = ()
     """The records of the decisions on its candidates, oldest first."""
+    versions: tuple[RegisteredVersion, ...] = ()
+    """The registered versions that were made from it."""
+    version: RegisteredVersion | None = None
+    """The one of them that the report is about; None if it is about the run."""
     notes: tuple[str, ...] = ()
     """What could not be read, in words."""
 
@@ -71,29 +80,42 @@ def read_run(source: str | PathLike[str]) -> ReportedRun:
     text = read_source(source)
     if Path(text).is_dir():
         return _add_mlflow(_read_here(find_run_directory(text)))
-    parsed = parse_source(text)
+    parsed = match_source(text)
+    if parsed is None:
+        raise UserError(
+            f"there is no run or model {text!r}; expected a run's directory, an MLflow run id or run_uid, runs:/ID, or "
+            f"models:/NAME@ALIAS"
+        )
     if not isinstance(parsed, ModelSource) and (run_dir := find_run_in_home(parsed.run_id)) is not None:
         return _add_mlflow(_read_here(run_dir))
     uri = resolve_tracking_uri()
     with translate_mlflow_errors(uri, text):
         client = connect(uri)
-        run_id = find_version(client, parsed).run_id if isinstance(parsed, ModelSource) else parsed.run_id
+        version = find_version(client, parsed) if isinstance(parsed, ModelSource) else None
+        run_id = parsed.run_id if isinstance(parsed, RunSource) else version and version.run_id
         run = find_run(client, run_id or "")
         if run is None or not is_training_run(run):
             raise UserError(f"{text}: MLflow has no training run {run_id}; expected a run, or a version made from one")
-        if (run_dir := find_directory(run)) is not None:
-            return _add_decisions(_read_here(run_dir), client, run)
-        return _add_decisions(_read_there(client, run), client, run)
+        run_dir = find_directory(run)
+        read = _read_there(client, run) if run_dir is None else _read_here(run_dir)
+        read = _add_decisions(read, client, run)
+        return read if version is None else replace(read, version=_select(read.versions, version))
+
+
+def _select(versions: tuple[RegisteredVersion, ...], wanted: ModelVersion) -> RegisteredVersion | None:
+    names = (wanted.name, str(wanted.version))
+    return next((one for one in versions if (one.model, one.number) == names), None)
 
 
 def _read_here(run_dir: Path) -> ReportedRun:
     metadata, artifacts = read_metadata(run_dir), run_dir / run_layout.ARTIFACTS
     evaluation, notes = _read_evaluation(artifacts / run_layout.HELD_OUT)
-    run = read_directory(run_dir)
+    run, newest = read_directory(run_dir), find_newest_step(run_dir)
     return ReportedRun(
-        run=replace(run, last_step=max(run.last_step, find_newest_step(run_dir) or 0)),
+        run=replace(run, last_step=max(run.last_step, newest or 0)),
         metadata=metadata,
-        tags={},
+        tags=read_tags(run_dir),
+        device=None if newest is None else _read_device(run_dir / run_layout.CHECKPOINTS / checkpoint_name(newest)),
         evaluation=evaluation,
         film=_read_film(artifacts / run_layout.EPISODE),
         notes=notes,
@@ -135,7 +157,7 @@ def _add_mlflow(here: ReportedRun) -> ReportedRun:
 
 
 def _add_decisions(read: ReportedRun, client: MlflowClient, run: Run) -> ReportedRun:
-    """Adds the tags of a run and the decisions on its candidates."""
+    """Adds the tags of a run, the versions made from it, and the decisions on its candidates."""
     folder, decisions, notes = make_download_directory(), [], list(read.notes)
     for entry in client.list_artifacts(run.info.run_id, FOLDER):
         path = Path(client.download_artifacts(run.info.run_id, entry.path, str(folder)))
@@ -144,7 +166,21 @@ def _add_decisions(read: ReportedRun, client: MlflowClient, run: Run) -> Reporte
         except (OSError, NotReadable) as error:
             notes.append(f"{entry.path} can't be read: {error}")
     decisions.sort(key=lambda record: record["time"])
-    return replace(read, tags=dict(run.data.tags), decisions=tuple(decisions), notes=tuple(notes))
+    return replace(
+        read,
+        tags=dict(run.data.tags),
+        decisions=tuple(decisions),
+        versions=find_registered_versions(client, run.info.run_id),
+        notes=tuple(notes),
+    )
+
+
+def _read_device(checkpoint: Path) -> str | None:
+    """Returns the device that a checkpoint was computed on; the settings may say no more than `auto`."""
+    with suppress(CheckpointError):
+        device = read_manifest(checkpoint).extra.get("device")
+        return device if isinstance(device, str) else None
+    return None
 
 
 def _read_evaluation(path: Path) -> tuple[EvaluationResult | None, tuple[str, ...]]:

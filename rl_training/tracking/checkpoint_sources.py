@@ -88,16 +88,23 @@ def parse_source(text: str) -> RunSource | ModelSource:
     Raises:
         UserError: The text names neither.
     """
+    if (found := match_source(text)) is not None:
+        return found
+    raise UserError(
+        f"{text!r} is no checkpoint; expected a checkpoint's or run's directory, an MLflow run id or run_uid, "
+        f"runs:/ID[/checkpoints/step_...], or models:/NAME@ALIAS"
+    )
+
+
+def match_source(text: str) -> RunSource | ModelSource | None:
+    """Returns the MLflow run or registered version that a text names, or None if it has the form of neither."""
     if (model := _MODELS.fullmatch(text)) is not None:
         return ModelSource(model[1], model[2], model[3])
     if (run := _RUNS.fullmatch(text)) is not None:
         return RunSource(run[1], (run[2] or CHECKPOINTS).rstrip("/"))
     if RUN_ID.fullmatch(text):
         return RunSource(text, CHECKPOINTS)
-    raise UserError(
-        f"{text!r} is no checkpoint; expected a checkpoint's or run's directory, an MLflow run id or run_uid, "
-        f"runs:/ID[/checkpoints/step_...], or models:/NAME@ALIAS"
-    )
+    return None
 
 
 def resolve_source(client: MlflowClient, source: RunSource | ModelSource) -> RunSource | ModelSource | Path:
