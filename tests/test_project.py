@@ -125,9 +125,26 @@ def test_names_that_no_package_can_have(folder: str, message: str) -> None:
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(UserError, match=r"is not an empty folder; expected a new one, or `rl-training init --upgrade"):
-        init(tmp_path, package="own_name")
+    for place in (tmp_path, tmp_path / "mine.txt"):
+        with pytest.raises(
+            UserError, match=r"is not an empty folder, expected a new or empty one; name another folder$"
+        ):
+            init(place, package="own_name")
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
+def test_a_folder_with_a_project_can_be_upgraded_instead(tmp_path: Path) -> None:
+    folder = init(tmp_path / "my robot").folder
+    with pytest.raises(
+        UserError, match=rf"it holds a project, into which `rl-training init --upgrade '{folder}'` takes"
+    ):
+        init(folder)
+
+
+def test_the_command_that_comes_next_can_be_pasted(tmp_path: Path) -> None:
+    told = init(tmp_path / "My Robot é").lines()
+    assert f"next: cd '{tmp_path}/My Robot é' && pip install --editable '.[dev]' && pytest" in told
 
 
 def test_a_clone_of_an_empty_repository_is_an_empty_folder(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
+import shlex
 import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -12,7 +13,7 @@ from typing import Any
 
 from rl_training.errors import UserError
 from rl_training.project.project_files import EXECUTABLE, WHEELS, render_files
-from rl_training.project.record import ProjectRecord, hash_text, write_record
+from rl_training.project.record import FILE, ProjectRecord, hash_text, write_record
 from rl_training.project.wheel import find_wheel, keep_wheel
 from rl_training.system.durable_files import make_directory, replace_file
 
@@ -46,7 +47,7 @@ class NewProject:
             *(f"  {path}" for path in [*self.files, *wheel]),
             *([] if self.wheel else [BUILD_WHEEL]),
             "",
-            f"next: cd {self.folder} && pip install --editable '.[dev]' && pytest",
+            f"next: cd {shlex.quote(str(self.folder))} && pip install --editable '.[dev]' && pytest",
             "then: rl-training train --config configs/tank.yaml",
         ]
 
@@ -67,10 +68,7 @@ def init(folder: Path, *, package: str | None = None, wheel: Path | None = None)
     package = choose_package(folder.name, package)
     found = find_wheel(wheel)
     if folder.exists() and (not folder.is_dir() or any(path.name != ".git" for path in folder.iterdir())):
-        raise UserError(
-            f"{folder} is not an empty folder; expected a new one, or `rl-training init --upgrade {folder}` to take "
-            f"the changes of a newer rl_training into a project"
-        )
+        raise UserError(f"{folder} is not an empty folder, expected a new or empty one; {_advise(folder)}")
     files = render_files(package)
     for path, text in files.items():
         write_project_file(folder, path, text)
@@ -78,6 +76,14 @@ def init(folder: Path, *, package: str | None = None, wheel: Path | None = None)
         keep_wheel(found, folder)
     write_record(folder, ProjectRecord(package=package, files={path: hash_text(text) for path, text in files.items()}))
     return NewProject(folder, package, tuple(files), None if found is None else found.name)
+
+
+def _advise(folder: Path) -> str:
+    """Returns what to do about a folder in which no project can be made."""
+    if (folder / FILE).is_file():
+        command = f"rl-training init --upgrade {shlex.quote(str(folder))}"
+        return f"it holds a project, into which `{command}` takes the changes of a newer rl_training"
+    return "name another folder"
 
 
 def write_project_file(folder: Path, path: str, text: str) -> None:
