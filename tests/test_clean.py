@@ -24,8 +24,9 @@ from rl_training.cli.app import run as run_command
 from rl_training.errors import UserError
 from rl_training.experiment.loading import config_of_checkpoint
 from rl_training.maintenance.ages import read_age
-from rl_training.maintenance.clean import find_removable, remove_items
+from rl_training.maintenance.clean import Cleaning, find_removable, remove_items
 from rl_training.maintenance.flow_runs import find_flow_runs
+from rl_training.maintenance.items import Item
 from rl_training.promotion.model_registry import get_or_register
 from rl_training.runs.locks import RunLock
 from rl_training.sweeps.segments import find_sweep_dir
@@ -266,6 +267,28 @@ def test_a_wrong_age_is_refused(text: str) -> None:
         read_age(text)
 
 
+@pytest.mark.parametrize("given", [["--older-than", "-5d"], ["--older-than=-5d"]])
+def test_the_command_says_what_an_age_is(given: list[str], home: Path, capfd: Any) -> None:
+    assert run_command(["clean", *given]) == 2
+    assert "got the age '-5d', expected a number of days or hours such as 30d" in capfd.readouterr().err
+
+
+def test_what_has_no_size_is_shown_without_one() -> None:
+    items = [
+        Item("flow run", "66733160", None, lambda: None, "train-flow/brave-cat, ended 2026-01-02 03:04 UTC"),
+        Item("run directory", "/runs/a", 3_000, lambda: None),
+    ]
+    shown = Cleaning(items, {}, [], done=False)
+    assert shown.lines() == [
+        "can be removed: flow run 66733160 (train-flow/brave-cat, ended 2026-01-02 03:04 UTC)",
+        "can be removed: run directory /runs/a, 3,000 bytes",
+        "can be removed: 1 x flow run",
+        "can be removed: 1 x run directory, 3,000 bytes",
+    ]
+    assert [item["bytes"] for item in shown.to_dict()["removable"]] == [None, 3_000]
+    assert shown.to_dict()["bytes"] == 3_000
+
+
 @pytest.mark.slow
 def test_old_flow_runs_of_our_deployments_go(flow_home: Path) -> None:
     from prefect import flow
@@ -291,10 +314,13 @@ def test_old_flow_runs_of_our_deployments_go(flow_home: Path) -> None:
         assert not {str(complete), str(failed)} & {item.name for item in young.items}
 
         found = find_flow_runs(timedelta(), {str(failed)})
-        assert str(complete) in {item.name for item in found.items}
+        shown = next(item for item in found.items if item.name == str(complete))
+        ended_run = client.read_flow_run(complete)
+        assert ended_run.end_time is not None
+        assert shown.description == f"nothing/{ended_run.name}, ended {ended_run.end_time:%Y-%m-%d %H:%M} UTC"
         assert not {str(failed), str(others), str(running)} & {item.name for item in found.items}
         assert found.kept == {"flow runs: a retry resumes their training": 1}
-        next(item for item in found.items if item.name == str(complete)).remove()
+        shown.remove()
         with pytest.raises(ObjectNotFound):
             client.read_flow_run(complete)
         assert [client.read_flow_run(run_id).id for run_id in (failed, others, running)] == [failed, others, running]

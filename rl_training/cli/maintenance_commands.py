@@ -11,7 +11,11 @@ from rl_training.cli.options import Json
 from rl_training.cli.output import confirm, result_stream, write_result
 
 OlderThan = Annotated[
-    str, Parameter(help="Only what nobody has used for so long, or was deleted so long ago: 30d, 12h.")
+    str,
+    Parameter(
+        allow_leading_hyphen=True,  # so that -5d is told to be no age
+        help="Only what nobody has used for so long, or was deleted so long ago: 30d, 12h.",
+    ),
 ]
 DryRun = Annotated[bool, Parameter(help="Show what would be removed, and remove nothing.")]
 BackupFolder = Annotated[Path, Parameter(help="The folder of the backup.")]

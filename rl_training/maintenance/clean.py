@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from rl_training.errors import printable
 from rl_training.maintenance.deleted_runs import find_deleted
 from rl_training.maintenance.flow_runs import find_flow_runs
 from rl_training.maintenance.items import Item, StillNeeded
@@ -37,22 +38,39 @@ class Cleaning:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the cleaning for JSON."""
-        items = [{"kind": item.kind, "name": item.name, "bytes": item.size} for item in self.items]
-        total = sum(item.size for item in self.items)
+        items = [
+            {"kind": item.kind, "name": item.name, "description": item.description, "bytes": item.size}
+            for item in self.items
+        ]
+        total = _add_sizes(self.items) or 0
         return {"removed" if self.done else "removable": items, "bytes": total, "kept": dict(self.kept)}
 
     def lines(self) -> list[str]:
         """Returns the cleaning as text."""
         verb = "removed" if self.done else "can be removed"
         counts = Counter(item.kind for item in self.items)
-        sizes = {kind: sum(item.size for item in self.items if item.kind == kind) for kind in counts}
+        sizes = {kind: _add_sizes(item for item in self.items if item.kind == kind) for kind in counts}
         return [
-            *(f"{verb}: {item.kind} {item.name}, {format_bytes(item.size)}" for item in self.items),
-            *(f"{verb}: {count} x {kind}, {format_bytes(sizes[kind])}" for kind, count in counts.items()),
+            *(f"{verb}: {_describe(item)}{_format_size(item.size)}" for item in self.items),
+            *(f"{verb}: {count} x {kind}{_format_size(sizes[kind])}" for kind, count in counts.items()),
             *([] if self.items else ["nothing can be removed" if not self.done else "nothing was removed"]),
             *(f"kept: {count} {reason}" for reason, count in self.kept.items()),
             *(f"note: {note}" for note in self.notes),
         ]
+
+
+def _describe(item: Item) -> str:
+    return f"{item.kind} {item.name}{f' ({printable(item.description)})' if item.description else ''}"
+
+
+def _add_sizes(items: Iterable[Item]) -> int | None:
+    """Returns the bytes of all items whose size can be told; None if there is no such item."""
+    sizes = [item.size for item in items if item.size is not None]
+    return sum(sizes) if sizes else None
+
+
+def _format_size(size: int | None) -> str:
+    return "" if size is None else f", {format_bytes(size)}"
 
 
 def format_bytes(number: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from rl_training.maintenance.items import Findings, Item, StillNeeded
@@ -39,12 +39,20 @@ def find_flow_runs(older_than: timedelta, resumable: set[str]) -> Findings:
         findings.notes.append("no Prefect server is set up, so no flow runs are looked for")
         return findings
     with connect_to_user_server() as (_, client):
+        read_flow = cache(client.read_flow)
         for run in _iterate_ended(client, datetime.now(UTC) - older_than):
             if str(run.id) in resumable:
                 findings.kept["flow runs: a retry resumes their training"] += 1
             else:
-                findings.items.append(Item("flow run", str(run.id), 0, partial(_remove, run.id, run.end_time)))
+                remove = partial(_remove, run.id, run.end_time)
+                shown = _describe(read_flow(run.flow_id).name, run)
+                findings.items.append(Item("flow run", str(run.id), None, remove, shown))
     return findings
+
+
+def _describe(flow: str, run: FlowRun) -> str:
+    end = "" if run.end_time is None else f", ended {run.end_time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    return f"{flow}/{run.name}{end}"
 
 
 def _iterate_ended(client: SyncPrefectClient, before: datetime) -> Iterator[FlowRun]:

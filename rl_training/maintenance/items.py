@@ -21,10 +21,12 @@ class Item:
 
     kind: Kind
     name: str
-    size: int
-    """The bytes that its removal frees; 0 if they can't be told, as those of database rows."""
+    size: int | None
+    """The bytes that its removal frees; None if they can't be told, as those of database rows."""
     remove: Callable[[], None] = field(repr=False, compare=False)
     """Removes it; raises `StillNeeded`, without a change, if something needs it by now."""
+    description: str = ""
+    """What people know it by, if its name is only an id."""
 
 
 @dataclass
