@@ -15,23 +15,13 @@ from rl_training.errors import CheckpointError, UserError, one_line
 from rl_training.run_layout import CHECKPOINTS, CONFIG, REPLAY
 from rl_training.runs.locks import require_free
 from rl_training.runs.metadata import find_run_in_home
-from rl_training.runtime.checkpoint import (
-    Checkpoint,
-    find_checkpoint,
-    load_trainer_state,
-    newest_good,
-    open_checkpoint,
-)
+from rl_training.runtime.checkpoint import Checkpoint, find_checkpoint, load_trainer_state, newest_good, open_checkpoint
 from rl_training.runtime.checkpoint.downloads import Download, write_download
 from rl_training.runtime.checkpoint.manifest import MANIFEST, POLICY, is_shard, read_manifest
 from rl_training.system.download_directories import make_download_directory
 from rl_training.system.paths import require_path_text
 from rl_training.tracking.mlflow_run import RUN_ID, RUN_UID, find_run, get_training_run
-from rl_training.tracking.mlflow_store import (
-    connect,
-    resolve_tracking_uri,
-    translate_mlflow_errors,
-)
+from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, translate_mlflow_errors
 from rl_training.tracking.version_files import download_version_policy
 
 if TYPE_CHECKING:
