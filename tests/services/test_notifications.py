@@ -126,7 +126,7 @@ def test_a_promotion_a_rejection_and_a_skipped_retraining(services: Services, to
     assert done["state"]["name"] == "Completed", done["state"]
     body = message_about(told, "told, version 1: champion")
     assert "floor" in body
-    assert body.endswith("/#/models/told/versions/1")
+    assert body.endswith("champion yet\n")  # no MLflow server shows the version, so there is no link
     unreachable = {**TINY, "seed": 2, "promotion": {**GATE, "floor": 10_000.0}}
     assert services.run("train-flow/default", overrides=unreachable)["state"]["name"] == "Completed"
     assert "floor" in message_about(told, "told, version 2: REJECT")
