@@ -1,12 +1,15 @@
 """Only the newest training process of a run may write to it, on whatever machine the earlier ones are."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
-from mlflow_store import of_another_machine, ship_all, stored_points, tracked_run
+from mlflow_store import GOOD, make_run, of_another_machine, ship_all, stored_points, tracked_run, write_policy
 
 from rl_training import run_layout
+from rl_training.api.held_out_evaluation import evaluate_held_out
 from rl_training.errors import NoProgress, RunTakenOver
+from rl_training.flows.tasks import promote
 from rl_training.runs.locks import RunLock, record_takeover
 from rl_training.tracking import json_files
 from rl_training.tracking.attempts import (
@@ -19,6 +22,7 @@ from rl_training.tracking.attempts import (
     require_progress,
 )
 from rl_training.tracking.metric_log import MetricLog
+from rl_training.tracking.session import TrackingSession
 from rl_training.tracking.shipping.sync import sync
 
 FIRST = Attempt(from_step=0, host="a", pid=1, created=100.0)
@@ -115,3 +119,24 @@ def test_nothing_is_logged_to_a_run_that_was_taken_over(tmp_path):
             metrics.log(2, {"a": 1.0}, "update")
     metrics.close()
     assert len((tmp_path / run_layout.METRICS).read_text().splitlines()) == 1
+
+
+def test_a_process_that_wakes_up_after_training_neither_evaluates_nor_reports_nor_promotes():
+    run_dir, config = make_run(evaluation={"final_episodes": 10})
+    checkpoint = write_policy(run_dir, 100, GOOD)
+    log = MetricLog(run_dir)
+    session = TrackingSession(run_dir, {"run_uid": "a", "total_timesteps": 100}, tracking_uri=None)
+    run = SimpleNamespace(run_dir=run_dir, config=config, session=session)
+    with RunLock(run_dir):
+        evaluate_held_out(checkpoint, config, run_dir, log)
+        session.log_artifact("report.md", "ours")
+    record_takeover(run_dir, "another")
+    files = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+    with pytest.raises(RunTakenOver):
+        evaluate_held_out(checkpoint, config, run_dir, log)  # its metrics are equal, so the log writes none
+    with pytest.raises(RunTakenOver):
+        session.log_artifact("report.md", "theirs")
+    with pytest.raises(RunTakenOver):
+        promote.fn(run, str(checkpoint.path))
+    log.close()
+    assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == files

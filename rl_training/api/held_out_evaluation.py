@@ -9,6 +9,7 @@ from rl_training import run_layout
 from rl_training.api.films.filmed_env import can_be_filmed
 from rl_training.config.named_modules import allowing, list_modules
 from rl_training.config.settings import TrainConfig
+from rl_training.runs.locks import require_not_taken_over
 from rl_training.runs.stopping import StopFlag, StopTraining
 from rl_training.runtime.checkpoint import Checkpoint
 from rl_training.runtime.evaluation import EvaluationResult
@@ -33,9 +34,11 @@ def evaluate_held_out(
 
     Raises:
         EnvironmentFault: An environment violated its contract.
+        RunTakenOver: Another process has taken the run over; nothing is written.
         StopTraining: `stop` was set before all episodes were played.
     """
     evaluation = evaluate_checkpoint(checkpoint, config=config, stop=stop)
+    require_not_taken_over(run_dir)  # the log checks it only for values that it does not have yet
     log.log(checkpoint.num_timesteps, evaluation.metrics("heldout"), "heldout")
     artifacts = run_dir / run_layout.ARTIFACTS
     json_files.write_json(artifacts / run_layout.HELD_OUT, evaluation.to_dict())

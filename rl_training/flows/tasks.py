@@ -186,10 +186,16 @@ def evaluate(run: TrackedRun, checkpoint: str) -> dict[str, Any]:
 
 @task(name="promote", **RETRIED)
 def promote(run: TrackedRun, checkpoint: str) -> dict[str, Any]:
-    """Registers a checkpoint and lets the gate decide whether it becomes the champion."""
+    """Registers a checkpoint and lets the gate decide whether it becomes the champion.
+
+    Raises:
+        RunTakenOver: Another process has taken the run over, and will decide.
+    """
     from rl_training.promotion.promote import promote as decide
+    from rl_training.runs.locks import require_not_taken_over
     from rl_training.runtime.workflows import resolve_local_checkpoint
 
+    require_not_taken_over(run.run_dir)
     run_id = run.session.run_id
     assert run_id is not None  # a flow tracks its run before training
     return _publish_decision(decide(resolve_local_checkpoint(checkpoint), run.config, run_id=run_id), link=False)

@@ -114,7 +114,12 @@ class TrackingSession:
         self.callback.log(step, metrics, event)
 
     def log_artifact(self, name: str, content: str | bytes) -> Path:
-        """Writes a file that is sent to MLflow as the artifact `name`, which may contain folders."""
+        """Writes a file that is sent to MLflow as the artifact `name`, which may contain folders.
+
+        Raises:
+            RunTakenOver: Another process has taken the run over; nothing is written.
+        """
+        require_not_taken_over(self.run_dir)
         path = self.run_dir / run_layout.ARTIFACTS / name
         json_files.write_bytes(path, content.encode() if isinstance(content, str) else content)
         return path
