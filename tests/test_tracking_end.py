@@ -1,5 +1,6 @@
 """The end of tracking: in bounded time after a signal, and the process beside training ends soon after it."""
 
+import io
 import json
 import logging
 import os
@@ -8,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 from mlflow_store import make_run, ship_all, tracked_run
@@ -17,9 +19,14 @@ from rl_training import run_layout
 from rl_training.errors import TrackingError
 from rl_training.runs import stopping
 from rl_training.runs.stopping import StopFlag
+from rl_training.system import process_beside
+from rl_training.system.process_beside import Lifetime
 from rl_training.tracking import json_files
 from rl_training.tracking.session import start_tracking
+from rl_training.tracking.shipping.run_start import RunStart
 from rl_training.tracking.shipping.shipment import Shipment
+from rl_training.tracking.shipping.shipper import Shipper
+from rl_training.tracking.shipping.shipper_process import SENT
 
 SHIPPER = """
 import sys
@@ -56,6 +63,114 @@ def test_a_second_interruption_does_not_change_how_a_run_has_ended(home, monkeyp
         thread.join()
     status = json_files.read_json(run_dir / run_layout.STATUS)
     assert (status["status"], status["stop_reason"]) == ("KILLED", "signal")
+
+
+class SlowShipper:
+    """A shipper that sends a piece each 10 s by the test's clock, and has a report after the last one."""
+
+    def __init__(self, clock, pieces):
+        self._clock = clock
+        report = {"sent": 3, "unsent": 0, "message": "", "run_id": "a"}
+        last = {"report": report, "deleted": False, "elsewhere": False}
+        self._lines = [json.dumps(line) for line in [*([SENT] * pieces), last]]
+
+    def announce_end(self):
+        pass
+
+    def read_line(self, seconds):
+        self._clock.now += min(seconds, 10.0)
+        return self._lines.pop(0) if seconds >= 10.0 else None
+
+    def wait(self, seconds):
+        pass
+
+    def explain_silence(self):
+        return "no answer in time"
+
+
+class Clock:
+    """A clock that the test sets."""
+
+    now = 100.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+def finish_with(pieces, clock, monkeypatch, stop=None):
+    monkeypatch.setattr("rl_training.tracking.session.time", clock)
+    run_dir, config = make_run()
+    session = start_tracking(run_dir, config, offline=True, stop=stop)
+    session._shipper = SlowShipper(clock, pieces)
+    session._start = RunStart(session._shipper, "sqlite:////mlflow.db")
+    session._start.address = {"run_id": "a"}
+    report = session.finish("FINISHED", stop_reason="completed")
+    return report.message.partition(";")[0], clock.now - 100.0
+
+
+def test_the_end_of_a_run_waits_as_long_as_pieces_are_sent_and_no_longer_than_a_minute(home, monkeypatch):
+    assert finish_with(3, Clock(), monkeypatch) == ("", 40.0)  # three pieces and the report
+    assert finish_with(30, Clock(), monkeypatch) == ("no answer in time", 60.0)
+
+
+def test_after_a_signal_pieces_that_are_sent_do_not_prolong_the_end(home, monkeypatch):
+    clock, stop = Clock(), StopFlag()
+    monkeypatch.setattr(stopping, "time", clock)
+    stop.request("signal")
+    assert finish_with(30, clock, monkeypatch, stop) == ("no answer in time", 20.0)
+
+
+@pytest.mark.parametrize(("extensions", "ends_after"), [(0, 12.0), (1, 22.0), (5, 62.0)])
+def test_a_process_beside_training_outlives_it_from_its_last_extension(monkeypatch, extensions, ends_after):
+    clock, ended = Clock(), []
+    monkeypatch.setattr(process_beside, "time", clock)
+    monkeypatch.setattr(process_beside, "exit_now", ended.append)
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: None)  # the test does what its thread would do
+    lifetime = Lifetime(lambda: ended.append("timeout"), 12.0)
+    lifetime.parent = -1  # has ended
+    left = [10.0] * extensions
+
+    def sleep(seconds):  # a piece is sent each 10 s
+        clock.now += left.pop() if left else seconds
+        if len(left) < extensions and clock.now % 10 == 0:
+            lifetime.extend()
+
+    monkeypatch.setattr(clock, "sleep", sleep)
+    lifetime._watch()
+    assert lifetime.over.is_set()
+    assert (clock.now - 100.0, ended) == (ends_after, ["timeout", 1])
+
+
+def test_a_shipper_has_more_time_for_each_piece_while_training_waits(home, monkeypatch):
+    extended = []
+
+    class Dying(io.StringIO):  # training goes after the second piece
+        def write(self, text):
+            if len(extended) == 2:
+                raise BrokenPipeError
+            return super().write(text)
+
+    over = threading.Event()
+    over.set()
+    run_dir = tracked_run()
+    (run_dir / run_layout.SHIPPER_LOCK).touch()
+    shipment = Shipment(run_dir, f"sqlite:///{home}/mlflow.db")
+    shipment.open()
+    pieces = iter([True, OSError("away"), True, True, False])
+
+    def ship(status):
+        if isinstance(piece := next(pieces), OSError):
+            raise piece
+        return piece
+
+    monkeypatch.setattr(shipment, "ship", ship)
+    replies = Dying()
+    Shipper(shipment, replies, SimpleNamespace(over=over, parent=1, extend=lambda: extended.append(1))).run()
+    assert [json.loads(line) for line in replies.getvalue().splitlines()] == [SENT, SENT]
+    assert len(extended) == 2
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import select
 import sys
@@ -26,7 +27,7 @@ class Lifetime:
 
     Args:
         on_timeout: Called right before this process is ended.
-        drain_seconds: How long this process may outlive training.
+        drain_seconds: How long this process may outlive training; counted anew by `extend`.
     """
 
     def __init__(self, on_timeout: Callable[[], object], drain_seconds: float) -> None:
@@ -34,16 +35,22 @@ class Lifetime:
         """Set when training has ended or its process has died."""
         self.parent = os.getppid()
         self.on_timeout: Callable[[], object] = on_timeout
-        self._drain_seconds = drain_seconds
+        self._drain_seconds, self._deadline = drain_seconds, math.inf
         threading.Thread(target=self._watch, daemon=True).start()
+
+    def extend(self) -> None:
+        """Counts the time that this process may outlive training anew, from now on."""
+        self._deadline = time.monotonic() + self._drain_seconds
 
     def _watch(self) -> None:
         while os.getppid() == self.parent:
             readable, _, _ = select.select([sys.stdin], [], [], POLL_SECONDS)
             if readable and not os.read(sys.stdin.fileno(), 1):
                 break
+        self.extend()
         self.over.set()
-        time.sleep(self._drain_seconds)
+        while (left := self._deadline - time.monotonic()) > 0:
+            time.sleep(left)
         try:
             self.on_timeout()
         finally:

@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 
-END_SECONDS = 15.0
-"""How long the end of a run waits until everything is sent; after a signal, `StopFlag.seconds_left` at most."""
+END_SECONDS, LAST_SECONDS = 15.0, 60.0
+"""How long the end of a run waits for each piece to be sent, and for all; after a signal, `StopFlag.seconds_left`."""
 
 
 class TrackingSession:
@@ -138,7 +138,8 @@ class TrackingSession:
             status: How the run ended.
             stop_reason: Why training stopped.
             error: The error that ended the run, as one line.
-            wait: Seconds to wait at most, fewer after a signal; the report omits anything that is sent later.
+            wait: Seconds to wait for each piece to be sent, and `LAST_SECONDS` at most for all, fewer after a signal;
+                the report omits anything that is sent later.
 
         Returns:
             The report of how much of the run is in MLflow. A second call returns the same report.
@@ -181,16 +182,20 @@ class TrackingSession:
         try:
             self._start.wait(self._stop)  # a short run ends before MLflow is imported
             self._start.catch_up(self._stop)
-            deadline = time.monotonic() + min(wait, self._stop.seconds_left())
-            self._start.limit(deadline)
+            self._start.limit(time.monotonic() + min(wait, self._stop.seconds_left()))
             self._shipper.announce_end()
             self._start.wait()
         except TrackingError as error:
             return self._make_report(f"{str(error).splitlines()[0]}; {later}")
-        said = self._start.read_report(deadline)
+        latest = time.monotonic() + LAST_SECONDS
+
+        def get_seconds() -> float:
+            return min(wait, latest - time.monotonic(), self._stop.seconds_left())
+
+        said = self._start.read_report(get_seconds)
         if not said:
             return self._make_report(f"{self._shipper.explain_silence()}; {later}")
-        self._shipper.wait(deadline - time.monotonic())  # this was its last line
+        self._shipper.wait(get_seconds())  # this was its last line
         report = ShipReport(**said["report"])
         if not (report.unsent or report.message) or said["elsewhere"]:
             return report

@@ -43,7 +43,7 @@ def server(store_template: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture
 def proxy(server: Server, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ShakyProxy]:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "2")  # a request that hangs is given up sooner than by default
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "4")  # a request that hangs is given up sooner than by default
     proxy = ShakyProxy(server.port)
     yield proxy
     proxy.stop()
@@ -74,10 +74,10 @@ def test_every_illness_passes_and_nothing_is_lost_or_doubled(server: Server, pro
         proxy.mode = mode
         log(session, 10_000 * i, 10_000 * i + 5_000)
         checkpoints.append(make_checkpoint(session, 10_000 * i + 1))
-        wait_for(lambda mode=mode: [request.mode for request in proxy.requests].count(mode) >= 3, 40)
+        wait_for(lambda mode=mode: [request.mode for request in proxy.requests].count(mode) >= 3)
         log(session, 10_000 * i + 5_000, 10_000 * (i + 1))
         proxy.mode = "pass"
-        wait_for(lambda: stored_points(client, run_id) == points_of_file(run_dir), 40)
+        wait_for(lambda: stored_points(client, run_id) == points_of_file(run_dir))
     report = session.finish("FINISHED", stop_reason="completed")
     assert (report.unsent, report.message) == (0, "")
     assert len(stored_points(client, run_id)) == 41 * len(MODES)
@@ -132,7 +132,7 @@ def test_a_run_that_is_deleted_in_the_ui_is_reported_and_sent_again(server: Serv
     client: Any = connect(server.uri)
     session = start_tracking(run_dir, config, tracking_uri=server.uri)
     log(session, 0, 2_000)
-    wait_for(lambda: "train/loss" in client.get_run(session.run_id).data.metrics, 30)
+    wait_for(lambda: "train/loss" in client.get_run(session.run_id).data.metrics)
     client.delete_run(session.run_id)
     log(session, 2_000, 4_000)
     report = session.finish("FINISHED", stop_reason="completed")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from services_support import Services, eventually
+from waiting import LIMIT
 
 pytestmark = pytest.mark.services
 
@@ -35,13 +35,12 @@ def test_workers_simulators_and_shipper_end_with_a_killed_command(
     finally:
         process.kill()
         process.wait()
-    killed = time.monotonic()
     for part in ("rl_training.envs.vector.worker", "rl_training.tracking.shipping.shipper", "time.sleep(600)"):
         assert any(part in line for line in lines.values()), lines
     shippers = [child for child, line in lines.items() if "rl_training.tracking.shipping.shipper" in line]
-    _, late = psutil.wait_procs([child for child in family if child not in shippers], timeout=8)
+    _, late = psutil.wait_procs([child for child in family if child not in shippers], timeout=LIMIT)
     assert [child for child in late if child.status() != psutil.STATUS_ZOMBIE] == []
-    _, late = psutil.wait_procs(shippers, timeout=16 - (time.monotonic() - killed))
+    _, late = psutil.wait_procs(shippers, timeout=LIMIT)
     assert [child for child in late if child.status() != psutil.STATUS_ZOMBIE] == []
     (run,) = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
     assert run.info.status == "KILLED"

@@ -384,7 +384,7 @@ def test_a_cancel_ends_simulators_and_the_run_resumes_from_its_logged_artifact(
     assert sum("time.sleep(600)" in " ".join(member.cmdline()) for member in family) >= 4
     assert user.prefect("flow-run", "cancel", run.id).returncode == 0
     run.comes_to("Cancelled")
-    _, late = psutil.wait_procs(family, timeout=15)
+    _, late = psutil.wait_procs(family, timeout=PATIENCE)
     assert [member for member in late if member.status() != psutil.STATUS_ZOMBIE] == []
     assert eventually(lambda: run.mlflow().info.status == "KILLED", 180)
     cancelled_at, files = newest(run_dir), sizes(run_dir)

@@ -8,7 +8,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import copy_context
 from typing import Any
 
@@ -128,9 +128,13 @@ class RunStart:
             if line is not None and (not line or json.loads(line) == CAUGHT_UP):
                 return
 
-    def read_report(self, deadline: float) -> dict[str, Any]:
-        """Returns the last line of the shipper; empty if it has not come by this time of `time.monotonic`."""
-        while line := self._shipper.read_line(deadline - time.monotonic()):
+    def read_report(self, get_seconds: Callable[[], float]) -> dict[str, Any]:
+        """Returns the last line of the shipper; empty if the shipper has ended or its next line has not come in time.
+
+        Args:
+            get_seconds: Returns how long to wait for the next line; called again after each.
+        """
+        while line := self._shipper.read_line(get_seconds()):
             said: dict[str, Any] = json.loads(line)
             if "report" in said:
                 return said

@@ -3,7 +3,8 @@
 It is started with `python -m rl_training.tracking.shipping.shipper RUN_DIR`. Because it is a separate process, MLflow
 can neither block training nor make it fail. Its standard input is a pipe from the training process; the pipe closes
 when training ends or its process dies. The shipper prints a line of JSON when the run exists in MLflow and another at
-the end. It outlives training by at most `DRAIN_SECONDS`, whatever it is doing.
+the end. It outlives training by at most `DRAIN_SECONDS`, whatever it is doing. While training waits for the rest to be
+sent, that time is counted from the last piece that was sent, so that a slow machine loses nothing.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from rl_training.tracking.mlflow_store import connect, explain, is_server, load_
 from rl_training.tracking.orphaned_runs import end_orphaned_runs, resolve_end_status
 from rl_training.tracking.shipping.prometheus_file import open_prometheus_file
 from rl_training.tracking.shipping.shipment import Shipment
-from rl_training.tracking.shipping.shipper_process import ANSWERED, CAUGHT_UP, LOADED
+from rl_training.tracking.shipping.shipper_process import ANSWERED, CAUGHT_UP, LOADED, SENT
 from rl_training.tracking.shipping.system_metrics import SystemMetrics, read_interval
 
 logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 12.0
-"""How long the shipper may outlive training; a little less than training waits for its last line."""
+"""How long the shipper may outlive training; a little less than training waits for its next line."""
 
 POLL_SECONDS = 1.0
 """Interval at which the run directory is polled, so that at most one batch is sent per second."""
@@ -55,7 +56,7 @@ class Shipper:
         self.shipment = shipment
         self._lock_file = (shipment.run_dir / run_layout.SHIPPER_LOCK).stat()
         self._replies = replies
-        self._over = lifetime.over
+        self._lifetime, self._over = lifetime, lifetime.over
         self._end_reported = threading.Lock()
         self._trouble, self._deleted, self._elsewhere, self._caught_up = "", False, False, False
         every = read_interval()
@@ -76,6 +77,8 @@ class Shipper:
                 self._system.record(self.shipment.step)
             try:
                 more = self.shipment.ship(self._resolve_status if over else None)
+                if over and reply(self._replies, SENT):  # training still waits
+                    self._lifetime.extend()
                 if not more and not self._caught_up and not over:
                     self._caught_up = reply(self._replies, CAUGHT_UP)
                 pause, backoff, self._trouble = (0.0 if more else POLL_SECONDS), FIRST_BACKOFF, ""

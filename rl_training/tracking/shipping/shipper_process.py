@@ -21,6 +21,9 @@ from rl_training.system.paths import URI_VARIABLE
 LOADED, ANSWERED, CAUGHT_UP = {"step": "loaded"}, {"step": "answered"}, {"step": "caught up"}
 """Lines that the process prints: MLflow is imported, the server has answered, and everything so far is sent."""
 
+SENT = {"step": "sent"}
+"""A line that the process prints for each piece that it has sent since training ended."""
+
 START_SECONDS = 60.0
 """How long the process may make no progress while it starts.
 
