@@ -110,16 +110,34 @@ def test_the_frames_hold_the_groups_the_verdicts_and_the_runs(comparison):
 
 def test_the_command_prints_json_and_writes_the_page(capfd, tmp_path):
     run_dirs = [str(run_dir) for run_dir in group_of_runs(1.0, 2.0, curve=CURVE)]
-    assert run(["compare", *run_dirs, "--threshold", "3", "--html", str(tmp_path / "new/page.html"), "--json"]) == 0
+    assert run(["compare", *run_dirs, "--threshold", "3", "--html", str(tmp_path / "page.html"), "--json"]) == 0
     printed = json.loads(capfd.readouterr().out)
-    assert printed["html"] == str(tmp_path / "new/page.html")
-    assert (tmp_path / "new/page.html").read_text().startswith("<!doctype html>")
+    assert printed["html"] == str(tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text().startswith("<!doctype html>")
     (group,) = printed["groups"]
     assert group["iqm"] == {"value": 1.5, "low": 1.0, "high": 2.0}
     assert group["optimality_gap"]["value"] == 1.5
     assert group["time_to_threshold"] == {"reached": 2, "runs": 2, "median": 400, "low": 400, "high": 400}
     assert [each["seed"] for each in group["runs"]] == [0, 1]
     assert (printed["run_id"], printed["comparisons"]) == (None, [])
+
+
+def test_the_command_replaces_an_earlier_comparison_and_no_other_file(capfd, tmp_path):
+    run_dirs = [str(run_dir) for run_dir in group_of_runs(1.0, 2.0)]
+    page, report, config = tmp_path / "page.html", tmp_path / "report.html", tmp_path / "my.yaml"
+    rl_training.report(run_dirs[0], report)
+    config.write_text("algo: ppo")
+    for _ in range(2):
+        assert run(["compare", *run_dirs, "--html", str(page)]) == 0
+    for path, other in ((report, "report-comparison.html"), (config, "my-comparison.html")):
+        before = path.read_bytes()
+        assert run(["compare", *run_dirs, "--html", str(path)]) == 2
+        told = capfd.readouterr().err
+        assert f"{path} exists and is no comparison of `rl-training compare`" in told
+        assert f"name another file, such as {tmp_path / other}" in told
+        assert path.read_bytes() == before
+    assert run(["compare", *run_dirs, "--html", str(tmp_path / "missing/page.html")]) == 2
+    assert "missing is not a folder, expected one in which page.html can be written" in capfd.readouterr().err
 
 
 def test_the_command_prints_the_tables_and_the_verdict(capfd):

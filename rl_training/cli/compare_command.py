@@ -39,7 +39,13 @@ Confidence = Annotated[
         help="Confidence of the intervals, and one minus the level of the tests (default: 0.95).",
     ),
 ]
-Html = Annotated[Path | None, Parameter(metavar="FILE", help="Write a page with tables and pictures to this file.")]
+Html = Annotated[
+    Path | None,
+    Parameter(
+        metavar="FILE",
+        help="Write a page with tables and pictures to this file; only an earlier comparison is replaced.",
+    ),
+]
 Track = Annotated[bool, Parameter(help="Log the page to MLflow: to the sweep's run, or to a run of its own.")]
 
 
@@ -56,12 +62,14 @@ def compare(
     with result_stream() as out:
         from rl_training.comparison.comparison import compare as compare_runs
         from rl_training.comparison.comparison_run import log_comparison
-        from rl_training.tracking.json_files import write_bytes
+        from rl_training.pages.page_file import COMPARISON, require_place, write_page
 
+        if html is not None:
+            require_place(html.absolute(), COMPARISON)
         found = compare_runs(*sources, metric=metric, threshold=threshold, confidence=confidence)
         lines, values = found.lines(), {**found.to_dict(), "html": None, "run_id": None}
         if html is not None:
-            write_bytes(html.absolute(), found.to_html().encode())
+            write_page(html.absolute(), COMPARISON, found.to_html())
             lines, values["html"] = [*lines, f"page: {html}"], str(html.absolute())
         if track:
             values["run_id"], ui = log_comparison(found)

@@ -10,6 +10,7 @@ from rl_training.comparison.text_tables import describe_comparison, make_setting
 from rl_training.comparison.verdicts import format_number
 from rl_training.errors import printable
 from rl_training.pages.html_page import render_page
+from rl_training.pages.page_file import COMPARISON
 
 if TYPE_CHECKING:
     from rl_training.comparison.comparison import Comparison
@@ -24,6 +25,7 @@ def make_page(comparison: Comparison) -> str:
     return render_page(
         TEMPLATE,
         f"Comparison: {printable(comparison.env_id)}",
+        COMPARISON,
         task=printable(describe_comparison(comparison)),
         verdicts=[(verdict.finding, printable(verdict.text)) for verdict in comparison.verdicts],
         headings=headings,

@@ -17,8 +17,8 @@ from rl_training.config.resume_rules import find_differences
 from rl_training.config.settings import TrainConfig
 from rl_training.errors import printable
 from rl_training.pages.html_page import render_page
+from rl_training.pages.page_file import REPORT, require_place, write_page
 from rl_training.promotion.decision import format_verdict, read_verdict
-from rl_training.run_report.page_file import GENERATOR, require_place, write_page
 from rl_training.run_report.pictures import draw_pictures
 from rl_training.run_report.reported_run import ReportedRun, read_run
 from rl_training.runs.evaluation_result import select_evaluation_numbers
@@ -60,8 +60,8 @@ def report(source: str | PathLike[str], out: str | PathLike[str] = FILE) -> Path
         UserError: The source names no training run, the run's record is damaged, or the file can't be written.
     """
     path = Path(out).absolute()
-    require_place(path)
-    write_page(path, make_page(read_run(source)))
+    require_place(path, REPORT)
+    write_page(path, REPORT, make_page(read_run(source)))
     return path
 
 
@@ -76,7 +76,6 @@ def make_page(read: ReportedRun) -> str:
     run, config = read.run, read.run.config
     heading = f"{config.algo.upper()} on {config.env_id}"
     values: dict[str, Any] = {
-        "generator": GENERATOR,
         "heading": heading,
         "task": f"{run.last_step:,} of {config.total_timesteps:,} steps, {describe_end(read)}, seed {config.seed}",
         "findings": list(list_findings(read)),
@@ -91,7 +90,7 @@ def make_page(read: ReportedRun) -> str:
         "notes": list(read.notes),
     }
     film = None if read.film is None else base64.b64encode(read.film).decode()
-    return render_page(TEMPLATE, heading, film=film, **_make_printable(values))
+    return render_page(TEMPLATE, heading, REPORT, film=film, **_make_printable(values))
 
 
 def describe_end(read: ReportedRun) -> str:
