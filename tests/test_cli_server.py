@@ -64,6 +64,17 @@ def test_doctor_without_a_server_looks_at_mlflow_and_finds_nothing_wrong(
     ]  # fmt: skip
 
 
+def test_doctor_names_a_limit_of_the_disk_that_is_no_number_beside_the_rest(
+    home: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RL_TRAINING_LOW_DISK_GB", "abc")
+    with temporary_settings(restore_defaults={PREFECT_API_URL}):
+        assert run(["doctor"]) == 2
+    lines = capfd.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines[1:-1]] == ["ok      mlflow", "ok      artifacts", "ok      runs"]
+    assert lines[-1] == ("problem disk: RL_TRAINING_LOW_DISK_GB is 'abc', expected a number of gigabytes such as 5")
+
+
 def test_doctor_at_a_server_that_is_away_says_so_and_looks_at_the_rest(
     home: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

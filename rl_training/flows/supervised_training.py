@@ -9,6 +9,7 @@ server.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -28,6 +29,8 @@ from rl_training.flows.artifacts_and_events import publish_run_link
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.callbacks import Callback, TrainerState
 from rl_training.system.signal_handlers import restore_handlers
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -65,7 +68,7 @@ def supervise(work: Callable[[], T], *, stop: StopFlag, meanwhile: Callable[[], 
         except BaseException as error:
             errors.append(error)
 
-    done = _start_thread(run)
+    done = _start_thread(run, "training")
     try:
         # An event and not `Thread.join`: an exception that interrupts a join marks the thread as ended (Python 3.11).
         while not done.wait(POLL_SECONDS):
@@ -84,12 +87,20 @@ def supervise(work: Callable[[], T], *, stop: StopFlag, meanwhile: Callable[[], 
 def run_undisturbed(work: Callable[[], object]) -> None:
     """Runs `work` in a helper thread, which no signal interrupts, and waits for it for `SAVE_SECONDS` at most.
 
-    The handlers of signals are not replaced, because Prefect accepts a cancel only while its own handler is there.
+    The handlers of signals are not replaced, because Prefect accepts a cancel only while its own handler is there. An
+    error of `work` is logged, because the interruption that brought the caller here is what it raises.
     """
-    _wait_undisturbed(_start_thread(work), SAVE_SECONDS)
+
+    def run() -> None:
+        try:
+            work()
+        except Exception:
+            logger.exception("the record of the run could not be ended")
+
+    _wait_undisturbed(_start_thread(run, "ending"), SAVE_SECONDS)
 
 
-def _start_thread(work: Callable[[], object]) -> threading.Event:
+def _start_thread(work: Callable[[], object], name: str) -> threading.Event:
     """Starts `work` in a helper thread; returns an event that is set when it ends."""
     done = threading.Event()
 
@@ -99,7 +110,7 @@ def _start_thread(work: Callable[[], object]) -> threading.Event:
         finally:
             done.set()
 
-    threading.Thread(target=copy_context().run, args=(run,), name="training", daemon=True).start()
+    threading.Thread(target=copy_context().run, args=(run,), name=name, daemon=True).start()
     return done
 
 

@@ -230,7 +230,12 @@ def _has_ended(client: SyncPrefectClient, flow_run_id: str) -> bool:
 
 
 def _check_disks() -> Iterator[CheckResult]:
-    for disk in measure_disks():
+    try:
+        disks = measure_disks()
+    except UserError as error:
+        yield CheckResult("disk", "problem", str(error))
+        return
+    for disk in disks:
         if disk.is_low:
             text = f"only {disk}, expected {disk.least / 1e9:g} GB"
             yield CheckResult("disk", "problem", text, "make room, for example with `rl-training clean`")
