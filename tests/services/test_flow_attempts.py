@@ -85,6 +85,7 @@ def test_a_flow_run_is_cancelled_killed_moved_thought_dead_and_ends_as_one_run(
 
     # Cancelled, and tried again from the UI.
     run_dir = run.trains(services.home, 500)
+    run.mlflow()  # the run begins in MLflow after training does
     run.set_state("CANCELLING", "Cancelling")
     run.comes_to("Cancelled")
     cancelled_at = newest_step(run_dir)

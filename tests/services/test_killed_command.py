@@ -16,6 +16,10 @@ from waiting import LIMIT
 pytestmark = pytest.mark.services
 
 
+def list_runs(client: Any) -> list[Any]:
+    return list(client.search_runs([experiment.experiment_id for experiment in client.search_experiments()]))
+
+
 def test_workers_simulators_and_shipper_end_with_a_killed_command(
     services: Services, home: Path, client: Any, tmp_path: Path
 ) -> None:
@@ -30,6 +34,7 @@ def test_workers_simulators_and_shipper_end_with_a_killed_command(
     )
     try:
         assert eventually(lambda: list(home.glob("runs/*/checkpoints/step_*/manifest.json")), 180)
+        assert eventually(lambda: list_runs(client), 180)  # the run begins in MLflow after training does
         family = psutil.Process(process.pid).children(recursive=True)
         lines = {child: " ".join(child.cmdline()) for child in family}
     finally:
@@ -42,5 +47,5 @@ def test_workers_simulators_and_shipper_end_with_a_killed_command(
     assert [child for child in late if child.status() != psutil.STATUS_ZOMBIE] == []
     _, late = psutil.wait_procs(shippers, timeout=LIMIT)
     assert [child for child in late if child.status() != psutil.STATUS_ZOMBIE] == []
-    (run,) = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
+    (run,) = list_runs(client)
     assert run.info.status == "KILLED"
