@@ -192,7 +192,7 @@ def eventually(condition: Callable[[], Any], seconds: float) -> Any:
 
 def mlflow_run(client: Any, flow_run: dict[str, Any]) -> Any:
     """The one MLflow run of a flow run, once it is there."""
-    experiment = client.get_experiment_by_name("deployed").experiment_id
+    experiment = eventually(lambda: client.get_experiment_by_name("deployed"), 180).experiment_id
     wanted = f"tags.`prefect.flow_run_id` = '{flow_run['id']}'"
     (run,) = eventually(lambda: client.search_runs([experiment], wanted), 180)
     return run
