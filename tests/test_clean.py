@@ -290,6 +290,35 @@ def test_what_has_no_size_is_shown_without_one() -> None:
 
 
 @pytest.mark.slow
+def test_old_flow_runs_of_the_embedded_server_go(
+    home: Path, prefect_template: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prefect import flow
+    from prefect.client.orchestration import get_client
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+    from prefect.states import Completed, Running
+
+    from rl_training.services.embedded_server import provide_server
+
+    @flow
+    def nothing() -> None: ...
+
+    shutil.copytree(prefect_template, home / "prefect", dirs_exist_ok=True)
+    with temporary_settings(restore_defaults={PREFECT_API_URL}):
+        with provide_server(), get_client(sync_client=True) as client:
+            running, ended = (client.create_flow_run(nothing) for _ in range(2))
+            for run in (running, ended):
+                client.set_flow_run_state(run.id, Running(), force=True)
+            client.set_flow_run_state(ended.id, Completed(), force=True)
+        assert find_removable(MONTH).items == []
+        found = find_removable(timedelta())
+        assert [(item.kind, item.name) for item in found.items] == [("flow run", str(ended.id))]
+        remove_items(found)
+        with provide_server(), get_client(sync_client=True) as client:
+            assert [run.id for run in client.read_flow_runs()] == [running.id]
+
+
+@pytest.mark.slow
 def test_old_flow_runs_of_our_deployments_go(flow_home: Path) -> None:
     from prefect import flow
     from prefect.client.orchestration import get_client

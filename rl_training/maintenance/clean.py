@@ -15,11 +15,10 @@ from typing import Any
 
 from rl_training.errors import printable
 from rl_training.maintenance.deleted_runs import find_deleted
-from rl_training.maintenance.flow_runs import find_flow_runs
+from rl_training.maintenance.flow_runs import find_flow_runs, reach_flow_runs
 from rl_training.maintenance.items import Item, StillNeeded
 from rl_training.maintenance.needed_runs import find_resumable_flow_runs
 from rl_training.maintenance.run_directories import find_run_directories
-from rl_training.services.prefect_environment import prepare_prefect
 from rl_training.tracking.mlflow_store import connect, resolve_tracking_uri, translate_mlflow_errors
 
 logger = logging.getLogger(__name__)
@@ -89,12 +88,12 @@ def find_removable(older_than: timedelta) -> Cleaning:
         UserError: The Prefect server does not answer.
     """
     uri = resolve_tracking_uri()
-    with translate_mlflow_errors(uri, "the cleaning"), prepare_prefect():
+    with translate_mlflow_errors(uri, "the cleaning"), reach_flow_runs() as tag:
         client = connect(uri)
         directories = find_run_directories(client, uri, older_than)
         leaving = {Path(item.name) for item in directories.items}
         deleted = find_deleted(client, uri, older_than, leaving)
-        flow_runs = find_flow_runs(older_than, find_resumable_flow_runs(client))
+        flow_runs = find_flow_runs(older_than, find_resumable_flow_runs(client), tag)
     found = (directories, deleted, flow_runs)
     return Cleaning(
         [item for findings in found for item in findings.items],
@@ -112,7 +111,7 @@ def remove_items(found: Cleaning) -> Cleaning:
         UserError: The Prefect server does not answer.
     """
     removed, kept = [], Counter(found.kept)
-    with translate_mlflow_errors(resolve_tracking_uri(), "the cleaning"), prepare_prefect():
+    with translate_mlflow_errors(resolve_tracking_uri(), "the cleaning"), reach_flow_runs():
         for item in found.items:
             try:
                 item.remove()
