@@ -14,6 +14,7 @@ from flow_records import TINY, artifacts, events, task_states
 from rl_training.flows.resume import resume_flow
 from rl_training.flows.train import train_flow
 from rl_training.runtime.checkpoint import load_trainer_state, open_checkpoint
+from rl_training.tracking.shipping.sync import sync
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -217,7 +218,8 @@ def test_no_attempt_follows_one_that_made_no_progress(flow_client: Any) -> None:
     assert task_states(state.state_details.flow_run_id, expected=2)[1] == ("train", "Failed", 2)
     experiment = flow_client.get_experiment_by_name("no_progress")
     (run,) = flow_client.search_runs([experiment.experiment_id])
-    assert run.info.status == "FAILED"
+    sync(Path(run.data.tags["run_dir"]))  # what a busy machine has not sent within the limit
+    assert flow_client.get_run(run.info.run_id).info.status == "FAILED"
 
 
 @pytest.mark.slow
