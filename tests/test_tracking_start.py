@@ -7,13 +7,14 @@ import subprocess
 import sys
 
 import pytest
-from mlflow_store import make_run
+from mlflow_store import make_run, ship_all, tracked_run
 from waiting import wait_for
 
 from rl_training.api.train_and_resume import train
 from rl_training.errors import TrackingError
 from rl_training.runs.stopping import StopFlag
 from rl_training.runtime.checkpoint import find_checkpoint
+from rl_training.tracking import session
 from rl_training.tracking.session import start_tracking
 from rl_training.tracking.shipping import shipper_process
 from rl_training.tracking.shipping.run_start import RunStart, may_start_beside
@@ -172,3 +173,15 @@ def test_training_ends_with_the_error_of_a_local_store_and_can_be_resumed(shippe
     (run_dir,) = (tmp_path / "runs").iterdir()
     assert find_checkpoint(run_dir).num_timesteps > 0
     assert json.loads((run_dir / "status.json").read_text())["status"] == "FAILED"
+
+
+def test_a_run_that_is_resumed_with_another_store_says_so(home, caplog):
+    run_dir = tracked_run()
+    ship_all(run_dir)
+    with caplog.at_level(logging.WARNING):
+        for uri in (f"sqlite:///{home}/mlflow.db", "http://me:secret@127.0.0.1:5000"):
+            session._warn_of_another_store(run_dir, uri)
+    assert caplog.messages == [
+        f"the run was tracked at sqlite:///{home}/mlflow.db, and is now tracked at http://127.0.0.1:5000; to "
+        f"continue its first record instead, stop it, set MLFLOW_TRACKING_URI, and resume it again"
+    ]

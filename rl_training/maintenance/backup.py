@@ -91,7 +91,8 @@ def read_stack() -> Stack:
     if not text or address.scheme not in ("", "file"):
         raise UserError(
             f"{ARTIFACTS_FOLDER} is {text!r}, expected the folder in which MLflow's server keeps artifacts; a "
-            f"bucket is backed up by its own versions and replicas"
+            f"bucket is backed up by its own versions and replicas, and a machine without servers by a copy of "
+            f"RL_TRAINING_HOME (`cp -a`) while nothing trains"
         )
     return Stack(
         read_database("prefect", PREFECT_DATABASE),

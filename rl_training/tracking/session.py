@@ -19,11 +19,12 @@ from rl_training.errors import RunTakenOver, TrackingError
 from rl_training.runs.locks import require_not_taken_over
 from rl_training.runs.stopping import StopFlag
 from rl_training.system.constructor_cleanup import close_on_error
+from rl_training.system.paths import URI_VARIABLE
 from rl_training.system.programs import program
 from rl_training.tracking import json_files
 from rl_training.tracking.metric_log import MetricLog, cut_damaged
-from rl_training.tracking.mlflow_store import resolve_tracking_uri
-from rl_training.tracking.record_schemas import Shipped
+from rl_training.tracking.mlflow_store import resolve_tracking_uri, strip_credentials
+from rl_training.tracking.record_schemas import Address, Shipped
 from rl_training.tracking.run_description import describe_run
 from rl_training.tracking.shipping.run_start import RunStart
 from rl_training.tracking.shipping.shipment import ShipReport
@@ -211,6 +212,18 @@ class TrackingSession:
         return ShipReport(shipped.get("points", 0), unsent, message, shipped.get("run_id"))
 
 
+def _warn_of_another_store(run_dir: Path, uri: str) -> None:
+    known = json_files.read_json(run_dir / run_layout.MLFLOW, Address)
+    if known is not None and known["tracking_uri"] != (shown := strip_credentials(uri)):
+        logger.warning(
+            "the run was tracked at %s, and is now tracked at %s; to continue its first record instead, stop it, set "
+            "%s, and resume it again",
+            known["tracking_uri"],
+            shown,
+            URI_VARIABLE,
+        )
+
+
 def start_tracking(
     run_dir: Path,
     config: TrainConfig,
@@ -241,6 +254,8 @@ def start_tracking(
     """
     run_dir = run_dir.absolute()
     uri = None if offline else resolve_tracking_uri(tracking_uri)
+    if uri is not None:
+        _warn_of_another_store(run_dir, uri)
     cut_damaged(run_dir / run_layout.METRICS)  # before the shipper reads it
     description = describe_run(run_dir, config, tags or {}, from_step)
     json_files.write_json(run_dir / run_layout.TRACKING, description)
