@@ -142,7 +142,7 @@ SB3_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 
 _PARITY = (
     # algorithm, environment, steps, seeds, minutes
-    ("ppo", "Hopper-v5", 100_000, 5, 1.3),
+    ("ppo", "Hopper-v5", 100_000, 17, 1.3),
     ("ppo", "HalfCheetah-v5", 100_000, 5, 1.3),
     ("sac", "Hopper-v5", 30_000, 5, 7.5),
     ("dqn", "LunarLander-v3", 100_000, 10, 1.2),
