@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -111,7 +112,8 @@ def remove_items(found: Cleaning) -> Cleaning:
         UserError: The Prefect server does not answer.
     """
     removed, kept = [], Counter(found.kept)
-    with translate_mlflow_errors(resolve_tracking_uri(), "the cleaning"), reach_flow_runs():
+    reach = reach_flow_runs() if any(item.kind == "flow run" for item in found.items) else nullcontext()
+    with translate_mlflow_errors(resolve_tracking_uri(), "the cleaning"), reach:
         for item in found.items:
             try:
                 item.remove()
