@@ -56,6 +56,19 @@ class SlowNeedsToken(SlowReset, NeedsToken):
     """A slow reset that needs a token."""
 
 
+class NeedsTokenSlowWhile(NeedsToken):
+    """Needs a token; a step takes 0.03 s while there is a file at `path`, and no time without it."""
+
+    def __init__(self, path: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.path = Path(path)
+
+    def step(self, action: Any) -> Any:
+        if self.path.exists():
+            time.sleep(0.03)
+        return super().step(action)
+
+
 class Talks(Plain):
     """Prints on each step, to both outputs."""
 

@@ -13,25 +13,27 @@ from services_support import TINY, Services, eventually, mlflow_run, processes_o
 
 pytestmark = pytest.mark.services
 
-SLOW = {
+SLOW: dict[str, Any] = {
     **TINY,
-    "env_id": "case_envs:SlowNeedsToken-v0",
-    "env_kwargs": {"api_token": "${env:CASE_TOKEN}", "reset_seconds": 0.0, "step_seconds": 0.005},
-    "total_timesteps": 3_000,
+    "env_id": "case_envs:NeedsTokenSlowWhile-v0",
+    "total_timesteps": 10_000,
     "checkpoint": {"every": 250, "keep_last": 20},
     "evaluation": {"every": 1_000, "episodes": 2, "final_episodes": 5, "video": False},
     "promotion": {"enabled": False},
 }
-"""Some seconds of training, with a secret that is given by reference."""
+TOKEN = {"api_token": "${env:CASE_TOKEN}"}
+"""A secret that is given by reference."""
 
 
 class FlowRun:
-    """A flow run of train-flow/default, through all its attempts."""
+    """A flow run of train-flow/default, through all its attempts; it takes minutes while there is a file at `gate`."""
 
-    def __init__(self, services: Services, client: Any) -> None:
+    def __init__(self, services: Services, client: Any, gate: Path) -> None:
         self.services, self.client = services, client
         deployment = services.get("/deployments/name/train-flow/default")["id"]
-        self.id = services.post(f"/deployments/{deployment}/create_flow_run", {"parameters": {"overrides": SLOW}})["id"]
+        overrides = {**SLOW, "env_kwargs": {**TOKEN, "path": str(gate)}}
+        body = {"parameters": {"overrides": overrides}}
+        self.id = services.post(f"/deployments/{deployment}/create_flow_run", body)["id"]
 
     def trains(self, home: Path, steps: int) -> Path:
         """Waits until it has trained for more steps in a home; returns the run's directory there."""
@@ -81,7 +83,9 @@ def newest_step(run_dir: Path) -> int:
 def test_a_flow_run_is_cancelled_killed_moved_thought_dead_and_ends_as_one_run(
     services: Services, services_client: Any, tmp_path: Path
 ) -> None:
-    run = FlowRun(services, services_client)
+    gate = tmp_path / "slow"
+    gate.touch()
+    run = FlowRun(services, services_client, gate)
 
     # Cancelled, and tried again from the UI.
     run_dir = run.trains(services.home, 500)
@@ -114,6 +118,7 @@ def test_a_flow_run_is_cancelled_killed_moved_thought_dead_and_ends_as_one_run(
     sleeper.suspend()
     slept_at = newest_step(new_dir)
     run.set_state("CRASHED", "Crashed", force=True)
+    gate.unlink()
     run.retry()
     run.comes_to("Completed")
     files = [path for path in new_dir.rglob("*") if path.is_file() and path.name != "shipper.log"]
@@ -128,7 +133,7 @@ def test_a_flow_run_is_cancelled_killed_moved_thought_dead_and_ends_as_one_run(
     assert finished.info.status == "FINISHED"
     assert run.attempts() == [0, cancelled_at, there, slept_at]
     points = services_client.get_metric_history(finished.info.run_id, "eval/return_mean")
-    assert sorted(point.step for point in points) == [1_000, 2_000, 3_000]
+    assert sorted(point.step for point in points) == list(range(1_000, 11_000, 1_000))
     lines = [json.loads(line) for line in (new_dir / "metrics.jsonl").read_text().splitlines()]
     keys = [(key, line["step"]) for line in lines for key in line["metrics"]]
     assert len(keys) == len(set(keys))
