@@ -122,6 +122,7 @@ compose-up: secrets
 	@GIT_COMMIT=$$(git describe --always --dirty --abbrev=40 --exclude='*') docker compose up --build --detach
 
 compose-test: $(READY)
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[pools]'
 	@PYTHONPATH=.:tests/services $(BIN)/python tests/compose/run.py $(if $(STORE),--store $(STORE))
 
 compose-starts: $(READY)

@@ -52,10 +52,6 @@ class SlowReset(Plain):
         return super().step(action)
 
 
-class SlowNeedsToken(SlowReset, NeedsToken):
-    """A slow reset that needs a token."""
-
-
 class NeedsTokenSlowWhile(NeedsToken):
     """Needs a token; a step takes 0.03 s while there is a file at `path`, and no time without it."""
 

@@ -16,8 +16,12 @@ from stack import Stack
 CERTIFICATE_VARIABLES = ("PREFECT_API_SSL_CERT_FILE", "MLFLOW_TRACKING_SERVER_CERT_PATH")
 
 
-def check_remote(flows: Flows) -> None:
-    """HTTPS with a certificate of the test's own, and a worker in a container of another network."""
+def check_remote(flows: Flows) -> Services:
+    """HTTPS with a certificate of the test's own, and a worker in a container of another network.
+
+    Returns:
+        The shell of a user who knows the addresses by HTTPS.
+    """
     stack = flows.stack
     user = start_proxy(stack)
     check_https(stack, user)
@@ -34,6 +38,7 @@ def check_remote(flows: Flows) -> None:
     finally:
         stack.engine.docker("rm", "--force", worker, check=False)
         stack.engine.docker("network", "rm", worker, check=False)
+    return user
 
 
 def start_proxy(stack: Stack) -> Services:

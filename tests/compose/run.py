@@ -21,6 +21,7 @@ from typing import Any
 from backup_checks import check_backup
 from base_images import base_images, remove_stand_ins
 from commands import TestFailed, phase, require, say
+from docker_pool_checks import check_docker_pool
 from engine import STORES, Engine, engine
 from flow_checks import Flows, check_commit, check_flows, check_links
 from kill_checks import check_graceful_stop, check_kills
@@ -99,7 +100,9 @@ def _check(stack: Stack, seconds: dict[str, float]) -> None:
         check_kills(flows, seconds)
     check_links(flows)
     with phase("HTTPS and a worker elsewhere", seconds):
-        check_remote(flows)
+        user = check_remote(flows)
+    with phase("a container for each flow run", seconds):
+        check_docker_pool(flows, user)
     with phase("backup and restore", seconds):
         check_backup(flows)
     stack.down()

@@ -39,8 +39,8 @@ BEGINNER: dict[str, Any] = {
 LEARNER = {**BEGINNER, "total_timesteps": 6_000, "evaluation": {"every": 3_000, "episodes": 3, "final_episodes": 5}}
 LONG = f"""
 algo: ppo
-env_id: case_envs:SlowNeedsToken-v0
-env_kwargs: {{api_token: {FILE_SECRET}, reset_seconds: 0.0, step_seconds: 0.005}}
+env_id: case_envs:NeedsTokenSlowWhile-v0
+env_kwargs: {{api_token: {FILE_SECRET}, path: SLOW}}
 num_envs: 2
 rollout_steps: 50
 batch_size: 50
@@ -50,7 +50,7 @@ evaluation: {{every: 2_000, episodes: 2, final_episodes: 5}}
 promotion: {{enabled: false}}
 experiment: deployed
 """
-"""Some seconds of training, with a secret in plain words."""
+"""Two minutes of training while there is a file at SLOW, and then seconds, with a secret in plain words."""
 WITH_SIMULATORS = {
     "env_id": "case_envs:SpawnsChildSlowWhile-v0",
     "num_envs": 4,
@@ -106,7 +106,7 @@ def retrained(user: Services, trained: dict[str, Any]) -> dict[str, Any]:
 
 
 class LongRun:
-    """A flow run of some seconds' training, through all its attempts."""
+    """A flow run, through all its attempts."""
 
     def __init__(self, services: Stack, user: Services, registry: Any, **parameters: Any) -> None:
         self.services, self.user, self.registry = services, user, registry
@@ -138,12 +138,20 @@ class LongRun:
 
 
 @pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """While this file is there, the steps of the long run's environment take their time."""
+    path = tmp_path_factory.mktemp("slow") / "slow"
+    path.touch()
+    return path
+
+
+@pytest.fixture(scope="module")
 def stopped(
-    services: Stack, user: Services, registry: Any, tmp_path_factory: pytest.TempPathFactory
+    services: Stack, user: Services, registry: Any, slow: Path
 ) -> tuple[LongRun, int, float, list[psutil.Process]]:
     """A run whose worker was told to stop while it trained; the exit code, the seconds, and the processes before."""
-    config = tmp_path_factory.mktemp("configs") / "long.yaml"
-    config.write_text(LONG)
+    config = slow.with_name("long.yaml")
+    config.write_text(LONG.replace("SLOW", str(slow)))
     run = LongRun(services, user, registry, config=str(config))
     run.trains(500)
     family, told = family_of(services.processes["worker"]), time.monotonic()
@@ -352,12 +360,13 @@ def ask(url: str, body: dict[str, Any]) -> Any:
     return None
 
 
-def test_a_run_that_was_killed_with_its_worker_is_found_dead_and_resumed(killed: LongRun) -> None:
+def test_a_run_that_was_killed_with_its_worker_is_found_dead_and_resumed(killed: LongRun, slow: Path) -> None:
     run_dir = killed.trains(1_000)
     killed_at = newest(run_dir)
     killed.comes_to("Crashed")
     crashed_at = datetime.fromisoformat(killed.user.get(f"/flow_runs/{killed.id}")["state"]["timestamp"])
     assert (crashed_at - killed.killed_at).total_seconds() < 180  # 90 s of silence, on a machine that may be busy
+    slow.unlink()
     killed.retry()
     assert killed.comes_to("Completed", "Failed", "Crashed") == "Completed"
     run = killed.mlflow()
