@@ -7,7 +7,12 @@ code 1.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 USER_CODE_ERRORS = (Exception, SystemExit, GeneratorExit)
 """The errors that a user's code may raise, apart from interrupts, which are meant to end this program."""
@@ -45,6 +50,31 @@ def error_line(error: BaseException) -> str:
     """Returns the type and text of an exception from a user's code on one line."""
     text = one_line(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def describe_fault(fault: ErrorDetails, name: str = "") -> str:
+    """Returns what pydantic found wrong with a value on one line, in the words of our own messages.
+
+    Args:
+        fault: One of `ValidationError.errors()`.
+        name: The name of the value that was checked, which the path within it follows.
+    """
+    where = ".".join([*([name] if name else []), *map(one_line, fault["loc"])])
+    if fault["type"] == "missing":
+        return f"{where}: is required and missing"
+    got = f"got {one_line(fault['input'], repr)}, {describe_expectation(one_line(fault['msg']))}"
+    return f"{where}: {got}" if where else got
+
+
+def describe_expectation(message: str) -> str:
+    """Returns what a message of pydantic says was expected, in the words of our own messages."""
+    message = re.sub(r" after validation, not \w+$", "", message.removeprefix("Value error, "))
+    message = re.sub(r" or ((an )?instance of \w+|object to extract fields from)$", "", message)
+    return re.sub(
+        r"^(Input|Value|String|Tuple|List|Dictionary) should (be |have |match )?",
+        "expected ",
+        message.replace("Extra inputs are not permitted", "expected no such key"),
+    )
 
 
 def find_user_code_cause(error: BaseException) -> BaseException | None:

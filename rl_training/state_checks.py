@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
-from rl_training.errors import CheckpointError, RLTrainingError, UserError, error_line, one_line
+from rl_training.errors import CheckpointError, RLTrainingError, UserError, describe_fault, error_line, one_line
 
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**53)]
 """A type for `validate`: a count, for example of steps."""
@@ -63,9 +63,7 @@ def validate(name: str, got: Any, form: Any) -> Any:
         value = _make_adapter(form).validate_python(got, strict=True)
         return form(**value) if isinstance(form, type) and is_dataclass(form) else value
     except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        where = ".".join([name, *map(str, fault["loc"])])
-        raise CheckpointError(f"{where}: got {one_line(fault['input'], repr)}: {fault['msg']}") from None
+        raise CheckpointError(describe_fault(error.errors()[0], name)) from None
 
 
 @contextmanager

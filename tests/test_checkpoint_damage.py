@@ -203,7 +203,7 @@ def test_a_newer_format_says_so(tmp_path: Path) -> None:
         ("[1, 2, 3]", "is not a manifest of rl_training"),
         ('"text"', "is not a manifest of rl_training"),
         ("[" * 200_000, "can't be read"),
-        ('{"format": "rl_training.checkpoint", "format_version": 1}', "is damaged: algorithm: Field required"),
+        ('{"format": "rl_training.checkpoint", "format_version": 1}', "is damaged: algorithm: is required and missing"),
         ('{"format": "rl_training.checkpoint", "format_version": 0}', "is damaged: format_version"),
         ('{"format": "rl_training.checkpoint", "format_version": "1"}', "is damaged: format_version"),
     ],

@@ -172,7 +172,7 @@ def test_a_checkpoint_of_another_number_of_environments_is_refused() -> None:
 @pytest.mark.parametrize(
     ("part", "value", "words"),
     [
-        ("state", {"steps": np.zeros(4, np.int32)}, "native state.state: .* Field required"),
+        ("state", {"steps": np.zeros(4, np.int32)}, "native state.state: is required and missing"),
         ("state", "text", "state: got 'text'"),
         (
             "state",

@@ -6,7 +6,6 @@ ranges and combinations.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -23,7 +22,7 @@ from rl_training.config.document import (
     to_plain_data,
 )
 from rl_training.config.reading.typed_reader import UNREADABLE, Fault, KeyPath, TypedReader, format_node
-from rl_training.errors import ConfigError
+from rl_training.errors import ConfigError, describe_expectation
 
 MOST_FAULTS = 100
 """Most faults that one error lists."""
@@ -176,12 +175,8 @@ def _convert_errors(error: ValidationError, root: Node) -> list[tuple[set[KeyPat
                 found.append((set(paths), Fault([*places, root.place][0], paths[0], message, tuple(paths[1:]))))
         elif problem["type"] == "missing":
             found.append(({location}, Fault(node.place, location, "is required and missing")))
-        else:  # say what was expected in the words of our own messages
-            expected = re.sub(
-                r"^(Input|Value|String|Tuple|List|Dictionary) should (be |have |match )?",
-                "expected ",
-                re.sub(r" after validation, not \w+$", "", problem["msg"].removeprefix("Value error, ")),
-            )
+        else:
+            expected = describe_expectation(problem["msg"])
             found.append(({path}, Fault(node.place, path, f"got {format_node(node, path)}, {expected}")))
     return found
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from pydantic import TypeAdapter, ValidationError
 
-from rl_training.errors import one_line
+from rl_training.errors import describe_fault, one_line
 
 MAX_BYTES = 16 * 2**20
 ROOM = 48 * 2**20
@@ -64,14 +64,14 @@ def parse_json(data: bytes | str, form: Any = dict[str, Any]) -> Any:
         _require_small(data)
         value = json.loads(data.decode(), parse_constant=_refuse_constant)
         json.dumps(value, ensure_ascii=False).encode()  # fails for half of a surrogate pair, which no file could hold
+    except json.JSONDecodeError as error:
+        raise NotReadable(f"it is not JSON: {one_line(error)}") from error
     except (ValueError, RecursionError) as error:
         raise NotReadable(one_line(error) or type(error).__name__) from error
     try:
         return _make_adapter(form).validate_python(value, strict=True)
     except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        where = "".join(f"{one_line(key)}: " for key in fault["loc"])
-        raise NotReadable(f"{where}{one_line(fault['msg'])}") from error
+        raise NotReadable(describe_fault(error.errors()[0])) from error
 
 
 def _require_small(data: bytes) -> None:

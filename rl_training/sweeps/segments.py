@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from rl_training.errors import one_line
+from rl_training.errors import describe_fault, one_line
 from rl_training.security.untrusted_json import NotReadable, parse_json
 from rl_training.system.paths import home, runs_root
 
@@ -64,9 +64,7 @@ def from_json(value: Any, form: type[Form]) -> Form:
     try:
         read: Form = adapter.validate_python(value)
     except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        where = "".join(f"{one_line(key)}: " for key in fault["loc"])
-        raise NotReadable(f"{where}{one_line(fault['msg'])}") from error
+        raise NotReadable(describe_fault(error.errors()[0])) from error
     try:
         adapter.validate_python(json.loads(to_text(read)))
     except (ValueError, RecursionError) as error:

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
-from rl_training.errors import CheckpointError, one_line
+from rl_training.errors import CheckpointError, describe_fault, one_line
 from rl_training.run_layout import CONFIG
 from rl_training.security.untrusted_json import NotReadable, open_plain_file, read_json
 from rl_training.system.file_entry import FileEntry, Sha256
@@ -100,7 +100,7 @@ def read_manifest(directory: Path) -> Manifest:
     try:
         manifest = Manifest.model_validate(data)
     except ValidationError as error:
-        faults = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        faults = "; ".join(map(describe_fault, error.errors()))
         raise CheckpointError(f"{path} is damaged: {one_line(faults)}") from error
     if stated != _hash_body(data):
         raise CheckpointError(f"{path} is damaged: its own hash does not match")
