@@ -1,4 +1,4 @@
-"""`rl-training init`: the project that it makes works, and upgrades lose nothing of the user's."""
+"""`rl-training init`: the project that it makes works."""
 
 from __future__ import annotations
 
@@ -14,20 +14,12 @@ import pytest
 import yaml
 
 from rl_training.errors import UserError
-from rl_training.project import project_files, upgrade
+from rl_training.project import project_files
 from rl_training.project.new_project import choose_package, init
 from rl_training.project.record import FILE, read_record
 from rl_training.services.prefect_yaml import read_prefect_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def no(text: str, question: str) -> bool:
-    return False
-
-
-def yes(text: str, question: str) -> bool:
-    return True
 
 
 @pytest.fixture
@@ -82,8 +74,6 @@ def test_its_images_are_ours_but_for_the_worker(project: Path) -> None:
     assert stages[0].keys() == stages[1].keys()
     names = [name.rpartition(" ")[2] for name in stages[0] if stages[0][name] != stages[1][name]]
     assert names == ["install-server", "install-worker", "worker"]  # the first one but for the comment that follows it
-    built = stages[1]["FROM install AS install-worker"]
-    assert 'pip install --constraint constraints.txt "$(ls wheels/rl_training-*.whl)[box2d,mujoco,optuna]"' in built
     kept = (project / ".dockerignore").read_text()
     for copied in re.findall(r"^COPY (?!--from)(?:--\S+ )?(.+) \S+$", theirs, re.MULTILINE):
         for name in copied.split():
@@ -91,6 +81,52 @@ def test_its_images_are_ours_but_for_the_worker(project: Path) -> None:
     worker = stages[1]["FROM rendering AS worker"]
     modes = re.findall(r"^COPY (?!--from)--chmod=(\d+) (\S+) ", worker, re.MULTILINE)  # whatever the owner's umask is
     assert modes == [("755", "docker/with_password.sh"), ("644", "prefect.yaml"), ("755", "configs")]
+
+
+@pytest.mark.parametrize(
+    ("kept", "installed", "told"),
+    [
+        (["0.2.0"], "wheels/rl_training-0.2.0-py3-none-any.whl[box2d,mujoco,optuna]", ""),
+        ([], None, "wheels/ holds no wheel of rl_training; copy the one that you installed there"),
+        (
+            ["0.1.0", "0.2.0"],
+            None,
+            "wheels/ holds 2 wheels of rl_training, and the image installs one; remove the others",
+        ),
+    ],
+)
+def test_the_image_of_the_worker_needs_one_wheel(
+    project: Path, tmp_path: Path, kept: list[str], installed: str | None, told: str
+) -> None:
+    for version in kept:
+        (project / "wheels" / f"rl_training-{version}-py3-none-any.whl").touch()
+    text = (project / "docker" / "Dockerfile").read_text().replace("\\\n", "")
+    (command,) = re.findall(r"^RUN (.*rl_training-.*)$", text, re.MULTILINE)
+    pip = tmp_path / "bin" / "pip"
+    pip.parent.mkdir()
+    pip.write_text('#!/bin/sh\necho "$@"\n')
+    pip.chmod(0o755)
+    env = {**os.environ, "PATH": os.pathsep.join([str(pip.parent), os.environ["PATH"]])}
+    done = subprocess.run(["sh", "-c", command], cwd=project, env=env, capture_output=True, text=True)
+    assert done.returncode == (1 if installed is None else 0)
+    assert done.stdout == ("" if installed is None else f"install --constraint constraints.txt {installed}\n")
+    assert done.stderr.strip() == told
+
+
+def test_git_keeps_the_folder_of_a_wheel_that_is_yet_to_come(project: Path) -> None:
+    told = "wheels/ holds no wheel of rl_training, which the worker's image installs; copy the one that you installed "
+    assert told + "there" in init(project.parent / "another").lines()
+    for command in (["init", "--quiet"], ["add", "."]):
+        subprocess.run(["git", *command], cwd=project, check=True)
+    listed = subprocess.run(["git", "ls-files", "wheels"], cwd=project, check=True, capture_output=True, text=True)
+    assert listed.stdout == "wheels/.gitkeep\n"
+
+
+def test_no_file_names_one_that_the_project_lacks(project: Path) -> None:
+    for path in project.rglob("*"):
+        if path.is_file():
+            for named in re.findall(r"docs/[\w./-]+", path.read_text()):
+                assert (project / named).exists(), (path, named)
 
 
 def test_the_compose_file_is_ours(project: Path) -> None:
@@ -103,24 +139,35 @@ def test_the_compose_file_is_ours(project: Path) -> None:
     ("folder", "given", "package"),
     [("my-robot", None, "my_robot"), ("Lab 3 (new)", None, "lab_3_new"), ("x", "own_name", "own_name")],
 )
-def test_names_of_packages(folder: str, given: str | None, package: str) -> None:
-    assert choose_package(folder, given) == package
+def test_names_of_packages(tmp_path: Path, folder: str, given: str | None, package: str) -> None:
+    assert choose_package(tmp_path / folder, given) == package
 
 
 @pytest.mark.parametrize(
     ("folder", "message"),
     [
         ("3d", r"got '3d' for the name of the package, expected lower-case letters.*--package NAME"),
-        ("class", r"got 'class' for the name of the package"),
-        ("json", r"the package json exists already; choose another name with --package NAME"),
-        ("tests", r"the package tests exists already"),
-        ("gymnasium", r"the package gymnasium exists already"),
         ("---", r"got '' for the name"),
+        ("class", r"got 'class' for the name of the package, a keyword of Python that no import can name; choose ano"),
+        ("json", r"got 'json' .*, which a module of Python's standard library has; choose another .* --package NAME"),
+        ("sitecustomize", r"got 'sitecustomize' .*, which Python would import at each start; choose another name"),
+        ("usercustomize", r"got 'usercustomize' .*, which Python would import at each start; choose another name"),
+        ("tests", r"got 'tests' .*, which another folder of the project has; choose another name"),
+        ("build", r"got 'build' .*, which another folder of the project has; choose another name"),
+        ("gymnasium", r"got 'gymnasium' .*, which an installed package has; choose another name"),
+        ("rl-training", r"got 'rl_training' .*, which an installed package has; choose another name"),
+        ("pyyaml", r"got 'pyyaml' .*, which an installed package has; choose another name"),  # its module is yaml
     ],
 )
-def test_names_that_no_package_can_have(folder: str, message: str) -> None:
+def test_names_that_no_package_can_have(tmp_path: Path, folder: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        choose_package(folder, None)
+        choose_package(tmp_path / folder, None)
+
+
+def test_an_empty_folder_on_the_path_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "robot_arm").mkdir()  # from which Python would make a namespace package
+    monkeypatch.syspath_prepend(tmp_path)
+    assert init(tmp_path / "robot_arm").package == "robot_arm"
 
 
 def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
@@ -158,93 +205,3 @@ def test_only_a_wheel_of_ours_is_kept(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--wheel: got .*numpy.*, expected a file rl_training-\*\.whl"):
         init(tmp_path / "robot_arm", wheel=other)
     assert not (tmp_path / "robot_arm").exists()
-
-
-# Upgrades.
-
-
-@pytest.fixture
-def newer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A version that writes one file differently, and one more."""
-    old = project_files.render_files
-
-    def render(package: str) -> dict[str, str]:
-        files = old(package)
-        return files | {"pyproject.toml": files["pyproject.toml"] + "# newer\n", "docs/page.md": "a page\n"}
-
-    monkeypatch.setattr(upgrade, "render_files", render)
-
-
-def test_nothing_is_asked_if_nothing_is_new(project: Path) -> None:
-    def never(text: str, question: str) -> bool:
-        raise AssertionError(question)
-
-    (project / "README.md").write_text("my own words\n")  # only the user has changed it
-    (project / ".env").unlink()
-    result = upgrade.upgrade(project, never)
-    assert result.taken == result.left == ()
-    assert (project / "README.md").read_text() == "my own words\n"
-    assert not (project / ".env").exists()
-
-
-@pytest.mark.usefixtures("newer")
-def test_what_is_new_is_shown_and_taken_file_by_file(project: Path) -> None:
-    shown: list[tuple[str, str]] = []
-
-    def ask(text: str, question: str) -> bool:
-        shown.append((text, question))
-        return "page" in question
-
-    before = (project / "pyproject.toml").read_text()
-    result = upgrade.upgrade(project, ask)
-    assert [question for _, question in shown] == ["take the new pyproject.toml?", "take the new docs/page.md?"]
-    assert shown[0][0].startswith("pyproject.toml: you have not changed this file\n--- pyproject.toml\n")
-    assert shown[0][0].endswith("\n+# newer")
-    assert (result.taken, result.left) == (("docs/page.md",), ("pyproject.toml",))
-    assert (project / "pyproject.toml").read_text() == before
-    assert (project / "docs" / "page.md").read_text() == "a page\n"
-    assert upgrade.upgrade(project, yes).taken == ("pyproject.toml",)  # what was left is asked again
-    assert (project / "pyproject.toml").read_text() == before + "# newer\n"
-    assert upgrade.upgrade(project, yes).taken == ()
-
-
-@pytest.mark.usefixtures("newer")
-def test_the_users_text_is_kept_beside_the_new_one(project: Path) -> None:
-    (project / "pyproject.toml").write_text("mine\n")
-    assert upgrade.upgrade(project, no).left == ("pyproject.toml", "docs/page.md")
-    assert (project / "pyproject.toml").read_text() == "mine\n"
-    upgrade.upgrade(project, yes)
-    assert (project / "pyproject.toml").read_text().endswith("# newer\n")
-    assert (project / "pyproject.toml.before-upgrade").read_text() == "mine\n"
-
-
-def test_a_newer_wheel_replaces_the_old_one_if_the_user_agrees(project: Path, tmp_path: Path) -> None:
-    old, new = (tmp_path / f"rl_training-0.{minor}.0-py3-none-any.whl" for minor in (1, 2))
-    for wheel in (old, new):
-        wheel.write_bytes(wheel.name.encode())
-    assert upgrade.upgrade(project, yes, wheel=old).wheel == old.name
-    assert upgrade.upgrade(project, no, wheel=new).wheel == old.name
-    assert upgrade.upgrade(project, yes, wheel=new).wheel == new.name
-    assert [path.name for path in (project / "wheels").iterdir()] == [new.name]
-
-
-@pytest.mark.parametrize("text", [None, "{", '{"package": "a b", "files": {}}'])
-def test_another_folder_is_not_upgraded(tmp_path: Path, text: str | None) -> None:
-    if text is not None:
-        (tmp_path / FILE).write_text(text)
-    with pytest.raises(UserError, match="is not a project that" if text is None else "can't be read"):
-        upgrade.upgrade(tmp_path, yes)
-
-
-def test_nobody_can_answer_without_a_terminal(project: Path) -> None:
-    (project / FILE).write_text(json.dumps({"package": "my_robot", "files": {}}))
-    (project / ".env").write_text("COMPOSE_PROJECT_NAME=other\n")
-    done = subprocess.run(
-        [sys.executable, "-m", "rl_training", "init", "--upgrade", str(project)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2
-    assert "Nobody can answer, because stdin is no terminal; use --yes to take everything" in done.stderr
-    assert (project / ".env").read_text() == "COMPOSE_PROJECT_NAME=other\n"

@@ -7,17 +7,22 @@ import re
 import shlex
 import sys
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from rl_training.errors import UserError
 from rl_training.project.project_files import EXECUTABLE, WHEELS, render_files
-from rl_training.project.record import FILE, ProjectRecord, hash_text, write_record
+from rl_training.project.record import FILE, hash_text, write_record
 from rl_training.project.wheel import find_wheel, keep_wheel
 from rl_training.system.durable_files import make_directory, replace_file
 
-BUILD_WHEEL = f"{WHEELS}/ holds no wheel of rl_training, which images install; copy one there, or use --wheel FILE"
+COPY_WHEEL = (
+    f"{WHEELS}/ holds no wheel of rl_training, which the worker's image installs; copy the one that you installed there"
+)
+_FOLDERS = ("build", "configs", "docker", "tests", WHEELS)
+"""The folders of a project that hold something else; setuptools makes `build`, which git ignores."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class NewProject:
         return [
             f"made {self.folder}, with the package {self.package}:",
             *(f"  {path}" for path in [*self.files, *wheel]),
-            *([] if self.wheel else [BUILD_WHEEL]),
+            *([] if self.wheel else [COPY_WHEEL]),
             "",
             f"next: cd {shlex.quote(str(self.folder))} && pip install --editable '.[dev]' && pytest",
             "then: rl-training train --config configs/tank.yaml",
@@ -65,7 +70,7 @@ def init(folder: Path, *, package: str | None = None, wheel: Path | None = None)
         UserError: The folder is not empty, the name can't be a package's, or the wheel is none of rl_training.
     """
     folder = folder.absolute()
-    package = choose_package(folder.name, package)
+    package = choose_package(folder, package)
     found = find_wheel(wheel)
     if folder.exists() and (not folder.is_dir() or any(path.name != ".git" for path in folder.iterdir())):
         raise UserError(f"{folder} is not an empty folder, expected a new or empty one; {_advise(folder)}")
@@ -74,7 +79,7 @@ def init(folder: Path, *, package: str | None = None, wheel: Path | None = None)
         write_project_file(folder, path, text)
     if found is not None:
         keep_wheel(found, folder)
-    write_record(folder, ProjectRecord(package=package, files={path: hash_text(text) for path, text in files.items()}))
+    write_record(folder, package, {path: hash_text(text) for path, text in files.items()})
     return NewProject(folder, package, tuple(files), None if found is None else found.name)
 
 
@@ -95,22 +100,49 @@ def write_project_file(folder: Path, path: str, text: str) -> None:
         target.chmod(0o755)
 
 
-def choose_package(folder: str, given: str | None) -> str:
+def choose_package(folder: Path, given: str | None) -> str:
     """Returns the name of a project's package.
 
     Args:
-        folder: The name of the project's folder.
+        folder: The project's folder.
         given: The name that the user asked for.
 
     Raises:
-        UserError: It is no name for a package, or another package has it.
+        UserError: It is no name for a package, or something else has it.
     """
-    package = re.sub(r"[^a-z0-9]+", "_", folder.lower()).strip("_") if given is None else given
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", package) or keyword.iskeyword(package):
+    package = re.sub(r"[^a-z0-9]+", "_", folder.name.lower()).strip("_") if given is None else given
+    got = f"got {package!r} for the name of the package"
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", package):
         raise UserError(
-            f"got {package!r} for the name of the package, expected lower-case letters, digits and _, beginning with a "
-            f"letter; choose one with --package NAME"
+            f"{got}, expected lower-case letters, digits and _, beginning with a letter; choose one with --package NAME"
         )
-    if package in sys.stdlib_module_names or package in ("tests", "configs", "docker", WHEELS) or find_spec(package):
-        raise UserError(f"the package {package} exists already; choose another name with --package NAME")
+    if owner := _find_owner(package, folder):
+        raise UserError(f"{got}, {owner}; choose another name with --package NAME")
     return package
+
+
+def _find_owner(package: str, folder: Path) -> str | None:
+    """Returns why no project can have a package of this name; None if one can."""
+    if keyword.iskeyword(package):
+        return "a keyword of Python that no import can name"
+    if package in ("sitecustomize", "usercustomize"):
+        return "which Python would import at each start"
+    if package in sys.stdlib_module_names:
+        return "which a module of Python's standard library has"
+    if package in _FOLDERS:
+        return "which another folder of the project has"
+    if _is_installed(package, folder):
+        return "which an installed package has"
+    return None
+
+
+def _is_installed(package: str, folder: Path) -> bool:
+    """Returns whether a package of this name can be imported, or pip would replace one to install the project."""
+    spec = find_spec(package)
+    if spec is not None and list(spec.submodule_search_locations or ()) != [str(folder)]:
+        return True  # an existing project folder on the path is not a package, though Python would import it as one
+    try:
+        distribution(package)
+    except PackageNotFoundError:
+        return False
+    return True

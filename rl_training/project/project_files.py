@@ -63,7 +63,10 @@ def render_files(package: str) -> dict[str, str]:
         for path, template in _TEMPLATES.items()
     }
     files |= {path: _read_shipped(path) for path in _AS_THEY_ARE}
-    return files | {_DOCKERFILE: _make_dockerfile(templates)}
+    return files | {
+        _DOCKERFILE: _make_dockerfile(templates),
+        f"{WHEELS}/.gitkeep": "",  # git keeps no empty folder, and the Dockerfile copies this one
+    }
 
 
 def _make_dockerfile(templates: Environment) -> str:

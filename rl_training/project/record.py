@@ -7,21 +7,31 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from packaging.version import InvalidVersion, Version
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rl_training import __version__
 from rl_training.errors import UserError
+from rl_training.security.untrusted_json import NotReadable, read_json
 from rl_training.system.durable_files import replace_file
 
 FILE = ".rl-training.json"
 
 
+def _check_version(text: str) -> str:
+    try:
+        Version(text)
+    except InvalidVersion:
+        raise ValueError("expected a version such as 0.2.0") from None
+    return text
+
+
 class ProjectRecord(BaseModel):
-    """What `rl-training init` wrote into a project."""
+    """What `rl-training init` wrote into a project; what a newer version records besides is ignored."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(frozen=True)
 
-    version: str = __version__
+    version: Annotated[str, AfterValidator(_check_version)]
     """The version of rl_training that wrote it last."""
     package: Annotated[str, Field(pattern=r"^[a-z_][a-z0-9_]*$")]
     """The name of the project's Python package."""
@@ -42,16 +52,26 @@ def read_record(folder: Path) -> ProjectRecord:
     """
     path = folder / FILE
     try:
-        return ProjectRecord.model_validate_json(path.read_bytes())
+        record: ProjectRecord = read_json(path, ProjectRecord)
+        return record
     except FileNotFoundError:
         raise UserError(
             f"{path} does not exist, so this is not a project that `rl-training init` made; "
             f"`rl-training init FOLDER` makes one"
         ) from None
-    except (OSError, ValidationError) as error:
-        raise UserError(f"{path} can't be read: {' '.join(str(error).split())}") from None
+    except (OSError, NotReadable) as error:
+        raise UserError(
+            f"{path} can't be read: {error}; restore the file, for example by `git checkout {FILE}` in that folder"
+        ) from None
 
 
-def write_record(folder: Path, record: ProjectRecord) -> None:
-    """Writes the record of a project."""
+def write_record(folder: Path, package: str, files: Mapping[str, str]) -> None:
+    """Writes the record of a project that this version has written.
+
+    Args:
+        folder: The project.
+        package: The name of its Python package.
+        files: The hash of each file's text, by its path.
+    """
+    record = ProjectRecord(version=__version__, package=package, files=files)
     replace_file(folder / FILE, record.model_dump_json(indent=2) + "\n")

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from packaging.version import Version
+
 from rl_training import __version__
 from rl_training.errors import UserError
-from rl_training.project.new_project import BUILD_WHEEL, write_project_file
+from rl_training.project.new_project import COPY_WHEEL, write_project_file
 from rl_training.project.project_files import WHEELS, render_files
 from rl_training.project.record import ProjectRecord, hash_text, read_record, write_record
 from rl_training.project.wheel import find_wheel, keep_wheel, list_wheels
@@ -75,7 +77,7 @@ class Upgrade:
         lines += [f"  taken: {path}" for path in self.taken] + [f"  left as it was: {path}" for path in self.left]
         if not (self.taken or self.left):
             lines.append("  nothing to change")
-        return lines if self.wheel else [*lines, BUILD_WHEEL]
+        return lines if self.wheel else [*lines, COPY_WHEEL]
 
 
 def upgrade(folder: Path, ask: Callable[[str, str], bool], *, wheel: Path | None = None) -> Upgrade:
@@ -89,10 +91,15 @@ def upgrade(folder: Path, ask: Callable[[str, str], bool], *, wheel: Path | None
         wheel: See `rl_training.project.new_project.init`.
 
     Raises:
-        UserError: The folder is no project, or the wheel is none of rl_training.
+        UserError: The folder is no project, a newer version has written it, or the wheel is none of rl_training.
     """
     folder = folder.absolute()
     record, found = read_record(folder), find_wheel(wheel)
+    if Version(record.version) > Version(__version__):
+        raise UserError(
+            f"{folder} was written by rl_training {record.version}, and this is the older {__version__}, which would "
+            f"take changes back; install the wheel of {record.version} or newer, then repeat the command"
+        )
     texts = render_files(record.package)
     taken, left, files = [], [], dict(record.files)
     for change in find_changes(folder, record, texts):
@@ -111,7 +118,7 @@ def upgrade(folder: Path, ask: Callable[[str, str], bool], *, wheel: Path | None
             taken.append(f"{WHEELS}/{found.name}")
         else:
             left.append(f"{WHEELS}/{found.name}")
-    write_record(folder, ProjectRecord(package=record.package, files=files))
+    write_record(folder, record.package, files)
     kept = list_wheels(folder)
     return Upgrade(folder, record.version, tuple(taken), tuple(left), kept[-1].name if kept else None)
 
