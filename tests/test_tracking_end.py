@@ -173,6 +173,25 @@ def test_a_shipper_has_more_time_for_each_piece_while_training_waits(home, monke
     assert len(extended) == 2
 
 
+def test_a_shipper_gives_way_to_training_and_to_nobody_after_it(home, monkeypatch):
+    over, normal, priorities = threading.Event(), os.nice(0), []
+    run_dir = tracked_run()
+    (run_dir / run_layout.SHIPPER_LOCK).touch()
+    shipment = Shipment(run_dir, f"sqlite:///{home}/mlflow.db")
+    shipment.open()
+
+    def ship(status):
+        priorities.append((status is not None, os.nice(0)))
+        if len(priorities) == 2:
+            over.set()
+        return len(priorities) < 4
+
+    monkeypatch.setattr(shipment, "ship", ship)
+    Shipper(shipment, io.StringIO(), SimpleNamespace(over=over, parent=1, extend=lambda: None)).run()
+    low = min(normal + 10, 19)
+    assert priorities == [(False, low), (False, low), (True, normal), (True, normal)]
+
+
 @pytest.mark.slow
 def test_after_a_signal_a_run_does_not_wait_for_a_shipper_that_hangs(home, monkeypatch):
     monkeypatch.setattr(stopping, "MLFLOW_SECONDS", 1.0)

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NoReturn, TextIO
 
 POLL_SECONDS = 1.0
@@ -22,8 +23,6 @@ POLL_SECONDS = 1.0
 
 class Lifetime:
     """Watches the training process, and ends this process some time after training has ended.
-
-    Create it before the priority of this process is lowered, so that its thread keeps the normal priority.
 
     Args:
         on_timeout: Called right before this process is ended.
@@ -55,6 +54,16 @@ class Lifetime:
             self.on_timeout()
         finally:
             exit_now(1)  # the main thread may hang in a request; a later process can send the piece again
+
+
+def run_at_low_priority(work: Callable[[], None]) -> None:
+    """Runs work that gives way to training, and returns when it ends.
+
+    Linux lowers the priority of a single thread, so the process itself keeps the normal one, which it would not get
+    back without special rights. Elsewhere the whole process has the low priority from then on.
+    """
+    with ThreadPoolExecutor(1, initializer=os.nice, initargs=(10,)) as thread:
+        thread.submit(work).result()
 
 
 def reply(replies: TextIO, message: Mapping[str, Any]) -> bool:

@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 from rl_training import run_layout
 from rl_training.errors import TrackingError
 from rl_training.runs.locks import record_takeover
-from rl_training.system.process_beside import Lifetime, exit_now, reply
+from rl_training.system.process_beside import Lifetime, exit_now, reply, run_at_low_priority
 from rl_training.tracking.attempts import AttemptSuperseded
 from rl_training.tracking.mlflow_store import connect, explain, is_server, load_mlflow, resolve_tracking_uri
 from rl_training.tracking.orphaned_runs import end_orphaned_runs, resolve_end_status
@@ -58,7 +58,8 @@ class Shipper:
         self._replies = replies
         self._lifetime, self._over = lifetime, lifetime.over
         self._end_reported = threading.Lock()
-        self._trouble, self._deleted, self._elsewhere, self._caught_up = "", False, False, False
+        self._trouble, self._backoff, self._goes_on = "", FIRST_BACKOFF, True
+        self._deleted = self._elsewhere = self._replaced = self._caught_up = False
         every = read_interval()
         path = shipment.run_dir / run_layout.SYSTEM_METRICS
         self._system = SystemMetrics(path, lifetime.parent, every) if every else None
@@ -67,36 +68,47 @@ class Shipper:
     def run(self) -> None:
         """Sends until everything is sent after the end of training, or the run belongs to another process."""
         self._end_orphans()
-        backoff = FIRST_BACKOFF
-        while True:
-            over = self._over.is_set()
-            if self._is_replaced():  # the run was taken over and has another shipper, which reports its end
-                self._trouble, self._elsewhere = "another process sends this run now", True
-                return self.report_end()
-            if self._system is not None:
-                self._system.record(self.shipment.step)
-            try:
-                more = self.shipment.ship(self._resolve_status if over else None)
-                if over and reply(self._replies, SENT):  # training still waits
-                    self._lifetime.extend()
-                if not more and not self._caught_up and not over:
-                    self._caught_up = reply(self._replies, CAUGHT_UP)
-                pause, backoff, self._trouble = (0.0 if more else POLL_SECONDS), FIRST_BACKOFF, ""
-            except Exception as error:  # training must not notice any error; the next try sends the same piece
-                more, pause = True, backoff
-                backoff = min(2 * backoff, 1.0 if over else LAST_BACKOFF)
-                self._handle(error)
-            if self._prometheus is not None:
-                self._prometheus.record(self._trouble)
-            hopeless = self._deleted or self._elsewhere
-            if hopeless:
-                self._over.wait()
-            if hopeless or (over and not more):
-                return self.report_end()
-            if not over:
-                self._over.wait(pause)
-            elif pause:
-                time.sleep(pause)
+        run_at_low_priority(self._send_during_training)
+        self._backoff = FIRST_BACKOFF
+        while self._goes_on and (pause := self._send_piece(self._resolve_status)) is not None:
+            time.sleep(pause)
+        self.report_end()
+
+    def _send_during_training(self) -> None:
+        pause: float | None = 0.0
+        while self._goes_on and not self._over.wait(POLL_SECONDS if pause is None else pause):
+            pause = self._send_piece(None)
+        if not self._replaced:
+            self._over.wait()
+
+    def _send_piece(self, status: Callable[[], Mapping[str, Any]] | None) -> float | None:
+        """Sends the next piece.
+
+        Args:
+            status: Returns how the run has ended, if it has.
+
+        Returns:
+            The seconds to wait before the next piece, or None if there is none.
+        """
+        if self._is_replaced():  # the run was taken over and has another shipper, which reports its end
+            self._trouble, self._goes_on = "another process sends this run now", False
+            self._elsewhere = self._replaced = True
+            return None
+        if self._system is not None:
+            self._system.record(self.shipment.step)
+        try:
+            more = self.shipment.ship(status)
+            if status and reply(self._replies, SENT):  # training still waits
+                self._lifetime.extend()
+            if not more and not self._caught_up and not status:
+                self._caught_up = reply(self._replies, CAUGHT_UP)
+            pause, self._backoff, self._trouble = 0.0 if more else None, FIRST_BACKOFF, ""
+        except Exception as error:  # training must not notice any error; the next try sends the same piece
+            pause, self._backoff = self._backoff, min(2 * self._backoff, 1.0 if status else LAST_BACKOFF)
+            self._handle(error)
+        if self._prometheus is not None:
+            self._prometheus.record(self._trouble)
+        return pause
 
     def report_end(self) -> None:
         """Reports once how much of the run is in MLflow."""
@@ -132,14 +144,15 @@ class Shipper:
 
     def _handle(self, error: Exception) -> None:
         if isinstance(error, AttemptSuperseded):
-            self._elsewhere, self._trouble = True, str(error)
+            self._trouble, self._elsewhere, self._goes_on = str(error), True, False
             record_takeover(self.shipment.run_dir, self._trouble)  # this tells the training process
             return
         self._trouble = explain(error, self.shipment.uri)
         logger.warning("sending failed and will be tried again: %s", self._trouble)
         try:
             if self.shipment.is_deleted():
-                self._deleted, self._trouble = True, f"run {self.shipment.address.run_id} was deleted in MLflow"
+                self._trouble = f"run {self.shipment.address.run_id} was deleted in MLflow"
+                self._deleted, self._goes_on = True, False
         except Exception as another:
             logger.warning("looking up the run failed too: %s", explain(another, self.shipment.uri))
 
@@ -180,7 +193,6 @@ def main(run_dir: Path, replies: TextIO) -> int:
         shipper = Shipper(shipment, replies, lifetime)
         lifetime.on_timeout = shipper.on_timeout
         reply(replies, asdict(address))
-        os.nice(10)  # training has priority
         shipper.run()
     return 0
 
