@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as limits
 from hypothesis import strategies as st
 
@@ -69,6 +69,7 @@ def bits(value: Any) -> Any:
     limit=st.sampled_from([None, 1, 7, 30]),
     fields=st.sampled_from([{}, NORMALISED, {"reset_options": {"low": -0.01, "high": 0.1}}]),
 )
+@example(seed=160037, num_envs=33, before=53, limit=1, fields=NORMALISED)  # sums depended on the order in memory
 @limits(max_examples=25, deadline=None)
 def test_cartpole_continues_to_the_same_bytes_after_any_number_of_steps(
     seed: int, num_envs: int, before: int, limit: int | None, fields: dict[str, Any]

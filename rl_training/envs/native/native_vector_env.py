@@ -291,7 +291,7 @@ class NativeVectorEnv:
         array = np.asarray(values)
         if array.shape != shape or not np.can_cast(array.dtype, dtype, "same_kind"):
             raise self._fault(f"{name} is {describe(array)}; expected shape {shape} and dtype {np.dtype(dtype)}")
-        return array.astype(dtype)
+        return array.astype(dtype, order="C")  # as after a resume: sums over rows depend on the order in memory
 
     def _fault(self, what: str) -> EnvironmentFault:
         where = f"environment {self._env_id} ({self.num_envs} native ones) at its step {self.life_steps}"
