@@ -54,6 +54,7 @@ def _deploy(pool: Flows, volume: str) -> None:
     environment = {
         "PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30",
         "PREFECT_API_SSL_CERT_FILE": f"{INSIDE}/tls_certificate",
+        "PREFECT_HOME": "/data/prefect",
         "MLFLOW_TRACKING_URI": user.environment["MLFLOW_TRACKING_URI"],
         "MLFLOW_TRACKING_USERNAME": "owner",
         "MLFLOW_TRACKING_PASSWORD_FILE": f"{INSIDE}/mlflow_password",
