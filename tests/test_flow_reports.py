@@ -1,11 +1,18 @@
 """What the reports and tables of flows show, from the results that they get."""
 
+from types import SimpleNamespace
 from uuid import uuid4
+
+import pytest
 
 from rl_training.api.markdown_report import format_promotion_report, format_training_report
 from rl_training.api.summary import format_evaluation
 from rl_training.flows import artifacts_and_events, supervised_training
+from rl_training.flows.supervised_training import FlowProgress
+from rl_training.flows.tracked_run import TrackedRun
 from rl_training.runs.evaluation_result import EvaluationResult, select_evaluation_numbers
+from rl_training.runs.stopping import StopFlag
+from rl_training.tracking.shipping.shipment import ShipReport
 
 NUMBERS = {"is_success": (1.0, 0.0), "raw_return": (3.0, 5.0), "info/fuel": (0.5, None)}
 RESULT = EvaluationResult((1, 2), (10.0, 20.0), (5, 7), 1, NUMBERS)
@@ -94,3 +101,14 @@ def test_the_table_of_periodic_evaluations_has_success_raw_return_infos_and_cut_
         "cut episodes": 1.0,
         "info/fuel": 0.5,
     }
+
+
+@pytest.mark.parametrize("is_deployed", [False, True])
+def test_what_was_not_sent_is_in_the_log_of_a_deployment(is_deployed, monkeypatch, caplog):
+    if is_deployed:
+        monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", "8c8cbc5c")
+    rest = "2 values; `rl-training sync run` sends the rest"
+    session = SimpleNamespace(finish=lambda status, stop_reason: ShipReport(1, 2, rest))
+    run = TrackedRun(SimpleNamespace(), session, FlowProgress(), [], StopFlag())
+    assert run.finish("FINISHED", stop_reason="completed") == rest
+    assert caplog.messages == [rest] * is_deployed

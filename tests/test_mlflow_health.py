@@ -53,7 +53,7 @@ def test_a_run_that_nothing_will_end_is_named_and_ended_when_asked(client, run, 
         client.set_tag(run_id, "prefect.flow_run_id", "dead")
         why = "its flow run dead has ended"
     assert found("runs", gone={"dead": True}.__getitem__) == [
-        f"problem runs: {run_id} is RUNNING in MLflow, and {why}; `rl-training doctor --fix` sets it to KILLED"
+        f"problem runs: {run_id} is RUNNING in MLflow, and {why}; `rl-training doctor --fix` records its end there"
     ]
     assert client.get_run(run_id).info.status == "RUNNING"
     assert found("runs", fix=True, gone={"dead": True}.__getitem__) == [
@@ -62,6 +62,15 @@ def test_a_run_that_nothing_will_end_is_named_and_ended_when_asked(client, run, 
     ]
     assert client.get_run(run_id).info.status == "KILLED"
     assert found("runs") == ["ok      runs: 0 RUNNING in MLflow, none of them known to be dead"]
+
+
+def test_a_run_that_has_ended_is_recorded_as_it_has_ended(client, run):
+    run_dir, run_id = run
+    lose_process(run_dir)
+    json_files.write_status(run_dir, "FINISHED", "completed", None)
+    (line,) = found("runs", fix=True)
+    assert line.endswith(f": set to FINISHED; `rl-training sync {run_dir}` sends what is not there yet")
+    assert client.get_run(run_id).info.status == "FINISHED"
 
 
 def test_a_run_of_another_machine_is_left_alone_while_its_flow_run_continues(client, run):

@@ -1,10 +1,12 @@
 """The warnings of validation stand on the record of a run from its start."""
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
+from case_envs.plain import Plain
 
 from rl_training import resume, train, train_ppo
 from rl_training.config.algorithms.ppo import PPOConfig
@@ -43,6 +45,17 @@ def test_a_global_generator_that_made_no_difference_yet_is_named_too():
     (warning,) = recorded(train(settings(env_id="case_envs:GlobalChance-v0"), track=False).run_dir)
     assert warning["code"] == "global-generator"
     assert "it uses the global generator of random, which other code shares" in warning["message"]
+
+
+def test_a_draw_of_another_thread_is_not_taken_for_the_environments(monkeypatch):
+    step, thread = Plain.step, iter([random.random])
+
+    def step_beside_a_thread(self, action):
+        next(thread, lambda: None)()
+        return step(self, action)
+
+    monkeypatch.setattr(Plain, "step", step_beside_a_thread)
+    assert recorded(train(settings(), track=False).run_dir) == []
 
 
 def test_a_run_without_warnings_says_so_and_a_resume_renews_the_record():

@@ -51,8 +51,7 @@ def run_pipeline(
         promotion = promote(run, best) if run.config.promotion.enabled else None
         summary = summarize(run, training, evaluation, promotion)
         report(run, summary, return_state=True)  # a report that can't be written must not fail the flow
-        shipped = run.session.finish("FINISHED", stop_reason=training["stop_reason"])
-        return {**summary, "unsent": shipped.message}
+        return {**summary, "unsent": run.finish("FINISHED", stop_reason=training["stop_reason"])}
 
 
 def _train(run: TrackedRun) -> dict[str, Any]:
@@ -83,8 +82,8 @@ def summarize_stopped(run: TrackedRun) -> dict[str, Any]:
         "steps_per_second": run.trainer.metrics.get("time/steps_per_second"),
         "cpu_seconds": None,
     }
-    shipped = run.session.finish("KILLED", stop_reason="signal")
-    return {**summarize(run, training, None, None), "unsent": shipped.message}
+    unsent = run.finish("KILLED", stop_reason="signal")
+    return {**summarize(run, training, None, None), "unsent": unsent}
 
 
 def summarize(

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from rl_training.runtime.checkpoint import Checkpoint
     from rl_training.runtime.trainer import Trainer
     from rl_training.sweeps.sweep_result import SweepResult
-    from rl_training.tracking.session import TrackingSession
+    from rl_training.tracking.session import RunStatus, TrackingSession
+    from rl_training.tracking.shipping.shipment import ShipReport
 
 logger = logging.getLogger(__name__)
 
@@ -108,6 +110,10 @@ class TrackedRun:
         """Releases the run's lock, so that other processes can train it."""
         self.trainer.lock.release()
 
+    def finish(self, status: RunStatus, *, stop_reason: str) -> str:
+        """Ends the run's record, and returns what could not be sent to MLflow and the command that sends it."""
+        return _warn_of_unsent(self.session.finish(status, stop_reason=stop_reason))
+
     def end(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
@@ -126,7 +132,18 @@ class TrackedRun:
                 supervise(self.next_trainer().train, stop=self.stop)
         finally:  # a second signal, such as a worker's after a closed terminal's, must not change the record
             name = kind.__name__ if kind is not None else None
-            run_undisturbed(lambda: self.session.finish("KILLED", stop_reason="signal", error=name))
+            reports: list[ShipReport] = []
+            end = partial(self.session.finish, "KILLED", stop_reason="signal", error=name)
+            run_undisturbed(lambda: reports.append(end()))
+            for report in reports:
+                _warn_of_unsent(report)
+
+
+def _warn_of_unsent(report: ShipReport) -> str:
+    """Returns what a report says was not sent; in a deployment, whose result nobody reads, this is logged too."""
+    if report.message and deployment.id is not None:
+        logger.warning(report.message)
+    return report.message
 
 
 @dataclass

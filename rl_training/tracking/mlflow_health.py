@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import tempfile
 import time
@@ -177,11 +178,14 @@ def _check_runs(
         run_id = run.info.run_id
         text = f"{run_id} is RUNNING in MLflow, and {why}"
         if not fix:
-            yield CheckResult("runs", "problem", text, "`rl-training doctor --fix` sets it to KILLED")
+            yield CheckResult("runs", "problem", text, "`rl-training doctor --fix` records its end there")
             continue
         if not end_if_orphaned(client, run):
             client.set_terminated(run_id, "KILLED")
-        yield CheckResult("runs", "fixed", f"{text}: set to KILLED", f"`rl-training resume {run_id}` continues it")
+        status = client.get_run(run_id).info.status
+        resume = f"`rl-training resume {run_id}` continues it"
+        sync = f"`rl-training sync {shlex.quote(run.data.tags.get('run_dir', ''))}` sends what is not there yet"
+        yield CheckResult("runs", "fixed", f"{text}: set to {status}", resume if status == "KILLED" else sync)
     if not dead:
         yield CheckResult("runs", "ok", f"{len(running)} RUNNING in MLflow, none of them known to be dead")
 

@@ -6,6 +6,7 @@ A twin is stepped with the same seed and actions; if the two differ, the environ
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Any
@@ -55,7 +56,7 @@ class Player:
         self._action_space.seed(seed)
         self._corners = _list_corner_actions(self._action_space)
         self._last: list[tuple[Any, Any]] = []
-        self._global_state = _take_global_state()
+        self._global_draws = Counter[str]()
         self.steps = 0
         """Number of steps played since the environment was made."""
         self.last_infos: list[Mapping[str, Any]] = []
@@ -111,11 +112,15 @@ class Player:
         return None if flags else over
 
     def _call(self, during: str, function: Callable[[], Any], detail: str = "") -> Any:
+        before = _take_global_state()
         try:
             return self._watch.call(self._describe_call(during), function)
         except USER_CODE_ERRORS as error:
             self._add([failure(during, error, detail)])
             return None
+        finally:
+            after = _take_global_state()
+            self._global_draws.update(name for name, state in before.items() if state != after[name])
 
     def _is_well_formed(self, breaches: list[Breach], during: str) -> bool:
         self._add(breaches)
@@ -150,7 +155,7 @@ class Player:
             difference = failure(during, error)
         if difference is not None:
             self._twin = None
-            drawn = self._name_global_generators()
+            drawn = " and ".join(sorted(self._global_draws))
             cause = f" (it draws from the global generator of {drawn}; use self.np_random)" if drawn else ""
             message = (
                 f"not deterministic: with the same seed and actions, a second environment gave another {during}: "
@@ -159,8 +164,11 @@ class Player:
             self._add([Breach("warning", "not-deterministic", message, difference.feature, difference.value)])
 
     def check_global_generators(self) -> list[Breach]:
-        """Returns a warning if global generators were used although no difference to the twin has shown it."""
-        drawn = self._name_global_generators()
+        """Returns a warning if global generators were used although no difference to the twin has shown it.
+
+        A single draw does not count: it may be that of another thread, such as a client's of the Prefect server.
+        """
+        drawn = " and ".join(sorted(name for name, calls in self._global_draws.items() if calls > 1))
         if self._twin is None or not drawn:
             return []
         message = (
@@ -168,10 +176,6 @@ class Player:
             f"so a resume may not be exact; draw from self.np_random"
         )
         return [Breach("warning", "global-generator", message)]
-
-    def _name_global_generators(self) -> str:
-        now = _take_global_state()
-        return " and ".join(name for name, state in now.items() if state != self._global_state[name])
 
     def _describe_call(self, during: str) -> str:
         if during == "step":

@@ -68,14 +68,13 @@ class SavingWorker(ProcessWorker):
     async def run(self, flow_run: FlowRun, configuration: Any, task_status: Any = None) -> Any:
         """Runs a flow run, in the folder of the project in which the worker was started if there is one.
 
-        So relative paths of configs are found, and the server needs no absolute path. Nothing is imported from that
-        folder: a project's package is installed. Other flow runs get an empty folder, as Prefect does it.
+        So relative paths of configs are found, and the server needs no absolute path. Prefect puts that folder on the
+        path of modules. Other flow runs get an empty folder, as Prefect does it.
         """
         # Each process with the setting would open the port, which the worker has.
         configuration.env = {**configuration.env, PREFECT_CLIENT_METRICS_ENABLED.name: "false"}
         if configuration.working_dir is None and (Path.cwd() / FILE).is_file():
             configuration.working_dir = Path.cwd()
-            configuration.env = {**configuration.env, "PYTHONSAFEPATH": "1"}
         return await super().run(flow_run, configuration, task_status)
 
     async def stop_taking(self) -> None:
