@@ -170,6 +170,15 @@ def test_an_empty_folder_on_the_path_is_no_package(tmp_path: Path, monkeypatch: 
     assert init(tmp_path / "robot_arm").package == "robot_arm"
 
 
+def test_init_in_a_project_whose_package_is_installed_names_the_upgrade(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    init(tmp_path / "robot_arm")
+    monkeypatch.syspath_prepend(tmp_path / "robot_arm")
+    with pytest.raises(UserError, match=r"it holds a project, into which `rl-training init --upgrade "):
+        init(tmp_path / "robot_arm")
+
+
 def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     for place in (tmp_path, tmp_path / "mine.txt"):

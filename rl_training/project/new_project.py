@@ -70,10 +70,10 @@ def init(folder: Path, *, package: str | None = None, wheel: Path | None = None)
         UserError: The folder is not empty, the name can't be a package's, or the wheel is none of rl_training.
     """
     folder = folder.absolute()
-    package = choose_package(folder, package)
-    found = find_wheel(wheel)
     if folder.exists() and (not folder.is_dir() or any(path.name != ".git" for path in folder.iterdir())):
         raise UserError(f"{folder} is not an empty folder, expected a new or empty one; {_advise(folder)}")
+    package = choose_package(folder, package)
+    found = find_wheel(wheel)
     files = render_files(package)
     for path, text in files.items():
         write_project_file(folder, path, text)

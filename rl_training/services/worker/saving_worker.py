@@ -95,7 +95,9 @@ class SavingWorker(ProcessWorker):
     def _watch_disk(self) -> None:
         disk = measure_home()
         if disk.is_low and not self._disk_is_low and self._work_pool is not None:
-            logger.warning("only %s; make room, for example with `rl-training clean`", disk)
+            logger.warning(
+                "only %s; make room, for example with `rl-training clean`; `rl-training doctor` says more", disk
+            )
             announce_low_disk(disk, self.name, self._work_pool)
         self._disk_is_low = disk.is_low
 
