@@ -61,7 +61,7 @@ def test_a_run_whose_description_was_emptied_resumes_from_its_checkpoints(
     caplog.set_level(logging.WARNING)
     done = trained(MANAGER.resume(stopped.run_dir))
     assert (done.run_uid, done.run_dir, policy(done.run_dir)) == (stopped.run_uid, stopped.run_dir, expected)
-    assert "holds no run: metadata.json can't be read (Expecting value" in caplog.text
+    assert "holds no run: metadata.json can't be read (it is not JSON: Expecting value" in caplog.text
     assert f"it is written again from {stopped.checkpoint}" in caplog.text
     metadata = json.loads((done.run_dir / "metadata.json").read_text())
     assert metadata["run_uid"] == stopped.run_uid
