@@ -121,12 +121,15 @@ secrets:
 compose-up: secrets
 	@GIT_COMMIT=$$(git describe --always --dirty --abbrev=40 --exclude='*') docker compose up --build --detach
 
+COMPOSE_TEST = PYTHONPATH=.:tests:tests/services $(BIN)/python tests/compose/run.py $(if $(STORE),--store $(STORE))
+
 compose-test: $(READY)
-	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[pools]'
-	@PYTHONPATH=.:tests/services $(BIN)/python tests/compose/run.py $(if $(STORE),--store $(STORE))
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[moto,pools]'
+	@$(COMPOSE_TEST)
 
 compose-starts: $(READY)
-	@PYTHONPATH=.:tests/services $(BIN)/python tests/compose/run.py $(if $(STORE),--store $(STORE)) --starts 10
+	@$(PIP) install --quiet --quiet --constraint constraints.txt --editable '.[moto,pools]'
+	@$(COMPOSE_TEST) --starts 10
 
 $(ROBOTICS)/.ready: pyproject.toml constraints.txt
 	@echo "installing Gymnasium-Robotics into $(@D) (minutes the first time)"

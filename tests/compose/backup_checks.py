@@ -51,8 +51,8 @@ def check_backup(flows: Flows) -> None:
     require(resumed == stopped, f"another run was resumed than the stopped one: {resumed}, {stopped}")
     steps = [attempt.from_step for attempt in get_attempts(flows.registry.get_run(resumed))]
     require(len(steps) == 2 and steps[0] == 0 < steps[1], f"the attempts at the run began at the steps {steps}")
-    found = _read_policy(flows, resumed)
-    require(found == _read_policy(flows, wanted), f"the resumed run {resumed} has another policy than {wanted}")
+    found = read_policy(flows, resumed)
+    require(found == read_policy(flows, wanted), f"the resumed run {resumed} has another policy than {wanted}")
     flows.require_nothing_lost()
 
 
@@ -111,8 +111,8 @@ def _require_refused(flows: Flows, backup: Path) -> None:
     flows.require_nothing_lost()
 
 
-def _read_policy(flows: Flows, run_id: str) -> str:
-    """Returns the hash of the policy in a run's newest checkpoint."""
+def read_policy(flows: Flows, run_id: str) -> str:
+    """Returns the hash of the policy in a run's newest checkpoint in MLflow."""
     newest = max(file.path for file in flows.registry.list_artifacts(run_id, "checkpoints"))
     target = flows.stack.scratch / run_id
     target.mkdir(exist_ok=True)

@@ -20,6 +20,7 @@ from typing import Any
 
 from backup_checks import check_backup
 from base_images import base_images, remove_stand_ins
+from bucket_checks import check_bucket
 from commands import TestFailed, phase, require, say
 from docker_pool_checks import check_docker_pool
 from engine import STORES, Engine, engine
@@ -105,6 +106,9 @@ def _check(stack: Stack, seconds: dict[str, float]) -> None:
         check_docker_pool(flows, user)
     with phase("backup and restore", seconds):
         check_backup(flows)
+    stack.down()
+    with phase("artifacts in a bucket", seconds):
+        check_bucket(stack)
     stack.down()
     with phase("tutorial", seconds):
         check_tutorial(stack)

@@ -178,9 +178,9 @@ def read_logins(secrets: Path) -> dict[str, str]:
     }
 
 
-def listens(port: int) -> bool:
+def listens(port: int, host: str = "127.0.0.1") -> bool:
     with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return probe.connect_ex((host, port)) == 0
 
 
 def eventually(condition: Callable[[], Any], seconds: float) -> Any:
