@@ -209,7 +209,15 @@ def test_the_list_says_what_is_missing(tmp_path):
 
 def test_a_row_beside_a_peer_is_written_from_the_runs_of_both(tmp_path):
     row = make_peer_row(HOPPER, PYTHON, tmp_path, "code")
-    runs = [{"return_mean": float(value), "health": []} for value in (10, 0, 5, 1, 6, 2, 7, 3, 8, 4, 9)]
+    runs = [
+        {
+            "return_mean": float(value),
+            "health": [],
+            "training_returns": [[1_000, 0.0], [2_000, value + 0.5]],  # of ours
+            "training_return": value - 0.5,  # of theirs
+        }
+        for value in (10, 0, 5, 1, 6, 2, 7, 3, 8, 4, 9)
+    ]
     written = row.write(runs, {"command": "x"}, tmp_path)
     assert written.fault == "worse than Stable-Baselines3: ours 2.0, theirs 7.0, random 10.0"
     found = json.loads((tmp_path / "parity-ppo-Hopper-v5.json").read_text())
@@ -218,10 +226,13 @@ def test_a_row_beside_a_peer_is_written_from_the_runs_of_both(tmp_path):
     low, high = (f"{found['summary']['difference'][end]:.1f}" for end in ("low", "high"))
     assert format_peers([HOPPER, PEER_TASKS[1]], {HOPPER: found}).splitlines()[2:] == [
         f"| PPO Hopper-v5 | 100,000 | 5 | 2.0 (0.0 to 4.0) | 7.0 (5.0 to 9.0) | 10.0 | -5.0 [{low}, {high}] | **no** "
-        "| silent |",
+        "| 2.5 and 6.5 | silent |",
         "",
         "Not measured yet: PPO HalfCheetah-v5 (100,000 steps).",
     ]
+    for run in found["theirs"]:
+        del run["training_return"]
+    assert "| **no** | not recorded | silent |" in format_peers([HOPPER], {HOPPER: found})
 
 
 def test_a_row_of_many_seeds_shows_the_final_policy_and_the_promoted_one(tmp_path):

@@ -58,6 +58,7 @@ def train(task: Mapping[str, Any]) -> dict[str, Any]:
         "num_timesteps": model.num_timesteps,
         "steps_per_second": model.num_timesteps / seconds,
         "returns": returns,
+        "training_return": float(np.mean([episode["r"] for episode in model.ep_info_buffer])),  # the last 100 episodes
     }
 
 

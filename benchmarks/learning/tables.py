@@ -115,9 +115,9 @@ def _format_results(measured: Measured) -> Iterator[str]:
 def _format_peers(measured: MeasuredPeers) -> Iterator[str]:
     yield (
         "| task | steps | seeds | rl_training (lowest to highest) | Stable-Baselines3 (lowest to highest) "
-        "| random | difference [95% interval] | no worse | our warnings |"
+        "| random | difference [95% interval] | no worse | in training, ours and theirs | our warnings |"
     )
-    yield "|---|---:|---:|---:|---:|---:|---:|---|---|"
+    yield "|---|---:|---:|---:|---:|---:|---:|---|---:|---|"
     for task, result in measured.items():
         summary = result["summary"]
         difference = summary["difference"]
@@ -133,6 +133,7 @@ def _format_peers(measured: MeasuredPeers) -> Iterator[str]:
             f"{summary['random']:.1f}",
             shown,
             "yes" if summary["no_worse"] else "**no**",
+            _format_training_returns(result),
             format_warnings(result["ours"]),
         ]
         yield format_row(cells)
@@ -141,6 +142,15 @@ def _format_peers(measured: MeasuredPeers) -> Iterator[str]:
 def _format_scores(runs: Sequence[Mapping[str, Any]]) -> str:
     scores = [run["return_mean"] for run in runs]
     return f"{sum(scores) / len(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})"
+
+
+def _format_training_returns(result: Mapping[str, Any]) -> str:
+    """Returns the mean return of the last 100 episodes of training, over the seeds of each library."""
+    theirs = [run["training_return"] for run in result["theirs"] if "training_return" in run]
+    if not theirs:  # a row that was measured before it was recorded
+        return "not recorded"
+    ours = [run["training_returns"][-1][1] for run in result["ours"]]
+    return f"{sum(ours) / len(ours):.1f} and {sum(theirs) / len(theirs):.1f}"
 
 
 def _format_seeds(measured: Measured) -> Iterator[str]:
