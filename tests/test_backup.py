@@ -67,6 +67,8 @@ def test_a_backup_is_restored_to_an_empty_stack(stack: Path, tmp_path: Path, mon
     assert (tmp_path / "new" / "artifacts" / "note.txt").read_text() == "hello"
     with pytest.raises(UserError, match="artifacts is not empty, expected a new folder"):
         restore(folder)
+    with pytest.raises(UserError, match="elsewhere does not exist, expected the folder of a backup"):
+        restore(tmp_path / "elsewhere")
     (tmp_path / "new" / "artifacts").rename(tmp_path / "new" / "aside")
     with pytest.raises(UserError, match=r"prefect\.db is not empty, expected a new database"):
         restore(folder)
@@ -109,6 +111,39 @@ def test_a_backup_that_fails_leaves_nothing(stack: Path, tmp_path: Path) -> None
     back_up(folder)
     with pytest.raises(UserError, match="exists, expected a new folder"):
         back_up(folder)
+
+
+def test_a_folder_that_cannot_be_made_is_a_sentence(stack: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for place, fault in ((tmp_path / "file" / "monday", "File exists"), (Path("/proc/monday"), "No such file")):
+        with pytest.raises(UserError, match=rf"the backup can't be written: \[Errno \d+\] {fault}"):
+            back_up(place)
+
+
+def test_what_a_killed_process_has_left_is_removed_by_the_next(
+    stack: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+
+    def leave(name: str) -> None:
+        rest = tmp_path / "backups" / f".tmp-{name}"
+        rest.mkdir(parents=True)
+        (rest / "prefect.sqlite").write_text("half")
+
+    leave(f"{ended.pid}-monday")
+    leave(f"{ended.pid}-tuesday")  # of a backup of another name, which may be of another machine
+    leave(f"{os.getppid()}-monday")  # of a process that is still writing
+    back_up(tmp_path / "backups" / "monday")
+    names = [f".tmp-{ended.pid}-tuesday", f".tmp-{os.getppid()}-monday", "monday"]
+    assert sorted(path.name for path in (tmp_path / "backups").iterdir()) == sorted(names)
+
+    new = tmp_path / "new"
+    (new / f".tmp-{ended.pid}-artifacts" / "1").mkdir(parents=True)
+    (new / f".tmp-{ended.pid}-mlflow.db").write_text("half")
+    use(monkeypatch, new)
+    restore(tmp_path / "backups" / "monday")
+    assert sorted(path.name for path in new.iterdir()) == ["artifacts", "mlflow.db", "prefect.db"]
 
 
 @pytest.mark.parametrize(

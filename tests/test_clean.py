@@ -148,7 +148,7 @@ def test_the_command_says_how_much_of_what_and_asks(home: Path, client: Any, cap
         ("run directory", str(deleted)),
         ("deleted run", run_id),
     }
-    assert shown["kept"] == {"run directories: it can be resumed": 1}
+    assert shown["kept"] == {"run directory: it can be resumed": 1}
     assert shown["bytes"] == sum(item["bytes"] for item in shown["removable"]) > 10_000
 
     assert run_command(["clean", "--older-than", "30d"]) == 2  # nobody is there to answer
@@ -200,7 +200,7 @@ def test_artifacts_outside_of_the_runs_own_folder_stay(home: Path, client: Any, 
         database.execute("UPDATE runs SET artifact_uri = ? WHERE run_uuid = ?", (elsewhere.as_uri(), run_id))
     database.close()
     found = find_removable(MONTH)
-    assert found.kept == {"deleted runs: its artifacts are in an unexpected place": 1}
+    assert found.kept == {"deleted run: its artifacts are in an unexpected place": 1}
     remove_items(found)
     assert elsewhere.exists()
     assert not run_dir.exists()
@@ -348,7 +348,7 @@ def test_old_flow_runs_of_our_deployments_go(flow_home: Path) -> None:
         assert ended_run.end_time is not None
         assert shown.description == f"nothing/{ended_run.name}, ended {ended_run.end_time:%Y-%m-%d %H:%M} UTC"
         assert not {str(failed), str(others), str(running)} & {item.name for item in found.items}
-        assert found.kept == {"flow runs: a retry resumes their training": 1}
+        assert found.kept == {"flow run: a retry resumes their training": 1}
         shown.remove()
         with pytest.raises(ObjectNotFound):
             client.read_flow_run(complete)

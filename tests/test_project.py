@@ -18,6 +18,7 @@ from rl_training.project import project_files
 from rl_training.project.new_project import choose_package, init
 from rl_training.project.record import FILE, read_record
 from rl_training.services.prefect_yaml import read_prefect_yaml
+from tests.project_wheels import write_wheel
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -208,9 +209,17 @@ def test_a_clone_of_an_empty_repository_is_an_empty_folder(tmp_path: Path) -> No
     assert init(tmp_path, package="own_name").package == "own_name"
 
 
-def test_only_a_wheel_of_ours_is_kept(tmp_path: Path) -> None:
-    other = tmp_path / "numpy-2.0-py3-none-any.whl"
-    other.write_bytes(b"")
-    with pytest.raises(UserError, match=r"--wheel: got .*numpy.*, expected a file rl_training-\*\.whl"):
+@pytest.mark.parametrize(
+    ("name", "metadata"),
+    [
+        ("numpy-2.0-py3-none-any.whl", "rl_training-0.2.0.dist-info/METADATA"),
+        ("rl_training-0.2.0-py3-none-any.whl", "numpy-2.0.dist-info/METADATA"),
+        ("rl_training-0.2.0-py3-none-any.whl", None),
+    ],
+)
+def test_only_a_wheel_of_ours_is_kept(tmp_path: Path, name: str, metadata: str | None) -> None:
+    other = tmp_path / name
+    other.write_bytes(b"not an archive") if metadata is None else write_wheel(other, metadata)
+    with pytest.raises(UserError, match=rf"--wheel: got .*{name}, expected a wheel rl_training-\*\.whl"):
         init(tmp_path / "robot_arm", wheel=other)
     assert not (tmp_path / "robot_arm").exists()

@@ -15,6 +15,7 @@ from rl_training.errors import UserError
 from rl_training.project import project_files, upgrade
 from rl_training.project.new_project import init
 from rl_training.project.record import FILE, read_record
+from tests.project_wheels import write_wheel
 
 
 def no(text: str, question: str) -> bool:
@@ -114,7 +115,7 @@ def test_an_earlier_version_is_named_by_the_upgrade(project: Path) -> None:
 def test_a_newer_wheel_replaces_the_old_one_if_the_user_agrees(project: Path, tmp_path: Path) -> None:
     old, new = (tmp_path / f"rl_training-0.{minor}.0-py3-none-any.whl" for minor in (1, 2))
     for wheel in (old, new):
-        wheel.write_bytes(wheel.name.encode())
+        write_wheel(wheel, f"rl_training-{wheel.name.split('-')[1]}.dist-info/METADATA")
     assert upgrade.upgrade(project, yes, wheel=old).wheel == old.name
     assert upgrade.upgrade(project, no, wheel=new).wheel == old.name
     assert upgrade.upgrade(project, yes, wheel=new).wheel == new.name

@@ -189,9 +189,7 @@ def _compose(text: str, source: str) -> yaml.Node | None:
     try:
         return yaml.compose(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
-        raise ConfigError(f"{where}: {_describe_syntax_error(error, text)}") from None
+        raise ConfigError(describe_syntax_error(error, text, source)) from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         column = error.position - text.rfind("\n", 0, error.position)
@@ -200,15 +198,20 @@ def _compose(text: str, source: str) -> yaml.Node | None:
         raise ConfigError(f"{source}: nested too deeply") from None
 
 
-def _describe_syntax_error(error: yaml.MarkedYAMLError, text: str) -> str:
-    """Describes a syntax error without repeating the value, which may be a secret."""
+def describe_syntax_error(error: yaml.MarkedYAMLError, text: str, source: str) -> str:
+    """Returns where a syntax error is and what it is, without repeating the value, which may be a secret."""
+    mark = error.problem_mark or error.context_mark
+    where = f"{source}:{mark.line + 1}:{mark.column + 1}" if mark else source
+    return f"{where}: {_explain_syntax_error(error, text)}"
+
+
+def _explain_syntax_error(error: yaml.MarkedYAMLError, text: str) -> str:
     problem = error.problem or "not valid YAML"
     if "undefined alias" in problem:
         return "no anchor has this name; quote a text that begins with *"
     if "tag handle" in problem:
         return "unknown kind of tag; quote a text that begins with !"
-    mark = error.problem_mark
-    if mark is not None:
+    if (mark := error.problem_mark) is not None:
         lines = text.split("\n")
         line = lines[mark.line] if mark.line < len(lines) else ""
         if "\t" in line[: len(line) - len(line.lstrip())]:

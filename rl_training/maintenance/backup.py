@@ -26,7 +26,15 @@ from rl_training import __version__
 from rl_training.errors import UserError
 from rl_training.maintenance.databases import MLFLOW_DATABASE, PREFECT_DATABASE, Database, read_database
 from rl_training.security.untrusted_json import NotReadable, open_plain_file, read_json
-from rl_training.system.durable_files import move_into_place, replace_file, staging_path, sync_directory, sync_file
+from rl_training.system.durable_files import (
+    make_directory,
+    move_into_place,
+    remove_leftovers,
+    replace_file,
+    staging_path,
+    sync_directory,
+    sync_file,
+)
 from rl_training.tracking.json_files import write_json
 
 ARTIFACTS_FOLDER = "MLFLOW_ARTIFACTS_DESTINATION"
@@ -132,10 +140,11 @@ def _only_for_owner() -> Iterator[None]:
 
 
 def _write(stack: Stack, folder: Path) -> BackupResult:
-    folder.parent.mkdir(parents=True, exist_ok=True)
     staged = staging_path(folder)
-    staged.mkdir()
     try:
+        make_directory(folder.parent)
+        remove_leftovers(folder.parent, folder.name)
+        staged.mkdir()
         for database in stack.databases:
             database.dump(staged / database.dump_name)
         _copy_files(stack.artifacts, staged / ARTIFACTS)
@@ -177,7 +186,10 @@ def restore(folder: Path) -> BackupResult:
             f"databases"
         )
     if stack.artifacts.exists() and any(stack.artifacts.iterdir()):
-        raise UserError(f"{stack.artifacts} is not empty, expected a new folder; a restore never replaces anything")
+        raise UserError(
+            f"{stack.artifacts} is not empty, expected a new folder; a restore never replaces anything. If an "
+            f"earlier restore was interrupted, remove this folder, make both databases anew, and repeat the command"
+        )
     for database in stack.databases:
         database.require_empty()
     try:
@@ -191,8 +203,8 @@ def restore(folder: Path) -> BackupResult:
 
 def _fill(stack: Stack, folder: Path) -> None:
     stack.artifacts.parent.mkdir(parents=True, exist_ok=True)
+    remove_leftovers(stack.artifacts.parent, stack.artifacts.name)
     staged = staging_path(stack.artifacts)
-    shutil.rmtree(staged, ignore_errors=True)
     _copy_files(folder / ARTIFACTS, staged)
     for database in reversed(stack.databases):
         if database is stack.mlflow:
@@ -206,6 +218,8 @@ def _verify(folder: Path) -> tuple[Description, list[str]]:
     Raises:
         UserError: One is missing, changed, a link, or was added.
     """
+    if not folder.is_dir():
+        raise UserError(f"{folder} does not exist, expected the folder of a backup")
     try:
         description: Description = read_json(folder / DESCRIPTION, Description)
         with open_plain_file(folder / SUMS) as file:

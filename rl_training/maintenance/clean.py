@@ -54,7 +54,7 @@ class Cleaning:
             *(f"{verb}: {_describe(item)}{_format_size(item.size)}" for item in self.items),
             *(f"{verb}: {count} x {kind}{_format_size(sizes[kind])}" for kind, count in counts.items()),
             *([] if self.items else ["nothing can be removed" if not self.done else "nothing was removed"]),
-            *(f"kept: {count} {reason}" for reason, count in self.kept.items()),
+            *(f"kept: {count} x {reason}" for reason, count in self.kept.items()),
             *(f"note: {note}" for note in self.notes),
         ]
 

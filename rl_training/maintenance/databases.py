@@ -20,7 +20,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from rl_training.errors import UserError
 from rl_training.security.secrets import redact_text
-from rl_training.system.durable_files import move_into_place, staging_path, sync_file
+from rl_training.system.durable_files import move_into_place, remove_leftovers, staging_path, sync_file
 
 MLFLOW_DATABASE = "MLFLOW_BACKEND_STORE_URI"
 PREFECT_DATABASE = "PREFECT_SERVER_DATABASE_CONNECTION_URL"
@@ -76,6 +76,7 @@ class Database:
             return
         path = self._get_path()
         path.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(path.parent, path.name)
         staged = staging_path(path)
         shutil.copyfile(dump, staged)
         sync_file(staged)

@@ -58,7 +58,7 @@ def find_deleted(client: MlflowClient, uri: str, older_than: timedelta, leaving:
         models = _list_models(client, run)
         reason = _explain_why_kept(run, models, needed, leaving)
         if reason is not None:
-            findings.kept[f"deleted runs: {reason}"] += 1
+            findings.kept[f"deleted run: {reason}"] += 1
             continue
         size = sum(_measure_artifacts(place, uri) for place in (run.info.artifact_uri, *map(_locate, models)))
         remove = partial(_remove_run, client, store, uri, run_id, leaving)
@@ -66,7 +66,7 @@ def find_deleted(client: MlflowClient, uri: str, older_than: timedelta, leaving:
     for model_id in store._get_deleted_logged_models(older_than=age):
         model = store.get_logged_model(model_id, allow_deleted=True)
         if _is_registered(model, needed):
-            findings.kept["deleted models: a registered version comes from it"] += 1
+            findings.kept["deleted model: a registered version comes from it"] += 1
             continue
         remove = partial(_remove_model, client, store, uri, model)
         findings.items.append(Item("deleted model", model_id, _measure_artifacts(_locate(model), uri), remove))

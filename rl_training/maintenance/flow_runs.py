@@ -65,7 +65,7 @@ def find_flow_runs(older_than: timedelta, resumable: set[str], tag: str | None =
         read_flow = cache(client.read_flow)
         for run in _iterate_ended(client, datetime.now(UTC) - older_than, tag):
             if str(run.id) in resumable:
-                findings.kept["flow runs: a retry resumes their training"] += 1
+                findings.kept["flow run: a retry resumes their training"] += 1
             else:
                 remove = partial(_remove, run.id, run.end_time)
                 shown = _describe(read_flow(run.flow_id).name, run)

@@ -82,7 +82,7 @@ class Migration:
         """Returns the migration as text."""
         return [
             f"{self.tracking_uri} has {self.runs} runs, {self.models} logged models and {self.versions} versions",
-            f"{self.run_dirs} run directories track to it; keep {URI_VARIABLE}={self.tracking_uri} for every command",
+            f"{self.run_dirs} run directories switched to it; keep {URI_VARIABLE}={self.tracking_uri} everywhere",
             f"the old store is unchanged: {embedded_tracking_uri()}",
             *(
                 f"not everything of {run_dir} was sent to the old store; to send the rest to the server: "

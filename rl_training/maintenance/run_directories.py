@@ -90,7 +90,7 @@ def find_run_directories(client: MlflowClient, uri: str, older_than: timedelta) 
         except (RLTrainingError, NotReadable, OSError, ValueError):
             reason = "its record can't be read"
         if reason is not None:
-            findings.kept[f"run directories: {reason}"] += 1
+            findings.kept[f"run directory: {reason}"] += 1
             continue
         remove = partial(_remove, client, run_dir, _find_last_write(run_dir))
         findings.items.append(Item("run directory", str(run_dir), measure(run_dir), remove))

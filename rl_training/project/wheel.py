@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import zipfile
+from fnmatch import fnmatch
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -24,8 +26,8 @@ def find_wheel(given: Path | None) -> Path | None:
         UserError: The given file is not a wheel of rl_training.
     """
     if given is not None:
-        if not given.is_file() or not given.match(PATTERN):
-            raise UserError(f"--wheel: got {given}, expected a file {PATTERN}; `make wheel` in a clone builds one")
+        if not given.match(PATTERN) or not _is_wheel(given):
+            raise UserError(f"--wheel: got {given}, expected a wheel {PATTERN}; `make wheel` in a clone builds one")
         return given.absolute()
     try:
         source = json.loads(distribution("rl-training").read_text("direct_url.json") or "{}")
@@ -34,6 +36,15 @@ def find_wheel(given: Path | None) -> Path | None:
     address = urlsplit(str(source.get("url", "")))
     path = Path(unquote(address.path))
     return path if address.scheme == "file" and path.match(PATTERN) and path.is_file() else None
+
+
+def _is_wheel(path: Path) -> bool:
+    """Returns whether a file is an archive with the package's metadata, as pip expects it."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(fnmatch(name, "rl_training-*.dist-info/METADATA") for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
 
 
 def list_wheels(folder: Path) -> list[Path]:

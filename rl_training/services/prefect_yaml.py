@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from rl_training.config.parsing import describe_syntax_error
 from rl_training.config.suggestions import find_similar_word
 from rl_training.errors import ConfigError, UserError
 from rl_training.services.moved_entrypoints import MOVED
@@ -76,7 +77,10 @@ def read_prefect_yaml(file: Path, now: datetime) -> list[Deployment]:
         UserError: The file has faults; the message has one line for each.
     """
     try:
-        document = yaml.safe_load(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        document = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        raise UserError(describe_syntax_error(error, text, str(file))) from None
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UserError(f"{file}: can't be read: {' '.join(str(error).split())}") from None
     entries = document.get("deployments") if isinstance(document, Mapping) else None

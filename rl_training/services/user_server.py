@@ -71,6 +71,6 @@ def _explain_refusal() -> str:
     from prefect.settings import PREFECT_API_AUTH_STRING
 
     wanted = "the login that the server was started with (its PREFECT_SERVER_API_AUTH_STRING)"
-    if PREFECT_API_AUTH_STRING.value() is None:
+    if not PREFECT_API_AUTH_STRING.value():
         return f"it asks for a password; set PREFECT_API_AUTH_STRING to {wanted}"
     return f"it refuses the password in PREFECT_API_AUTH_STRING; set it to {wanted}"

@@ -61,6 +61,29 @@ def staging_path(target: Path) -> Path:
     return target.with_name(f"{STAGING}{os.getpid()}-{target.name}")
 
 
+def remove_leftovers(folder: Path, name: str = "") -> None:
+    """Removes what ended processes have left half-written or half-removed in a folder.
+
+    Args:
+        folder: The folder.
+        name: The final name of what is removed; by default any.
+    """
+    for path in folder.glob(f"{STAGING}*"):
+        pid, _, target = path.name.removeprefix(STAGING).partition("-")
+        if name in ("", target) and pid.isdigit() and (int(pid) == os.getpid() or not _is_alive(int(pid))):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def write_file(path: Path, write: Callable[[IO[bytes]], object], *, sync: bool = True) -> FileEntry:
     """Writes a new file.
 

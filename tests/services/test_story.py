@@ -258,7 +258,9 @@ def test_nobody_gets_in_without_a_password_and_doctor_says_which_one_is_wrong(se
         assert all(word in problems[0] for word in words), done.stdout
     nobody = {name: value for name, value in user.environment.items() if name not in services.logins}
     said = Services(user.api_url, user.home, nobody).rl_training("doctor").stdout
-    assert "it asks for a password; set PREFECT_API_AUTH_STRING" in said
+    empty = Services(user.api_url, user.home, {**nobody, "PREFECT_API_AUTH_STRING": ""}).rl_training("doctor").stdout
+    for each in (said, empty):
+        assert "it asks for a password; set PREFECT_API_AUTH_STRING" in each
     assert "it asks for a login; set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD" in said
     assert "has no password" not in user.rl_training("doctor").stdout
 

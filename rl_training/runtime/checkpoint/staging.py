@@ -6,14 +6,18 @@ A checkpoint is written under a staging name beside its target and gets its fina
 from __future__ import annotations
 
 import itertools
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rl_training.run_layout import STAGING
-from rl_training.system.durable_files import make_directory, move_into_place, staging_path, sync_directory
+from rl_training.system.durable_files import (
+    make_directory,
+    move_into_place,
+    remove_leftovers,
+    staging_path,
+    sync_directory,
+)
 
 DAMAGED = "damaged-"
 """Prefix of a damaged checkpoint that was in the way of a new one of the same step."""
@@ -36,23 +40,10 @@ def stage(target: Path) -> Iterator[Path]:
 def prepare(root: Path) -> None:
     """Makes `root` if it is missing, else removes half-written files of ended processes and superseded checkpoints."""
     make_directory(root)
-    for path in root.glob(f"{STAGING}*"):
-        pid = path.name.removeprefix(STAGING).split("-")[0]
-        if pid.isdigit() and (int(pid) == os.getpid() or not _is_alive(int(pid))):
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    remove_leftovers(root)
     for path in root.glob(f"{SUPERSEDED}*"):
         if (root / path.name.removeprefix(SUPERSEDED)).exists():
             remove(path)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def publish(staged: Path, target: Path) -> None:
