@@ -1,6 +1,6 @@
-"""SAC's update in torch's threads: the same bits as in one thread, and no slower for long if a CPU is busy."""
+"""SAC's update in two threads: the same bits as in one thread, and no slower for long if a CPU is busy."""
 
-from itertools import cycle
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rl_training.algorithms.continuous.sac import SAC
-from rl_training.networks.threads import PAYS, THREADS, TRY_EVERY, Helper, Quicker
+from rl_training.networks.threads import PAYS, THREADS, TRY_EVERY, Helper, Quickest, Way
 from tests.off_policy_parts import make_sac, moves, random_batch
 from tests.test_sac_update import bits, with_middle
 
@@ -38,7 +38,13 @@ def test_two_threads_update_to_the_same_bits_as_one(n_step: int, activation: str
     assert np.isfinite([*results[0][0][-1].values()]).all()
 
 
-def test_torch_has_all_threads_in_large_updates_alone_and_none_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("way", "threads_of_torch", "hands_over"),
+    [(Way.TORCH, 2, False), (Way.HANDED_OVER, 1, True), (Way.ALONE, 1, False)],
+)
+def test_large_updates_alone_use_two_threads_in_one_way(
+    monkeypatch: pytest.MonkeyPatch, way: Way, threads_of_torch: int, hands_over: bool
+) -> None:
     counts: list[int] = []
     asked: list[object] = []
     update, ask = SAC._update, Helper.ask
@@ -51,42 +57,49 @@ def test_torch_has_all_threads_in_large_updates_alone_and_none_is_handed_over(mo
         asked.extend([] if task is None else [task])
         ask(helper, task)
 
-    monkeypatch.setattr(Quicker, "choose", lambda self: True)
+    monkeypatch.setattr(Quickest, "choose", lambda self: way)
     monkeypatch.setattr(Helper, "ask", note)
     monkeypatch.setattr(SAC, "_update", count_threads)
     sac = make_wide()
     with THREADS.using(2):
-        for count in (LARGE - 2, LARGE):
-            sac.update(random_batch(moves, count=count), 0.0)
+        sac.update(random_batch(moves, count=LARGE - 2), 0.0)
+        assert not asked
+        sac.update(random_batch(moves, count=LARGE), 0.0)
         assert torch.get_num_threads() == 1
+        assert bool(asked) is hands_over
+        asked.clear()
     with THREADS.using(1):
         sac.update(random_batch(moves, count=LARGE), 0.0)
-    assert (counts, asked) == ([1, 2, 1], [])
+    assert (counts, asked) == ([1, threads_of_torch, 1], [])
 
 
-def choose_by(seconds: dict[bool, list[float]], count: int) -> list[bool]:
-    """The ways that are chosen, given the durations of each way, which repeat."""
-    quicker, taken, chosen = Quicker(), {way: cycle(each) for way, each in seconds.items()}, []
+def choose_by(seconds: dict[Way, float], count: int) -> list[Way]:
+    """The ways that are chosen, given the duration of each way."""
+    quickest, chosen = Quickest(), []
     for _ in range(count):
-        chosen.append(quicker.choose())
-        quicker.record(chosen[-1], next(taken[chosen[-1]]))
+        chosen.append(quickest.choose())
+        quickest.record(chosen[-1], seconds[chosen[-1]])
     return chosen
 
 
-@pytest.mark.parametrize("quick", [True, False])
-def test_after_two_tries_of_each_way_the_quicker_one_is_taken_but_for_two_tries_in_64(quick: bool) -> None:
-    chosen = choose_by({quick: [1.0], not quick: [2.0]}, 3 * TRY_EVERY)
-    assert chosen[:4] == [True, True, False, False]
-    tries = [i for i, way in enumerate(chosen, start=1) if way != quick and i > 4]
-    assert tries == [64, 65, 128, 129, 192]
+@pytest.mark.parametrize("ways", list(permutations(Way)), ids=lambda ways: "-".join(way.name for way in ways))
+def test_after_two_tries_of_each_way_the_quickest_is_taken_but_for_two_tries_of_the_others_in_128(
+    ways: tuple[Way, ...],
+) -> None:
+    best, second, third = ways
+    chosen = choose_by({best: 1.0, second: 1.5, third: 2.0}, 2 * TRY_EVERY + 4)
+    assert chosen[:6] == [way for way in Way for _ in range(2)]
+    tries = {i: way for i, way in enumerate(chosen, start=1) if way is not best and i > 6}
+    expected = {128: second, 129: second, 130: third, 131: third}
+    assert tries == expected | {i + TRY_EVERY: way for i, way in expected.items() if i + TRY_EVERY <= len(chosen)}
 
 
 def test_a_single_interruption_changes_nothing_and_lasting_load_does() -> None:
-    quicker = Quicker()
-    for way in (True, True, False, False):
-        assert quicker.choose() is way
-        quicker.record(way, 1.0 if way else 2.0)
+    quickest = Quickest()
+    for way in (way for way in Way for _ in range(2)):
+        assert quickest.choose() is way
+        quickest.record(way, 1.0 if way is Way.HANDED_OVER else 2.0)
     for seconds in (9.0, 1.0, 9.0, 9.0, 9.0, 9.0):  # of the last four, one is 1.0
-        assert quicker.choose() is True
-        quicker.record(True, seconds)
-    assert quicker.choose() is False
+        assert quickest.choose() is Way.HANDED_OVER
+        quickest.record(Way.HANDED_OVER, seconds)
+    assert quickest.choose() is Way.TORCH  # the first of two equal ways

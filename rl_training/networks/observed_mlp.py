@@ -23,7 +23,7 @@ from rl_training.networks.feature_extractors import (
 )
 from rl_training.networks.mlp import StackedMLP
 from rl_training.networks.named_body.module_body import make_body
-from rl_training.networks.threads import THREADS, Quicker
+from rl_training.networks.threads import THREADS, Quickest
 
 
 class Evaluated:
@@ -74,15 +74,15 @@ class ObservedMLP(nn.Module):
         self._vectors = isinstance(self.body, VectorExtractor)
         inputs = self.body.features + further_inputs
         self.mlps = StackedMLP(inputs, hidden, outputs, activation, head_gains, rng)
-        self._evaluated, self._quicker = Evaluated(), Quicker()
+        self._evaluated, self._quickest = Evaluated(), Quickest()
 
     def bind(self, backend: Backend) -> None:
         """Makes the module compute with a backend, on the current memory of its parameters and gradients."""
         self.backend, self._bound, self._evaluated = backend, self.mlps.bound, Evaluated()
 
     def all_threads(self, batch: int) -> AbstractContextManager[None]:
-        """Lets torch use all threads within the block, if a batch of this size is large and that is quicker."""
-        return THREADS.in_torch(self._quicker) if self._bound.is_large(batch) else nullcontext()
+        """Uses the threads in the quickest way within the block, if a batch of this size is large."""
+        return THREADS.in_quickest_way(self._quickest) if self._bound.is_large(batch) else nullcontext()
 
     def evaluate(self, observations: Observations, further_BA: Array | None = None) -> list[Array]:
         """Returns the output of each MLP, [B, K] each, without preparing for `backward`; `further_gradient` may follow.

@@ -9,7 +9,8 @@ computes the same result, to the last bit, as it would in one thread.
 A function whose result is needed later can be begun ahead, such as the target values of DQN's next batches.
 
 An update of SAC is a chain of large products and passes over memory, with few independent parts. There torch's own
-threads split each operation. They too wait in a busy loop, so `in_torch` measures whether they are the quicker way.
+threads can split each operation, which pays off where torch computes the products (`is_quicker_in_torch`). They too
+wait in a busy loop. So `in_quickest_way` measures whether they, a second thread or neither is quickest.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from enum import Enum
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -32,34 +34,43 @@ PAYS = 10_000_000
 """Number of multiplications above which a second thread pays off: a product of 150 rows by 256 x 256."""
 
 
-TRY_EVERY = 64
-"""A `Quicker` takes two of this number of computations the slower way, so that it notices when that has changed."""
+TRY_EVERY = 128
+"""A `Quickest` takes two of this number of computations each slower way, so that it notices when that has changed."""
 
 
-class Quicker:
-    """Chooses, again and again, the quicker of two ways to compute the same numbers: in all threads, or in one.
+class Way(Enum):
+    """A way to compute; all of them give the same bits."""
+
+    TORCH = "torch splits each of its operations over all threads"
+    HANDED_OVER = "a second thread computes independent parts"
+    ALONE = "one thread computes everything"
+
+
+class Quickest:
+    """Chooses, again and again, the quickest way of a computation.
 
     A computation in two threads takes a third less time than in one on idle CPUs, and several times as long if another
     process uses one of them. That changes while a training runs.
     """
 
     def __init__(self) -> None:
-        self._seconds: dict[bool, deque[float]] = {in_all: deque(maxlen=4) for in_all in (True, False)}
+        self._seconds: dict[Way, deque[float]] = {way: deque(maxlen=4) for way in Way}
         self._count = 0
 
-    def choose(self) -> bool:
-        """Returns whether the next computation should use all threads."""
+    def choose(self) -> Way:
+        """Returns the way of the next computation."""
         self._count += 1
-        for in_all, seconds in self._seconds.items():
+        for way, seconds in self._seconds.items():
             if len(seconds) < 2:
-                return in_all
+                return way
         # The least of a few durations, because a single computation may be interrupted.
-        is_quicker = min(self._seconds[True]) <= min(self._seconds[False])
-        return is_quicker if self._count % TRY_EVERY > 1 else not is_quicker
+        quickest, *others = sorted(Way, key=lambda way: min(self._seconds[way]))
+        turn = self._count % TRY_EVERY // 2
+        return others[turn] if turn < len(others) else quickest
 
-    def record(self, in_all: bool, seconds: float) -> None:
+    def record(self, way: Way, seconds: float) -> None:
         """Records the duration of a computation."""
-        self._seconds[in_all].append(seconds)
+        self._seconds[way].append(seconds)
 
 
 class Helper:
@@ -219,26 +230,35 @@ class Threads:
         return ahead
 
     @contextmanager
-    def in_torch(self, quicker: Quicker | None = None) -> Iterator[None]:
-        """Lets torch use all threads within the block, and hands nothing over there.
-
-        Args:
-            quicker: Decides whether torch uses all threads or one; None always uses all, because convolutions are
-                always large.
-        """
+    def in_quickest_way(self, quickest: Quickest) -> Iterator[None]:
+        """Computes within the block in the way that has been the quickest for blocks with the same `Quickest`."""
         if not self._can_help():
             yield
             return
-        in_all, before, was_busy = quicker is None or quicker.choose(), torch.get_num_threads(), self._busy
-        torch.set_num_threads(self._count if in_all else 1)
-        self._busy, began = True, time.perf_counter()
+        way, began = quickest.choose(), time.perf_counter()
+        with self._in_way(way):
+            yield
+        quickest.record(way, time.perf_counter() - began)
+
+    @contextmanager
+    def in_torch(self) -> Iterator[None]:
+        """Lets torch use all threads within the block, as for convolutions, and hands nothing over there."""
+        if not self._can_help():
+            yield
+            return
+        with self._in_way(Way.TORCH):
+            yield
+
+    @contextmanager
+    def _in_way(self, way: Way) -> Iterator[None]:
+        before, was_busy = torch.get_num_threads(), self._busy
+        torch.set_num_threads(self._count if way is Way.TORCH else 1)
+        self._busy = was_busy or way is not Way.HANDED_OVER
         try:
             yield
         finally:
             torch.set_num_threads(before)
             self._busy = was_busy
-            if quicker is not None:
-                quicker.record(in_all, time.perf_counter() - began)
 
     def _can_help(self) -> bool:
         return self._helper is not None and threading.get_ident() == self._owner
