@@ -83,6 +83,9 @@ def format_scaling_tables(parts: Parts) -> Iterator[str]:
 TABLES: dict[str, tuple[str, Callable[[Parts], Iterator[str]]]] = {
     "speed": ("speed", format_speed_table),
     "contestants": ("speed", format_contestants_table),
+    "speed-zen4": ("speed-zen4", format_speed_table),
+    "contestants-zen4": ("speed-zen4", format_contestants_table),
+    "processors-zen4": ("speed-zen4", format_processors_table),
     "compilation": ("speed", format_compilation_table),
     "threads": ("speed", format_threads_table),
     "floors": ("speed", format_floors_table),
