@@ -246,7 +246,7 @@ def test_deleted_runs_of_a_server_go_where_its_database_is(
         monkeypatch.setenv("MLFLOW_BACKEND_STORE_URI", f"sqlite:///{folder}/mlflow.db")
         found = find_removable(MONTH)
         assert [(item.kind, item.name, item.size) for item in found.items] == [("deleted run", gone, 12)]
-        assert found.kept == {"deleted runs: a registered version comes from it": 1}
+        assert found.kept == {"deleted run: a registered version comes from it": 1}
         remove_items(found)
         assert not list(folder.glob(f"served/*/{gone}/**/*.txt"))
         assert [len(list(folder.glob(f"served/*/{run}/**/note.txt"))) for run in (champion, kept)] == [1, 1]
