@@ -21,11 +21,10 @@ def check_bucket(stack: Stack) -> None:
     Args:
         stack: Services of which nothing is left.
     """
-    host = stack.engine.docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}").strip()
     stack.environment.pop("COMPOSE_FILE", None)  # with it, Docker reads no docker-compose.override.yml
     folder = stack.scratch / "bucket"
     folder.mkdir()
-    store = Store(folder, host)
+    store = Store(folder, stack.engine.gateway)
     try:
         _configure(stack.clone, store)
         stack.up()

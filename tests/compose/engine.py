@@ -51,6 +51,12 @@ class Engine:
         status = self.docker("info", "--format", "{{json .DriverStatus}}")
         return "containerd" if "io.containerd.snapshotter" in status else "classic"
 
+    @property
+    def gateway(self) -> str:
+        """This machine's address for containers."""
+        form = "{{(index .IPAM.Config 0).Gateway}}"
+        return self.docker("network", "inspect", "bridge", "--format", form).strip()
+
     def versions(self) -> dict[str, str]:
         """The versions of engine, Compose and BuildKit's plugin."""
         return {

@@ -43,7 +43,7 @@ def check_remote(flows: Flows) -> Services:
 
 def start_proxy(stack: Stack) -> Services:
     """Starts the services with docker-compose.tls.yml; returns the shell of a user who knows the addresses by HTTPS."""
-    host = stack.engine.docker("network", "inspect", "bridge", "--format", "{{(index .IPAM.Config 0).Gateway}}").strip()
+    host = stack.engine.gateway
     run(["docker/make_certificate.sh", host], cwd=stack.clone)
     files = {"COMPOSE_FILE": "docker-compose.yml:docker-compose.tls.yml", "TLS_HOST": host, "TLS_ADDRESS": host}
     stack.environment |= files
